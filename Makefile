@@ -1,0 +1,38 @@
+# The two commands: `make train` and `make test`. Both set up .venv by themselves.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: train test test-all lint bench clean
+
+train: $(VENV)/.train
+	$(BIN)/warpfit train $(ARGS)
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n auto -m "not slow" $(ARGS)
+
+test-all: $(VENV)/.dev
+	$(BIN)/python -m pytest -n auto --cov --cov-report=term-missing:skip-covered --cov-fail-under=95 $(ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/pre-commit run --all-files
+
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/cpu_epoch.py $(ARGS)
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "warpfit needs Python 3.11 or newer; found " + sys.version.split()[0])'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.train: pyproject.toml | $(BIN)/python
+	$(PIP) -e '.[plot]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(PIP) -e '.[dev]'
+	@touch $@ $(VENV)/.train
