@@ -1,0 +1,56 @@
+"""warpfit trains neural networks with kernels of its own; with NumPy where there is no GPU.
+
+>>> import warpfit as wf
+>>> model = wf.nn.Sequential(wf.nn.Linear(784, 256), wf.nn.ReLU(), wf.nn.Linear(256, 10))
+>>> opt = wf.optim.SGD(model.parameters(), lr=0.1)
+>>> history = wf.fit(model, x, y, optimizer=opt, epochs=5)
+"""
+
+from __future__ import annotations
+
+from warpfit import autograd, data, errors, losses, nn, optim
+from warpfit.autograd import Tensor, no_grad, tensor
+from warpfit.random import manual_seed
+from warpfit.training import (
+    Callback,
+    Checkpoint,
+    CSVLog,
+    EarlyStopping,
+    Evaluation,
+    History,
+    JSONLLog,
+    evaluate,
+    fit,
+    load,
+    load_metadata,
+    predict,
+    save,
+)
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "CSVLog",
+    "Callback",
+    "Checkpoint",
+    "EarlyStopping",
+    "Evaluation",
+    "History",
+    "JSONLLog",
+    "Tensor",
+    "autograd",
+    "data",
+    "errors",
+    "evaluate",
+    "fit",
+    "load",
+    "load_metadata",
+    "losses",
+    "manual_seed",
+    "nn",
+    "no_grad",
+    "optim",
+    "predict",
+    "save",
+    "tensor",
+]

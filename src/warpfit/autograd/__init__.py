@@ -1,0 +1,19 @@
+"""Reverse-mode differentiation: `Tensor` and its tape."""
+
+from __future__ import annotations
+
+from warpfit.autograd.functions import concatenate, maximum, minimum, stack, where
+from warpfit.autograd.tensor import Tensor, apply, no_grad, record, tensor
+
+__all__ = [
+    "Tensor",
+    "apply",
+    "concatenate",
+    "maximum",
+    "minimum",
+    "no_grad",
+    "record",
+    "stack",
+    "tensor",
+    "where",
+]

@@ -1,0 +1,197 @@
+"""Checks of shapes and dtypes that every backend makes before it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+
+import numpy as np
+
+from warpfit.backends.base import FLOAT_DTYPES, Array, Pair
+from warpfit.errors import ConfigError, DTypeError, ShapeError
+
+__all__ = [
+    "check_batch_norm",
+    "check_broadcast",
+    "check_conv2d",
+    "check_dropout",
+    "check_float",
+    "check_images",
+    "check_known",
+    "check_layer_norm",
+    "check_linear",
+    "check_matmul",
+    "check_pair",
+    "check_pool2d",
+    "check_rows",
+    "check_same_shape",
+    "check_shape",
+    "check_update",
+    "window_counts",
+]
+
+
+def check_float(op: str, *arrays: Array | None) -> None:
+    """Raise DTypeError unless all arrays (None is skipped) have one and the same float dtype."""
+    dtypes = {array.dtype for array in arrays if array is not None}
+    if len(dtypes) > 1:
+        raise DTypeError(f"{op}: expected operands of one dtype, got {', '.join(sorted(map(str, dtypes)))}")
+    if dtypes and (dtype := dtypes.pop()) not in FLOAT_DTYPES:
+        raise DTypeError(f"{op}: expected float32 or float64, got {dtype}")
+
+
+def check_same_shape(op: str, a: Array, b: Array) -> None:
+    """Raise ShapeError unless a and b have the same shape."""
+    if a.shape != b.shape:
+        raise ShapeError(f"{op}: expected operands of the same shape, got {a.shape} and {b.shape}")
+
+
+def check_update(op: str, *groups: Sequence[Array]) -> None:
+    """Raise unless every group has as many arrays, of the first group's shapes and of one float dtype."""
+    if len({len(arrays) for arrays in groups}) > 1:
+        raise ShapeError(
+            f"{op}: expected as many arrays in each list, got {[len(arrays) for arrays in groups]}"
+        )
+    for arrays in zip(*groups, strict=True):
+        check_float(op, *arrays)
+        for array in arrays[1:]:
+            check_same_shape(op, arrays[0], array)
+
+
+def check_rows(op: str, what: str, array: Array | None, num_rows: int) -> None:
+    """Raise ShapeError unless `array` (None is skipped) is a vector with one entry a row."""
+    if array is not None and array.shape != (num_rows,):
+        raise ShapeError(f"{op}: expected {what} of shape ({num_rows},), got {array.shape}")
+
+
+def check_matmul(a: Array, b: Array, transpose_a: bool, transpose_b: bool) -> None:
+    """Raise ShapeError unless op(a) @ op(b) is a product of two matrices."""
+    check_float("matmul", a, b)
+    if a.ndim != 2 or b.ndim != 2:
+        raise ShapeError(f"matmul: expected two matrices, got shapes {a.shape} and {b.shape}")
+    inner_a, inner_b = a.shape[0 if transpose_a else 1], b.shape[1 if transpose_b else 0]
+    if inner_a != inner_b:
+        raise ShapeError(
+            f"matmul: expected equal inner sizes, got {inner_a} and {inner_b} "
+            f"(shapes {a.shape}{' transposed' * transpose_a} and {b.shape}{' transposed' * transpose_b})"
+        )
+
+
+def check_linear(x: Array, w: Array, b: Array | None) -> None:
+    """Raise ShapeError or DTypeError unless x @ w + b is defined: x (M, K), w (K, N), b (N,)."""
+    check_float("linear", x, w, b)
+    if w.ndim != 2:
+        raise ShapeError(f"linear: expected w of shape (K, N), got {w.shape}")
+    if x.ndim != 2 or x.shape[1] != w.shape[0]:
+        raise ShapeError(f"linear: expected x of shape (M, {w.shape[0]}) for w {w.shape}, got x {x.shape}")
+    if b is not None and b.shape != (w.shape[1],):
+        raise ShapeError(f"linear: expected b of shape ({w.shape[1]},) for w {w.shape}, got {b.shape}")
+
+
+def check_shape(op: str, what: str, array: Array | None, shape: tuple[int, ...]) -> None:
+    """Raise ShapeError unless `array` (None is skipped) has exactly this shape."""
+    if array is not None and array.shape != shape:
+        raise ShapeError(f"{op}: expected {what} of shape {shape}, got {array.shape}")
+
+
+def check_known(op: str, name: str, known: Iterable[str]) -> None:
+    """Raise ConfigError unless `name` is among the known ones."""
+    if name not in known:
+        raise ConfigError(f"{op}: expected one of {', '.join(known)}, got {name!r}")
+
+
+def check_broadcast(op: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape that the shapes broadcast to, or raise ShapeError."""
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError as error:
+        listed = " and ".join(str(shape) for shape in shapes)
+        raise ShapeError(f"{op}: expected shapes that broadcast, got {listed}") from error
+
+
+def check_pair(op: str, what: str, pair: Pair, least: int) -> None:
+    """Raise ConfigError unless `pair` is a tuple of two integers of at least `least`."""
+    if not (isinstance(pair, tuple) and len(pair) == 2 and all(type(n) is int and n >= least for n in pair)):
+        raise ConfigError(f"{op}: expected {what} to be two integers of at least {least}, got {pair!r}")
+
+
+def window_counts(
+    op: str, image: Pair, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair = (1, 1)
+) -> Pair:
+    """Return how many windows fit an image, (OH, OW): ⌊(size + 2·padding - dilation·(kernel - 1) - 1) / stride⌋ + 1.
+
+    Raises
+    ------
+    ConfigError
+        If a setting is no pair of integers, or too small.
+    ShapeError
+        If not one window fits.
+    """
+    check_pair(op, "kernel", kernel, 1)
+    check_pair(op, "stride", stride, 1)
+    check_pair(op, "padding", padding, 0)
+    check_pair(op, "dilation", dilation, 1)
+    padded = [size + 2 * pad for size, pad in zip(image, padding, strict=True)]
+    extent = [step * (taps - 1) + 1 for taps, step in zip(kernel, dilation, strict=True)]
+    if padded[0] < extent[0] or padded[1] < extent[1]:
+        raise ShapeError(
+            f"{op}: expected images of at least {extent[0]}x{extent[1]} with padding for kernel {kernel} and "
+            f"dilation {dilation}, got {image[0]}x{image[1]} and padding {padding}"
+        )
+    return (padded[0] - extent[0]) // stride[0] + 1, (padded[1] - extent[1]) // stride[1] + 1
+
+
+def check_conv2d(
+    op: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...], stride: Pair, padding: Pair, dilation: Pair
+) -> Pair:
+    """Return the output's (OH, OW) for x (M, H, W, C) and w (KH, KW, C, O), or raise as `window_counts`."""
+    if len(w_shape) != 4:
+        raise ShapeError(f"{op}: expected w of shape (KH, KW, C, O), got {w_shape}")
+    if len(x_shape) != 4 or x_shape[3] != w_shape[2]:
+        raise ShapeError(f"{op}: expected x of shape (M, H, W, {w_shape[2]}) for w {w_shape}, got {x_shape}")
+    return window_counts(op, x_shape[1:3], w_shape[:2], stride, padding, dilation)
+
+
+def check_images(op: str, what: str, shape: tuple[int, ...]) -> None:
+    """Raise ShapeError unless the shape is one of images, (M, H, W, C)."""
+    if len(shape) != 4:
+        raise ShapeError(f"{op}: expected {what} of shape (M, H, W, C), got {shape}")
+
+
+def check_pool2d(op: str, x_shape: tuple[int, ...], kernel: Pair, stride: Pair, padding: Pair) -> Pair:
+    """Return the output's (OH, OW) for x (M, H, W, C), or raise as `window_counts`."""
+    check_images(op, "x", x_shape)
+    num_windows = window_counts(op, x_shape[1:3], kernel, stride, padding)
+    if any(2 * pad > size for pad, size in zip(padding, kernel, strict=True)):
+        raise ConfigError(f"{op}: expected padding of at most half the kernel {kernel}, got {padding}")
+    return num_windows
+
+
+def check_batch_norm(op: str, x: Array, training: bool, **per_channel: Array | None) -> None:
+    """Raise ShapeError unless x is (..., C), all else (C,), and there is a variance to take in training."""
+    if x.ndim < 2:
+        raise ShapeError(f"{op}: expected x of shape (M, C) or (M, H, W, C), got {x.shape}")
+    for what, array in per_channel.items():
+        check_shape(op, what, array, x.shape[-1:])
+    num_values = prod(x.shape[:-1])
+    if training and num_values < 2:
+        raise ShapeError(
+            f"{op}: expected at least 2 values a channel in training, got {num_values} (x {x.shape})"
+        )
+
+
+def check_layer_norm(op: str, x: Array, weight: Array | None, bias: Array | None, num_axes: int) -> None:
+    """Raise ShapeError unless x has `num_axes` axes (at least 1), and weight and bias their shape."""
+    if not 1 <= num_axes <= x.ndim:
+        raise ShapeError(f"{op}: expected num_axes from 1 to {x.ndim} for x {x.shape}, got {num_axes}")
+    shape = x.shape[x.ndim - num_axes :]
+    check_shape(op, "weight", weight, shape)
+    check_shape(op, "bias", bias, shape)
+
+
+def check_dropout(op: str, x: Array, p: float) -> None:
+    """Raise ConfigError unless 0 ≤ p < 1, ShapeError unless x has rows."""
+    if not 0 <= p < 1:
+        raise ConfigError(f"{op}: expected p in [0, 1), got {p!r}")
+    if x.ndim == 0:
+        raise ShapeError(f"{op}: expected a batch of rows, got shape ()")

@@ -1,0 +1,99 @@
+"""Arrays of the NumPy backend: conversion, buffers, rows of a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit.backends.base import Array, Backend
+from warpfit.backends.checks import check_same_shape
+from warpfit.errors import DTypeError
+
+__all__ = ["ArrayOps"]
+
+BYTE_SCALE = 255
+
+
+class StepBuffers:
+    """Buffers of one training step, handed out again in the same sequence at the next.
+
+    A step asks for the same shapes in the same sequence as the one before; where it does not (the shorter
+    last batch), the buffer at that place is replaced.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: list[npt.NDArray[Any]] = []
+        self._next = 0
+
+    def rewind(self) -> None:
+        self._next = 0
+
+    def take(self, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
+        place = self._next
+        self._next += 1
+        if place == len(self._buffers):
+            self._buffers.append(np.empty(shape, dtype))
+        buffer = self._buffers[place]
+        if buffer.shape != shape or buffer.dtype != dtype:
+            buffer = self._buffers[place] = np.empty(shape, dtype)
+        return buffer
+
+
+class ArrayOps(Backend):
+    """Conversion, allocation and gathering."""
+
+    def __init__(self, reuse: bool = False) -> None:
+        self._buffers = StepBuffers() if reuse else None
+
+    def asarray(self, value: Any, dtype: str | None = None) -> Array:
+        array = np.asarray(value)
+        if array.dtype.kind not in "fiub":
+            raise DTypeError(f"expected numbers, got an array of dtype {array.dtype}")
+        if dtype is None or array.dtype == dtype:
+            return array
+        if array.dtype == np.uint8 and np.dtype(dtype).kind == "f":
+            return np.divide(array, BYTE_SCALE, dtype=dtype)
+        return array.astype(dtype)
+
+    def to_numpy(self, array: Array) -> npt.NDArray[Any]:
+        return np.asarray(array)
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        return np.empty(shape, dtype) if self._buffers is None else self._buffers.take(shape, dtype)
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        return np.zeros(shape, dtype)
+
+    def copy(self, array: Array) -> Array:
+        return np.array(array, order="C")
+
+    def assign(self, target: Array, value: Array) -> None:
+        check_same_shape("assign", target, value)
+        target[...] = value
+
+    def begin_step(self) -> None:
+        if self._buffers is not None:
+            self._buffers.rewind()
+
+    def gather_rows(self, x: Array, rows: Array, dtype: str) -> Array:
+        out = self.empty((len(rows), *x.shape[1:]), dtype)
+        if x.dtype == dtype:
+            # The rows are known to be in range; 'clip' lets take write into `out` without a detour.
+            return np.take(x, rows, axis=0, out=out, mode="clip")
+        if x.dtype == np.uint8 and out.dtype.kind == "f":
+            return np.divide(x[rows], BYTE_SCALE, out=out, dtype=dtype)
+        out[...] = x[rows]
+        return out
+
+    def record_step(
+        self,
+        record: Array,
+        idx: int,
+        loss: Array,
+        weight: Array,
+        correct: Array | None,
+        penalty: Array | None,
+    ) -> None:
+        record[idx] = (loss if penalty is None else loss + penalty, weight, 0 if correct is None else correct)

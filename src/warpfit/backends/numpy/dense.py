@@ -1,0 +1,44 @@
+"""Matrix products with bias and activation, and their gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from warpfit.backends.base import IDENTITY, Activation, Array, Backend
+from warpfit.backends.checks import check_float, check_linear, check_matmul
+from warpfit.errors import ShapeError
+
+__all__ = ["DenseOps"]
+
+
+class DenseOps(Backend):
+    """y = f(x @ w + b)."""
+
+    def matmul(self, a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool = False) -> Array:
+        check_matmul(a, b, transpose_a, transpose_b)
+        a, b = a.T if transpose_a else a, b.T if transpose_b else b
+        return np.matmul(a, b, out=self.empty((a.shape[0], b.shape[1]), a.dtype))
+
+    def linear_forward(
+        self, x: Array, w: Array, b: Array | None, activation: Activation = IDENTITY
+    ) -> tuple[Array, Array | None]:
+        check_linear(x, w, b)
+        z = np.matmul(x, w, out=self.empty((x.shape[0], w.shape[1]), x.dtype))
+        if b is not None:
+            z += b
+        if activation.needs_input:
+            return self.activation_forward(activation, z), z
+        return self.activation_forward(activation, z, out=z), None
+
+    def linear_backward(
+        self, dz: Array, x: Array, w: Array, *, needs_dx: bool = True, needs_db: bool = True
+    ) -> tuple[Array | None, Array, Array | None]:
+        dx = self.matmul(dz, w, transpose_b=True) if needs_dx else None
+        dw = self.matmul(x, dz, transpose_a=True)
+        return dx, dw, self.sum_columns(dz) if needs_db else None
+
+    def sum_columns(self, x: Array) -> Array:
+        check_float("sum_columns", x)
+        if x.ndim != 2:
+            raise ShapeError(f"sum_columns: expected a matrix (M, N), got shape {x.shape}")
+        return np.add.reduce(x, axis=0, out=self.empty(x.shape[1:], x.dtype))

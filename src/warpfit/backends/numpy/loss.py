@@ -1,0 +1,235 @@
+"""Losses as means over the batch, each formula beside its gradient, and counts of correct rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from warpfit.backends.base import Array, Backend
+from warpfit.backends.checks import check_float, check_rows, check_same_shape
+from warpfit.backends.numpy.activation import row_max, sigmoid
+from warpfit.errors import DTypeError, ShapeError
+
+__all__ = ["LossOps"]
+
+
+def _ratio(total: Any, weight: Any) -> Any:
+    """Return total / weight, and 0 where there is nothing to average."""
+    return total / weight if weight else total * 0
+
+
+def _total_weight(sample_weight: Array | None, like: Array) -> Array:
+    return like.dtype.type(len(like)) if sample_weight is None else np.add.reduce(sample_weight)
+
+
+def _weighted_mean(
+    losses: Array, sample_weight: Array | None, *, sum_outputs: bool = False
+) -> tuple[Any, Any]:
+    """Return the mean of losses (M, ...) over rows and outputs (or summed over outputs), and Σ s."""
+    per_row = np.add.reduce(losses.reshape(len(losses), _outputs(losses)), axis=1)
+    total = np.add.reduce(per_row if sample_weight is None else per_row * sample_weight)
+    weight = _total_weight(sample_weight, losses)
+    num_outputs = losses.dtype.type(1 if sum_outputs else _outputs(losses))
+    return _ratio(total, weight * num_outputs), weight
+
+
+def _scale_rows(gradient: Array, sample_weight: Array | None, denominator: Any) -> Array:
+    """Multiply each row of the gradient by sᵢ / denominator, in place."""
+    if sample_weight is None:
+        gradient *= _ratio(gradient.dtype.type(1), denominator)
+        return gradient
+    factor = _ratio(sample_weight, denominator)
+    gradient *= factor.reshape(-1, *[1] * (gradient.ndim - 1))
+    return gradient
+
+
+def _outputs(prediction: Array) -> int:
+    return int(np.prod(prediction.shape[1:], dtype=np.int64))
+
+
+def _check_pair(op: str, prediction: Array, target: Array, sample_weight: Array | None) -> None:
+    check_float(op, prediction, target, sample_weight)
+    check_same_shape(op, prediction, target)
+    if prediction.ndim == 0:
+        raise ShapeError(f"{op}: expected a batch of rows, got shape ()")
+    check_rows(op, "sample_weight", sample_weight, len(prediction))
+
+
+def _check_labels(op: str, logits: Array, labels: Array) -> None:
+    if logits.ndim != 2:
+        raise ShapeError(f"{op}: expected logits of shape (M, C), got {logits.shape}")
+    check_rows(op, "labels", labels, len(logits))
+    if labels.dtype.kind not in "iu":
+        raise DTypeError(f"{op}: expected integer labels, got {labels.dtype}")
+
+
+def _check_cross_entropy(
+    op: str, logits: Array, labels: Array, class_weight: Array | None, sample_weight: Array | None
+) -> None:
+    check_float(op, logits, class_weight, sample_weight)
+    _check_labels(op, logits, labels)
+    num_rows, num_classes = logits.shape
+    check_rows(op, "class_weight", class_weight, num_classes)
+    check_rows(op, "sample_weight", sample_weight, num_rows)
+
+
+class LossOps(Backend):
+    """Forward returns (mean loss, total weight[, saved]); backward the gradient of that mean."""
+
+    def softmax_cross_entropy_forward(
+        self,
+        logits: Array,
+        labels: Array,
+        *,
+        class_weight: Array | None = None,
+        sample_weight: Array | None = None,
+        label_smoothing: float = 0.0,
+    ) -> tuple[Array, Array, Array]:
+        _check_cross_entropy("softmax_cross_entropy_forward", logits, labels, class_weight, sample_weight)
+        num_rows, num_classes = logits.shape
+        shifted = np.subtract(logits, row_max(logits), out=self.empty(logits.shape, logits.dtype))
+        probabilities = np.exp(shifted, out=self.empty(logits.shape, logits.dtype))
+        row_sum = np.add.reduce(probabilities, axis=1, keepdims=True)
+        np.divide(probabilities, row_sum, out=probabilities)
+        log_sum = np.log(row_sum[:, 0])
+
+        label_loss = log_sum - shifted[np.arange(num_rows), labels]
+        label_weight = None if class_weight is None else class_weight[labels]
+        losses = label_loss if label_weight is None else label_loss * label_weight
+        if label_smoothing:
+            weights = np.ones(num_classes, logits.dtype) if class_weight is None else class_weight
+            spread = log_sum * np.add.reduce(weights) - shifted @ weights
+            losses = (1 - label_smoothing) * losses + label_smoothing / max(num_classes, 1) * spread
+        if sample_weight is not None:
+            losses = losses * sample_weight
+            label_weight = sample_weight if label_weight is None else label_weight * sample_weight
+        weight = _total_weight(label_weight, logits)
+        return _ratio(np.add.reduce(losses), weight), weight, probabilities
+
+    def softmax_cross_entropy_backward(
+        self,
+        probabilities: Array,
+        labels: Array,
+        total_weight: Array,
+        *,
+        class_weight: Array | None = None,
+        sample_weight: Array | None = None,
+        label_smoothing: float = 0.0,
+    ) -> Array:
+        _check_cross_entropy(
+            "softmax_cross_entropy_backward", probabilities, labels, class_weight, sample_weight
+        )
+        num_rows, num_classes = probabilities.shape
+        gradient = self.empty(probabilities.shape, probabilities.dtype)
+        rows = np.arange(num_rows)
+        on_label: Any = 1 - label_smoothing
+        on_each = label_smoothing / max(num_classes, 1)
+        mass: Any = 1.0
+        if class_weight is not None:
+            on_label = on_label * class_weight[labels]
+            mass = on_label + on_each * np.add.reduce(class_weight)
+            np.multiply(probabilities, mass[:, None], out=gradient)
+        else:
+            np.copyto(gradient, probabilities)
+        gradient[rows, labels] -= on_label
+        if label_smoothing:
+            gradient -= on_each if class_weight is None else on_each * class_weight
+        return _scale_rows(gradient, sample_weight, total_weight)
+
+    def mean_squared_error_forward(
+        self, prediction: Array, target: Array, *, sample_weight: Array | None = None, half: bool = False
+    ) -> tuple[Array, Array]:
+        _check_pair("mean_squared_error_forward", prediction, target, sample_weight)
+        error = np.subtract(prediction, target, out=self.empty(prediction.shape, prediction.dtype))
+        loss, weight = _weighted_mean(np.multiply(error, error, out=error), sample_weight)
+        return loss * prediction.dtype.type(0.5) if half else loss, weight
+
+    def mean_squared_error_backward(
+        self,
+        prediction: Array,
+        target: Array,
+        total_weight: Array,
+        *,
+        sample_weight: Array | None = None,
+        half: bool = False,
+    ) -> Array:
+        _check_pair("mean_squared_error_backward", prediction, target, sample_weight)
+        error = np.subtract(prediction, target, out=self.empty(prediction.shape, prediction.dtype))
+        if half:
+            return _scale_rows(error, sample_weight, total_weight)
+        return _scale_rows(error, sample_weight, total_weight * _outputs(prediction) / 2)
+
+    def absolute_error_forward(
+        self, prediction: Array, target: Array, *, sample_weight: Array | None = None
+    ) -> tuple[Array, Array]:
+        _check_pair("absolute_error_forward", prediction, target, sample_weight)
+        error = np.subtract(prediction, target, out=self.empty(prediction.shape, prediction.dtype))
+        return _weighted_mean(np.abs(error, out=error), sample_weight)
+
+    def absolute_error_backward(
+        self, prediction: Array, target: Array, total_weight: Array, *, sample_weight: Array | None = None
+    ) -> Array:
+        _check_pair("absolute_error_backward", prediction, target, sample_weight)
+        error = np.subtract(prediction, target, out=self.empty(prediction.shape, prediction.dtype))
+        return _scale_rows(np.sign(error, out=error), sample_weight, total_weight * _outputs(prediction))
+
+    def huber_forward(
+        self, prediction: Array, target: Array, *, delta: float = 1.0, sample_weight: Array | None = None
+    ) -> tuple[Array, Array]:
+        _check_pair("huber_forward", prediction, target, sample_weight)
+        error = np.subtract(prediction, target, out=self.empty(prediction.shape, prediction.dtype))
+        np.abs(error, out=error)
+        clipped = np.minimum(error, delta)
+        # d²/2 inside and delta·(|d| - delta/2) outside are both c·(|d| - c/2) with c = min(|d|, delta).
+        return _weighted_mean(clipped * (error - clipped / 2), sample_weight)
+
+    def huber_backward(
+        self,
+        prediction: Array,
+        target: Array,
+        total_weight: Array,
+        *,
+        delta: float = 1.0,
+        sample_weight: Array | None = None,
+    ) -> Array:
+        _check_pair("huber_backward", prediction, target, sample_weight)
+        error = np.subtract(prediction, target, out=self.empty(prediction.shape, prediction.dtype))
+        np.clip(error, -delta, delta, out=error)
+        return _scale_rows(error, sample_weight, total_weight * _outputs(prediction))
+
+    def binary_cross_entropy_forward(
+        self, logits: Array, target: Array, *, sample_weight: Array | None = None, sum_outputs: bool = False
+    ) -> tuple[Array, Array]:
+        _check_pair("binary_cross_entropy_forward", logits, target, sample_weight)
+        losses = np.multiply(logits, target, out=self.empty(logits.shape, logits.dtype))
+        np.subtract(np.maximum(logits, 0), losses, out=losses)
+        losses += np.log1p(np.exp(-np.abs(logits)))
+        return _weighted_mean(losses, sample_weight, sum_outputs=sum_outputs)
+
+    def binary_cross_entropy_backward(
+        self,
+        logits: Array,
+        target: Array,
+        total_weight: Array,
+        *,
+        sample_weight: Array | None = None,
+        sum_outputs: bool = False,
+    ) -> Array:
+        _check_pair("binary_cross_entropy_backward", logits, target, sample_weight)
+        gradient = sigmoid(logits, self.empty(logits.shape, logits.dtype))
+        gradient -= target
+        denominator = total_weight if sum_outputs else total_weight * _outputs(logits)
+        return _scale_rows(gradient, sample_weight, denominator)
+
+    def count_correct(self, logits: Array, labels: Array) -> Array:
+        check_float("count_correct", logits)
+        _check_labels("count_correct", logits, labels)
+        if logits.size == 0:
+            return np.int64(0)
+        return np.int64(np.count_nonzero(np.argmax(logits, axis=1) == labels))
+
+    def count_correct_binary(self, logits: Array, target: Array) -> Array:
+        _check_pair("count_correct_binary", logits, target, None)
+        matches = (logits > 0) == (target > 0.5)
+        return np.int64(np.count_nonzero(matches.reshape(len(logits), _outputs(logits)).all(axis=1)))

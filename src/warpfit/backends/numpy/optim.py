@@ -1,0 +1,166 @@
+"""Optimizer updates in place, a block of elements at a time so that a block stays in the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import sqrt
+
+import numpy as np
+
+from warpfit.backends.base import Array, Backend
+from warpfit.backends.checks import check_float, check_update
+from warpfit.errors import ConfigError
+
+__all__ = ["OptimOps"]
+
+BLOCK = 16384
+CLIP_EPS = 1e-6
+FLUSH = 1e-30
+
+
+def _blocks(op: str, *groups: Sequence[Array]) -> Iterator[tuple[Array, ...]]:
+    """Yield matching blocks of the arrays of every group: flat views of up to BLOCK elements."""
+    check_update(op, *groups)
+    for arrays in zip(*groups, strict=True):
+        if not all(array.flags.c_contiguous for array in arrays):
+            yield arrays
+            continue
+        flat = [array.reshape(-1) for array in arrays]
+        for start in range(0, flat[0].size, BLOCK):
+            yield tuple(array[start : start + BLOCK] for array in flat)
+
+
+def _decay(average: Array, factor: float) -> None:
+    """Multiply by `factor` in place, and flush what is left of long-past gradients to zero.
+
+    An average whose gradients have stopped sinks among the subnormal numbers, where arithmetic is a hundred
+    times slower. Adding FLUSH and taking it away again rounds to 0 there and changes nothing above 1e-22.
+    """
+    average *= factor
+    average += FLUSH
+    average -= FLUSH
+
+
+def _check_velocities(op: str, velocities: Sequence[Array] | None, momentum: float) -> None:
+    if momentum and velocities is None:
+        raise ConfigError(f"{op}: expected velocities for momentum {momentum:g}, got None")
+
+
+class OptimOps(Backend):
+    """w ← w - step, over lists of arrays."""
+
+    def sgd_update(
+        self,
+        parameters: Sequence[Array],
+        gradients: Sequence[Array],
+        velocities: Sequence[Array] | None,
+        *,
+        lr: float,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+        lr_in_velocity: bool = False,
+    ) -> None:
+        _check_velocities("sgd_update", velocities, momentum)
+        # A learning rate inside the velocity scales what goes in; outside, what comes out.
+        rate = 1.0 if lr_in_velocity else -lr
+        for w, g, v in _blocks(
+            "sgd_update", parameters, gradients, gradients if velocities is None else velocities
+        ):
+            if weight_decay:
+                g = g + weight_decay * w
+            if not momentum:
+                w -= lr * g
+                continue
+            if lr_in_velocity:
+                g = -lr * g
+            _decay(v, momentum)
+            v += g
+            w += rate * (g + momentum * v) if nesterov else rate * v
+
+    def adam_update(
+        self,
+        parameters: Sequence[Array],
+        gradients: Sequence[Array],
+        first_moments: Sequence[Array],
+        second_moments: Sequence[Array],
+        *,
+        step: int,
+        lr: float,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        decoupled: bool = False,
+        eps_before_correction: bool = False,
+    ) -> None:
+        correction1, correction2 = 1 - beta1**step, sqrt(1 - beta2**step)
+        # m̂ / (√v̂ + eps) = (m / correction1) · correction2 / (√v + eps · correction2)
+        rate = lr * correction2 / correction1
+        eps = eps if eps_before_correction else eps * correction2
+        for w, g, m, v in _blocks("adam_update", parameters, gradients, first_moments, second_moments):
+            if weight_decay and decoupled:
+                w *= 1 - lr * weight_decay
+            elif weight_decay:
+                g = g + weight_decay * w
+            scratch = g * (1 - beta1)
+            _decay(m, beta1)
+            m += scratch
+            np.multiply(g, g, out=scratch)
+            scratch *= 1 - beta2
+            v *= beta2
+            v += scratch
+            np.sqrt(v, out=scratch)
+            scratch += eps
+            np.divide(m, scratch, out=scratch)
+            scratch *= rate
+            w -= scratch
+
+    def rmsprop_update(
+        self,
+        parameters: Sequence[Array],
+        gradients: Sequence[Array],
+        square_averages: Sequence[Array],
+        velocities: Sequence[Array] | None,
+        *,
+        lr: float,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+    ) -> None:
+        _check_velocities("rmsprop_update", velocities, momentum)
+        for w, g, s, v in _blocks(
+            "rmsprop_update",
+            parameters,
+            gradients,
+            square_averages,
+            gradients if velocities is None else velocities,
+        ):
+            if weight_decay:
+                g = g + weight_decay * w
+            s *= alpha
+            s += (1 - alpha) * g * g
+            direction = g / (np.sqrt(s) + eps)
+            if momentum:
+                _decay(v, momentum)
+                v += direction
+                direction = v
+            w -= lr * direction
+
+    def clip_by_norm(self, gradients: Sequence[Array], max_norm: float) -> Array:
+        check_float("clip_by_norm", *gradients)
+        # Summed in float64, so that the norm does not depend on how the sum is split.
+        norm = sqrt(sum(float(np.add.reduce(np.square(g, dtype=np.float64), axis=None)) for g in gradients))
+        if norm > max_norm - CLIP_EPS:
+            for g in gradients:
+                g *= max_norm / (norm + CLIP_EPS)
+        return np.float64(norm)
+
+    def l2_penalty(self, weights: Sequence[Array], gradients: Sequence[Array], coefficient: float) -> Array:
+        check_update("l2_penalty", weights, gradients)
+        squares = 0.0
+        for w, g in zip(weights, gradients, strict=True):
+            g += coefficient * w
+            squares += float(np.vdot(w, w))
+        return np.float64(coefficient / 2 * squares)

@@ -1,0 +1,107 @@
+"""Max and average pooling: one pass over the output for every tap of the window."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from warpfit.backends.base import Array, Backend, Pair
+from warpfit.backends.checks import check_float, check_pool2d, check_shape
+from warpfit.backends.numpy.windows import taps
+from warpfit.errors import DTypeError
+
+__all__ = ["PoolOps"]
+
+
+def _first_taps(num_windows: Pair, kernel: Pair, stride: Pair, padding: Pair) -> Array:
+    """Return the index of the first tap of each window that lies inside the image: (OH, OW)."""
+    row, column = (
+        np.maximum(0, pad - step * np.arange(count))
+        for count, step, pad in zip(num_windows, stride, padding, strict=True)
+    )
+    return row[:, None] * kernel[1] + column
+
+
+class PoolOps(Backend):
+    """The largest entry, or the mean, of every window."""
+
+    def max_pool2d_forward(
+        self, x: Array, *, kernel: Pair, stride: Pair, padding: Pair = (0, 0)
+    ) -> tuple[Array, Array]:
+        check_float("max_pool2d_forward", x)
+        num_windows = check_pool2d("max_pool2d_forward", x.shape, kernel, stride, padding)
+        y = self.empty((len(x), *num_windows, x.shape[3]), x.dtype)
+        indices = self.empty(y.shape, np.min_scalar_type(prod(kernel) - 1))
+        larger = self.empty(y.shape, bool)
+        y.fill(-np.inf)
+        indices[...] = _first_taps(num_windows, kernel, stride, padding)[:, :, None]
+        every_tap = taps(x.shape[1:3], num_windows, kernel, stride, padding)
+        for tap, (of_windows, of_pixels) in enumerate(every_tap):
+            pixels, best, index, mask = x[of_pixels], y[of_windows], indices[of_windows], larger[of_windows]
+            np.greater(pixels, best, out=mask)
+            np.maximum(best, pixels, out=best)
+            # Taps only grow, so a maximum writes the index where the mask is set, quicker than a masked copy.
+            np.maximum(index, mask.view(np.uint8) * index.dtype.type(tap), out=index)
+        return y, indices
+
+    def max_pool2d_backward(
+        self,
+        dy: Array,
+        indices: Array,
+        x_shape: tuple[int, ...],
+        *,
+        kernel: Pair,
+        stride: Pair,
+        padding: Pair = (0, 0),
+    ) -> Array:
+        op = "max_pool2d_backward"
+        check_float(op, dy)
+        num_windows = check_pool2d(op, x_shape, kernel, stride, padding)
+        check_shape(op, "dy", dy, (x_shape[0], *num_windows, x_shape[3]))
+        check_shape(op, "indices", indices, dy.shape)
+        if indices.dtype.kind != "u":
+            raise DTypeError(f"{op}: expected unsigned indices, got {indices.dtype}")
+        dx = self.empty(x_shape, dy.dtype)
+        dx.fill(0)
+        chosen, share = self.empty(dy.shape, bool), self.empty(dy.shape, dy.dtype)
+        windows_overlap = stride[0] < kernel[0] or stride[1] < kernel[1]
+        every_tap = taps((x_shape[1], x_shape[2]), num_windows, kernel, stride, padding)
+        for tap, (of_windows, of_pixels) in enumerate(every_tap):
+            np.equal(indices, tap, out=chosen)
+            if windows_overlap:
+                np.multiply(dy, chosen, out=share)
+                dx[of_pixels] += share[of_windows]
+            else:
+                np.multiply(dy[of_windows], chosen[of_windows], out=dx[of_pixels])
+        return dx
+
+    def avg_pool2d_forward(self, x: Array, *, kernel: Pair, stride: Pair, padding: Pair = (0, 0)) -> Array:
+        check_float("avg_pool2d_forward", x)
+        num_windows = check_pool2d("avg_pool2d_forward", x.shape, kernel, stride, padding)
+        y = self.empty((len(x), *num_windows, x.shape[3]), x.dtype)
+        y.fill(0)
+        for of_windows, of_pixels in taps(x.shape[1:3], num_windows, kernel, stride, padding):
+            y[of_windows] += x[of_pixels]
+        y *= 1 / prod(kernel)
+        return y
+
+    def avg_pool2d_backward(
+        self,
+        dy: Array,
+        x_shape: tuple[int, ...],
+        *,
+        kernel: Pair,
+        stride: Pair,
+        padding: Pair = (0, 0),
+    ) -> Array:
+        op = "avg_pool2d_backward"
+        check_float(op, dy)
+        num_windows = check_pool2d(op, x_shape, kernel, stride, padding)
+        check_shape(op, "dy", dy, (x_shape[0], *num_windows, x_shape[3]))
+        share = np.multiply(dy, 1 / prod(kernel), out=self.empty(dy.shape, dy.dtype))
+        dx = self.empty(x_shape, dy.dtype)
+        dx.fill(0)
+        for of_windows, of_pixels in taps((x_shape[1], x_shape[2]), num_windows, kernel, stride, padding):
+            dx[of_pixels] += share[of_windows]
+        return dx

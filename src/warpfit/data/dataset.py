@@ -1,0 +1,101 @@
+"""Dataset: the arrays that a run trains and tests on, and the names of their classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit.data.order import epoch_order
+from warpfit.errors import DataError
+
+__all__ = ["Dataset", "split_rows", "unit_floats"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dataset:
+    """Training and test data; the same kind of sample in both.
+
+    Parameters
+    ----------
+    name : str
+    x_train, x_test : ndarray (N, ...) or (M, ...)
+        Samples: float32, or uint8 as stored.
+    y_train, y_test : ndarray (N,) or (M,) int64
+        Labels in [0, num_classes); float32 (N,) or (N, outputs) if `class_names` is empty (regression).
+    class_names : tuple of str
+
+    Raises
+    ------
+    DataError
+        If samples and labels differ in number, training and test samples in shape, or a label is no class.
+    """
+
+    name: str
+    x_train: Array
+    y_train: Array
+    x_test: Array
+    y_test: Array
+    class_names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for part, x, y in (("train", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
+            if len(x) != len(y):
+                raise DataError(
+                    f"{self.name}: x_{part} has {len(x)} samples but y_{part} has {len(y)} labels"
+                )
+            self._check_labels(part, y)
+        if self.x_train.shape[1:] != self.x_test.shape[1:]:
+            raise DataError(
+                f"{self.name}: training samples have shape {self.x_train.shape[1:]} "
+                f"but test samples have {self.x_test.shape[1:]}"
+            )
+
+    def _check_labels(self, part: str, y: Array) -> None:
+        if not self.class_names:
+            return
+        outside = np.flatnonzero((y < 0) | (y >= self.num_classes))
+        if outside.size:
+            row = outside[0]
+            raise DataError(
+                f"{self.name}: y_{part} has label {y[row]} in row {row}; "
+                f"expected 0 to {self.num_classes - 1} for {self.num_classes} classes"
+            )
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes; 0 for regression."""
+        return len(self.class_names)
+
+    def __repr__(self) -> str:
+        sample = "×".join(map(str, self.x_train.shape[1:]))
+        target = f"{self.num_classes} classes" if self.class_names else "regression"
+        counts = f"{len(self.x_train)} + {len(self.x_test)} samples"
+        return f"Dataset({self.name}: {counts}, {sample} {self.x_train.dtype}, {target})"
+
+
+def unit_floats(x: Array, top: int = 255) -> npt.NDArray[np.float32]:
+    """x / top as float32: stored integers 0..top become numbers in [0, 1]."""
+    return np.divide(x, np.float32(top), dtype=np.float32)
+
+
+def split_rows(
+    y: Array, test_fraction: float, seed: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the rows to train on and the rows held out, each ascending.
+
+    Rows are taken in the order of epoch 0 of `seed`, put together by class, and every ``1/test_fraction``-th
+    is held out: ``floor(test_fraction · N)`` rows in all, and of each class its share to within one row.
+    Float targets have no classes and are only shuffled. Nothing but `epoch_order` is random here, so the
+    split is the same on every machine.
+    """
+    rows = epoch_order(len(y), seed, 0)
+    if not np.issubdtype(y.dtype, np.floating):
+        rows = rows[np.argsort(y[rows], kind="stable")]
+    quota = np.floor(np.arange(len(y) + 1) * test_fraction + 1e-9)
+    held_out = np.diff(quota) > 0
+    return np.sort(rows[~held_out]), np.sort(rows[held_out])

@@ -1,0 +1,194 @@
+"""The IDX format, in which MNIST and its kin are stored: read and written, plain or gzipped.
+
+A file is four bytes ``0 0 dtype ndim``, then `ndim` sizes as big-endian uint32, then the elements in C order,
+big-endian.
+
+References
+----------
+LeCun, Cortes, Burges: The MNIST database of handwritten digits (1998), section "File formats".
+RFC 1952: GZIP file format specification version 4.3.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import sys
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit.errors import DataError, DTypeError, FileFormatError, ShapeError
+from warpfit.files import atomic_path
+
+__all__ = ["gunzip", "is_gzip", "parse_idx", "read_bytes", "read_idx", "write_idx"]
+
+PathLike = str | os.PathLike[str]
+
+DTYPES: dict[int, np.dtype[Any]] = {
+    0x08: np.dtype(">u1"),
+    0x09: np.dtype(">i1"),
+    0x0B: np.dtype(">i2"),
+    0x0C: np.dtype(">i4"),
+    0x0D: np.dtype(">f4"),
+    0x0E: np.dtype(">f8"),
+}
+CODES = {dtype.newbyteorder("="): code for code, dtype in DTYPES.items()}
+MAX_NDIM = 32  # what every NumPy that we accept can hold
+MAX_HEADER_BYTES = 4 + 4 * MAX_NDIM
+
+
+@dataclass(frozen=True)
+class _Header:
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return 4 + 4 * len(self.shape)
+
+    @property
+    def body_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def read_idx(path: PathLike) -> npt.NDArray[Any]:
+    """Read an IDX file, plain or gzipped; which of the two is seen from its bytes, not from its name.
+
+    Returns
+    -------
+    ndarray
+        In the file's shape and dtype (uint8, int8, int16, int32, float32, float64), in native byte order.
+
+    Raises
+    ------
+    DataError
+        If the file is missing or cannot be read.
+    FileFormatError
+        If it is empty, no IDX file, cut short, longer than its header says, or a corrupt gzip stream. Memory
+        is never allocated for sizes that only the header claims.
+    """
+    content = read_bytes(path)
+    if is_gzip(content):
+        header = _parse_header(gunzip(content, path, limit=MAX_HEADER_BYTES), path)
+        content = gunzip(content, path, limit=header.num_bytes + header.body_bytes + 1)
+    return parse_idx(content, path)
+
+
+def parse_idx(content: bytes, path: PathLike) -> npt.NDArray[Any]:
+    """Return the array in the unpacked bytes of an IDX file; `path` is for the messages only."""
+    header = _parse_header(content, path)
+    body_bytes = len(content) - header.num_bytes
+    if body_bytes != header.body_bytes:
+        fault, found = (
+            ("is cut short", body_bytes) if body_bytes < header.body_bytes else ("is too long", "more")
+        )
+        raise FileFormatError(
+            f"{path} {fault}: expected {header.body_bytes} bytes after the header for {header.dtype.name} of "
+            f"shape {header.shape}, found {found}"
+        )
+    stored = np.ndarray(header.shape, header.dtype, buffer=content, offset=header.num_bytes)
+    return stored.astype(header.dtype.newbyteorder("="))
+
+
+def write_idx(path: PathLike, array: npt.ArrayLike) -> None:
+    """Write an array as an IDX file, gzipped if the name ends in ``.gz``.
+
+    Equal arrays give equal files: the gzip header carries no time and no name. The file appears whole or not
+    at all.
+
+    Raises
+    ------
+    DTypeError
+        If the dtype is none of uint8, int8, int16, int32, float32, float64.
+    ShapeError
+        If the array has no dimension, more than 32, or one of 2**32 or more.
+    ConfigError
+        If the file cannot be written.
+    """
+    path, array = Path(path), np.asarray(array)
+    code = CODES.get(array.dtype.newbyteorder("="))
+    if code is None:
+        known = ", ".join(dtype.name for dtype in CODES)
+        raise DTypeError(f"an IDX file holds {known}; got an array of {array.dtype}")
+    if not 1 <= array.ndim <= MAX_NDIM or max(array.shape) >= 2**32:
+        raise ShapeError(f"an IDX file holds 1 to {MAX_NDIM} dimensions below 2**32; got shape {array.shape}")
+    header = bytes([0, 0, code, array.ndim]) + np.array(array.shape, dtype=">u4").tobytes()
+    content = header + array.astype(DTYPES[code]).tobytes()
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(_pack(content) if path.suffix == ".gz" else content)
+
+
+def read_bytes(path: PathLike) -> bytes:
+    """Return the bytes of a file, or raise DataError naming the file and the reason."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+
+
+def is_gzip(content: bytes) -> bool:
+    """Tell whether the bytes begin as a gzip stream does."""
+    return content.startswith(b"\x1f\x8b")
+
+
+def gunzip(packed: bytes, path: PathLike, limit: int = sys.maxsize) -> bytes:
+    """Unpack a gzip stream, or its first `limit` bytes; `path` is for the messages only.
+
+    Members may follow each other, and zeros may follow the last, as in the gzip program.
+
+    Raises
+    ------
+    FileFormatError
+        If the stream is corrupt or cut short (as far as it was unpacked).
+    """
+    members, room = [], limit
+    while packed and room:
+        member = zlib.decompressobj(wbits=31)
+        try:
+            members.append(member.decompress(packed, min(room, sys.maxsize)))
+        except zlib.error as error:
+            raise FileFormatError(f"{path} has a corrupt gzip stream: {error}") from None
+        room -= len(members[-1])
+        if room and not member.eof:
+            raise FileFormatError(f"{path} has a gzip stream that is cut short")
+        packed = member.unused_data.lstrip(b"\0")
+    return b"".join(members)
+
+
+def _pack(content: bytes) -> bytes:
+    return gzip.compress(content, compresslevel=6, mtime=0)  # level 9: 2 % smaller, 14 times slower
+
+
+def _parse_header(content: bytes, path: PathLike) -> _Header:
+    if not content:
+        raise FileFormatError(f"{path} is empty; expected an IDX file")
+    if len(content) < 4:
+        raise FileFormatError(
+            f"{path} is cut short: an IDX header has at least 4 bytes, found {len(content)}"
+        )
+    zeros, code, ndim = content[:2], content[2], content[3]
+    if zeros != b"\0\0":
+        raise FileFormatError(
+            f"{path} is no IDX file: expected the first bytes 00 00, found {zeros.hex(' ')}"
+        )
+    if code not in DTYPES:
+        known = ", ".join(f"{code:#04x}" for code in DTYPES)
+        raise FileFormatError(f"{path} has the unknown IDX dtype code {code:#04x}; expected one of {known}")
+    if not 1 <= ndim <= MAX_NDIM:
+        raise FileFormatError(f"{path} has {ndim} dimensions in its IDX header; expected 1 to {MAX_NDIM}")
+    if len(content) < 4 + 4 * ndim:
+        raise FileFormatError(
+            f"{path} is cut short: expected an IDX header of {4 + 4 * ndim} bytes, found {len(content)}"
+        )
+    shape = tuple(int(size) for size in np.frombuffer(content, dtype=">u4", count=ndim, offset=4))
+    header = _Header(DTYPES[code], shape)
+    # Zero rows of an impossible size would pass every later comparison, and NumPy cannot hold the shape.
+    if math.prod(size for size in shape if size) * header.dtype.itemsize > sys.maxsize:
+        raise FileFormatError(f"{path} has implausible sizes in its IDX header: {shape}")
+    return header

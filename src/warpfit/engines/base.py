@@ -1,0 +1,203 @@
+"""The values that every engine shares: what to run (`Plan`), on what (`TrainState`, `TrainingData`), and what
+came out (`EpochReport`)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit.backends import Array, Backend
+from warpfit.losses import Loss
+from warpfit.nn.network import NetworkSpec
+from warpfit.nn.taped import TapedNetwork
+from warpfit.optim.base import OptimizerSpec
+from warpfit.optim.schedules import PlateauState
+
+__all__ = ["Engine", "EpochReport", "Plan", "StepListener", "TrainState", "TrainingData"]
+
+# Called after each step with the number of steps done in the epoch and the steps of an epoch.
+StepListener = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a run is computed, and why so. Runs of equal plans and seeds are bit-identical.
+
+    Parameters
+    ----------
+    engine, device, precision : str
+    network : NetworkSpec or TapedNetwork
+    loss : Loss
+    optimizer : OptimizerSpec
+    batch_size, epochs : int
+    trained : tuple of str
+        Names of the parameters that the optimizer changes.
+    shuffle : bool
+        Whether batches follow the epoch order; otherwise rows keep theirs.
+    bytes : int
+        Memory that state, buffers of one step and data take.
+    reason : str
+        Why this engine.
+    """
+
+    engine: str
+    device: str
+    precision: str
+    network: NetworkSpec | TapedNetwork
+    loss: Loss
+    optimizer: OptimizerSpec
+    batch_size: int
+    epochs: int
+    trained: tuple[str, ...]
+    shuffle: bool = True
+    bytes: int = 0
+    reason: str = ""
+
+    def identity(self) -> dict[str, Any]:
+        """Return, JSON-ready, what decides a run's numbers: all but its length, its size and the reason."""
+        return {
+            "engine": self.engine,
+            "device": self.device,
+            "precision": self.precision,
+            "network": self.network.to_dict(),
+            "loss": self.loss.to_dict(),
+            "optimizer": self.optimizer.to_dict(),
+            "batch_size": self.batch_size,
+            "trained": list(self.trained),
+            "shuffle": self.shuffle,
+        }
+
+
+@dataclass
+class TrainState:
+    """All the numbers of a run between two epochs; engines change them in place.
+
+    Parameters
+    ----------
+    parameters, buffers : dict of str to array
+        By their names in the model.
+    slots : dict of str to dict of str to array
+        The optimizer's arrays: by slot, then by parameter.
+    step : int
+        Optimizer steps done, over all runs of this optimizer.
+    epoch : int
+        Epochs of this run done.
+    seed : int
+    plateau : PlateauState
+        What a schedule that watches the loss remembers; ``plateau.scale`` multiplies the learning rate.
+    """
+
+    parameters: dict[str, Array]
+    buffers: dict[str, Array]
+    slots: dict[str, dict[str, Array]]
+    step: int
+    epoch: int
+    seed: int
+    plateau: PlateauState = field(default_factory=PlateauState)
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """Parameters and buffers together, by name."""
+        return {**self.parameters, **self.buffers}
+
+    def copy(self, ops: Backend) -> TrainState:
+        """Return a state of its own with the same numbers."""
+        return replace(
+            self,
+            parameters={name: ops.copy(array) for name, array in self.parameters.items()},
+            buffers={name: ops.copy(array) for name, array in self.buffers.items()},
+            slots={
+                slot: {name: ops.copy(array) for name, array in arrays.items()}
+                for slot, arrays in self.slots.items()
+            },
+        )
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The rows of a run, on the device that runs it.
+
+    Parameters
+    ----------
+    x : array (N, ...)
+        In any dtype; an engine converts the rows of a batch (uint8 means x / 255).
+    y : array (N, ...)
+        As the loss needs them.
+    sample_weight : array (N,), optional
+    class_weight : array (C,), optional
+    """
+
+    x: Array
+    y: Array
+    sample_weight: Array | None = None
+    class_weight: Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+@dataclass(frozen=True)
+class EpochReport:
+    """What came out of one epoch.
+
+    Parameters
+    ----------
+    epoch : int
+        Counted from 1.
+    loss : float
+        Mean over the epoch's rows, each batch taken before its update.
+    accuracy : float or None
+        Share of rows that were right, before their batch's update; None for losses that know no right and wrong.
+    lr : float
+        Learning rate of the epoch's last step.
+    seconds : float
+        Wall time of the epoch's steps.
+    num_rows : int
+    step_losses : ndarray (steps,) float64
+        The loss of every step.
+    val_loss, val_accuracy : float or None
+        On the validation data, after the epoch.
+    """
+
+    epoch: int
+    loss: float
+    accuracy: float | None
+    lr: float
+    seconds: float
+    num_rows: int
+    step_losses: npt.NDArray[np.float64] = field(repr=False, compare=False)
+    val_loss: float | None = None
+    val_accuracy: float | None = None
+
+    @property
+    def samples_per_second(self) -> float:
+        """Rows trained on each second."""
+        return self.num_rows / self.seconds if self.seconds else 0.0
+
+
+class Engine(ABC):
+    """A way to run training steps."""
+
+    name: str
+
+    @abstractmethod
+    def run(
+        self,
+        plan: Plan,
+        state: TrainState,
+        data: TrainingData,
+        epochs: int,
+        on_step: StepListener | None = None,
+    ) -> Iterator[EpochReport]:
+        """Train for `epochs` epochs from `state`, changing it, and yield a report after each epoch.
+
+        Raises
+        ------
+        DivergedError
+            If a step's loss is NaN or infinite; the state is then of no use.
+        """

@@ -1,0 +1,78 @@
+"""The exceptions that warpfit raises.
+
+Every message is one sentence that says what was expected and what came. All of them derive from
+:class:`WarpfitError`; each also derives from the built-in exception that a caller would think of first, so
+that ``except ValueError`` keeps working.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CompileError",
+    "ConfigError",
+    "DTypeError",
+    "DataError",
+    "DeviceError",
+    "DivergedError",
+    "FileFormatError",
+    "ShapeError",
+    "WarpfitError",
+]
+
+
+class WarpfitError(Exception):
+    """Base of everything that warpfit raises on purpose."""
+
+
+class ShapeError(WarpfitError, ValueError):
+    """An array has the wrong number of dimensions or the wrong sizes."""
+
+
+class DTypeError(WarpfitError, TypeError):
+    """An array or an argument has a dtype that the operation does not take."""
+
+
+class ConfigError(WarpfitError, ValueError):
+    """An argument, a flag or a configuration value is out of range or unknown."""
+
+
+class DeviceError(WarpfitError, RuntimeError):
+    """A device is missing, unknown, or lacks what was asked of it."""
+
+
+class CompileError(WarpfitError, RuntimeError):
+    """A kernel did not compile; the message carries the compiler's log."""
+
+
+class DataError(WarpfitError, ValueError):
+    """The data cannot be trained on: missing, empty, not finite, labels out of range."""
+
+
+class FileFormatError(DataError):
+    """A file is not what its name promises: wrong magic, cut short, foreign content."""
+
+
+class DivergedError(WarpfitError, ArithmeticError):
+    """The loss became NaN or infinite.
+
+    Attributes
+    ----------
+    epoch, step : int
+        Where it happened, both counted from 1; ``step`` counts over the whole run.
+    lr : float
+        The learning rate of that step.
+    last_finite_loss : float or None
+        The loss of the last step whose loss was finite; None if there was none.
+    """
+
+    def __init__(self, *, epoch: int, step: int, lr: float, last_finite_loss: float | None) -> None:
+        self.epoch, self.step, self.lr, self.last_finite_loss = epoch, step, lr, last_finite_loss
+        before = (
+            "no earlier loss was finite"
+            if last_finite_loss is None
+            else (f"the last finite loss was {last_finite_loss:.6g}")
+        )
+        super().__init__(
+            f"the loss is not finite in epoch {epoch}, step {step}, at learning rate {lr:g}; {before}; "
+            "a lower learning rate or clip_norm may help"
+        )

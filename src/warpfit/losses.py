@@ -1,0 +1,350 @@
+"""Losses as values: what a network's outputs are held against, as a mean over the batch.
+
+A loss is a frozen, printable setting; engines read it and call the backend's operations. The same object is
+callable on tensors, and offers ``forward_and_grad`` for the explicit style.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit import backends
+from warpfit.autograd import Tensor, record
+from warpfit.backends import Array, Backend
+from warpfit.errors import ConfigError, DataError, DTypeError, ShapeError
+
+__all__ = [
+    "AbsoluteError",
+    "BinaryCrossEntropy",
+    "Huber",
+    "Loss",
+    "MeanSquaredError",
+    "SoftmaxCrossEntropy",
+    "resolve",
+]
+
+
+class _OnClassOrInstance:
+    """A method that, called on the class, runs on an instance with the default settings."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.__doc__ = function.__doc__
+
+    def __get__(self, instance: Any, owner: type) -> Callable[..., Any]:
+        return self.function.__get__(owner() if instance is None else instance)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Base of all losses.
+
+    Subclasses set `name`, by which `fit` knows them, and `counts_correct` if they know right from wrong.
+    """
+
+    name: ClassVar[str] = ""
+    counts_correct: ClassVar[bool] = False
+    by_name: ClassVar[dict[str, type[Loss]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        if cls.name:
+            Loss.by_name[cls.name] = cls
+
+    def vjp(
+        self,
+        ops: Backend,
+        outputs: Array,
+        targets: Array,
+        *,
+        class_weight: Array | None = None,
+        sample_weight: Array | None = None,
+    ) -> tuple[Array, Array, Callable[[], Array]]:
+        """Return the mean loss (), the total weight (), and the function that gives d loss / d outputs."""
+        raise NotImplementedError
+
+    def prepare_targets(self, y: Any, output_shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
+        """Return the targets as this loss needs them, checked against the shape of one sample's output.
+
+        Raises
+        ------
+        ShapeError, DTypeError, DataError
+            If their shape, dtype or values are not what this loss takes.
+        """
+        return _float_targets(self.name, y, output_shape, dtype)
+
+    def class_weights(self) -> tuple[float, ...] | None:
+        """Return the weight of each class, or None for a loss without."""
+        return None
+
+    def count_correct(self, ops: Backend, outputs: Array, targets: Array) -> Array | None:
+        """Return how many rows are right, (), or None unless `counts_correct`."""
+        return None
+
+    def __call__(self, outputs: Any, targets: Any, *, sample_weight: Any = None) -> Any:
+        """Return the mean loss of outputs (M, ...): a tensor for a tensor, else a float."""
+        tensor = outputs if isinstance(outputs, Tensor) else Tensor(outputs)
+        ops, prepared = self._prepare(tensor.data, targets, sample_weight)
+        loss, _, pullback = self.vjp(ops, tensor.data, **prepared)
+        if not isinstance(outputs, Tensor):
+            return float(ops.to_numpy(loss))
+        return record(loss, (tensor,), lambda dy: (pullback() * dy,))
+
+    @_OnClassOrInstance
+    def forward_and_grad(
+        self, outputs: Array, targets: Any, *, sample_weight: Any = None
+    ) -> tuple[float, Array]:
+        """Return the mean loss of outputs (M, ...) as a float, and its gradient, of the outputs' shape."""
+        ops, prepared = self._prepare(outputs, targets, sample_weight)
+        loss, _, pullback = self.vjp(ops, outputs, **prepared)
+        return float(ops.to_numpy(loss)), pullback()
+
+    def _prepare(self, outputs: Array, targets: Any, sample_weight: Any) -> tuple[Backend, dict[str, Array]]:
+        ops, dtype = backends.of(outputs), str(outputs.dtype)
+        prepared = {"targets": ops.asarray(self.prepare_targets(targets, tuple(outputs.shape[1:]), dtype))}
+        for name, weight in (("class_weight", self.class_weights()), ("sample_weight", sample_weight)):
+            if weight is not None:
+                prepared[name] = ops.asarray(weight, dtype)
+        return ops, prepared
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready description, from which `resolve` makes an equal loss."""
+        return {"name": self.name, **asdict(self)}
+
+
+def _float_targets(name: str, y: Any, output_shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
+    targets = np.asarray(y)
+    if targets.dtype.kind not in "fiub":
+        raise DTypeError(f"{name}: expected numbers as targets, got dtype {targets.dtype}")
+    if targets.shape[1:] == () and output_shape == (1,):
+        targets = targets.reshape(-1, 1)
+    if targets.ndim == 0 or targets.shape[1:] != output_shape:
+        raise ShapeError(
+            f"{name}: expected targets of shape (M, {', '.join(map(str, output_shape))}) for the network's "
+            f"outputs, got {targets.shape}"
+        )
+    return np.ascontiguousarray(targets, dtype=dtype)
+
+
+@dataclass(frozen=True)
+class SoftmaxCrossEntropy(Loss):
+    """-log softmax(logits)[label], for logits (M, C) and integer labels (M,) in [0, C).
+
+    Parameters
+    ----------
+    label_smoothing : float
+        Share ε of the target spread evenly over all classes, in [0, 1].
+    class_weight : sequence of float, optional
+        Weight of each class; the mean is then Σ w l / Σ w.
+
+    References
+    ----------
+    torch.nn.CrossEntropyLoss, whose formula this is.
+    """
+
+    name: ClassVar[str] = "cross_entropy"
+    counts_correct: ClassVar[bool] = True
+    label_smoothing: float = 0.0
+    class_weight: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.label_smoothing <= 1:
+            raise ConfigError(f"expected label_smoothing in [0, 1], got {self.label_smoothing!r}")
+        if self.class_weight is not None:
+            weights = tuple(float(weight) for weight in self.class_weight)
+            if not all(0 <= weight < float("inf") for weight in weights):
+                raise ConfigError(f"expected class weights that are finite and at least 0, got {weights}")
+            object.__setattr__(self, "class_weight", weights)
+
+    def vjp(
+        self,
+        ops: Backend,
+        outputs: Array,
+        targets: Array,
+        *,
+        class_weight: Array | None = None,
+        sample_weight: Array | None = None,
+    ) -> tuple[Array, Array, Callable[[], Array]]:
+        settings: dict[str, Any] = {
+            "class_weight": class_weight,
+            "sample_weight": sample_weight,
+            "label_smoothing": self.label_smoothing,
+        }
+        loss, total, probabilities = ops.softmax_cross_entropy_forward(outputs, targets, **settings)
+        return (
+            loss,
+            total,
+            lambda: ops.softmax_cross_entropy_backward(probabilities, targets, total, **settings),
+        )
+
+    def prepare_targets(self, y: Any, output_shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
+        labels = np.asarray(y)
+        if len(output_shape) != 1:
+            raise ShapeError(
+                f"{self.name}: expected outputs of shape (M, C), got samples of shape {output_shape}"
+            )
+        (num_classes,) = output_shape
+        if self.class_weight is not None and len(self.class_weight) != num_classes:
+            raise ShapeError(
+                f"expected {num_classes} class weights, one a class, got {len(self.class_weight)}"
+            )
+        if labels.ndim != 1:
+            raise ShapeError(f"{self.name}: expected labels of shape (M,), got {labels.shape}")
+        if labels.dtype.kind not in "iub":
+            raise DTypeError(f"{self.name}: expected integer labels, got dtype {labels.dtype}")
+        labels = labels.astype(np.int64)
+        if labels.size and not 0 <= (lowest := labels.min()) <= (highest := labels.max()) < num_classes:
+            raise DataError(
+                f"{self.name}: expected labels in [0, {num_classes}) for {num_classes} outputs, "
+                f"got labels from {lowest} to {highest}"
+            )
+        return labels
+
+    def class_weights(self) -> tuple[float, ...] | None:
+        return self.class_weight
+
+    def count_correct(self, ops: Backend, outputs: Array, targets: Array) -> Array | None:
+        return ops.count_correct(outputs, targets)
+
+
+@dataclass(frozen=True)
+class MeanSquaredError(Loss):
+    """Mean of (prediction - target)² over rows and outputs.
+
+    Parameters
+    ----------
+    half : bool
+        scikit-learn's form: half of it, with gradient (prediction - target) / M.
+    """
+
+    name: ClassVar[str] = "mse"
+    half: bool = False
+
+    def vjp(
+        self,
+        ops: Backend,
+        outputs: Array,
+        targets: Array,
+        *,
+        class_weight: Array | None = None,
+        sample_weight: Array | None = None,
+    ) -> tuple[Array, Array, Callable[[], Array]]:
+        settings: dict[str, Any] = {"sample_weight": sample_weight, "half": self.half}
+        loss, total = ops.mean_squared_error_forward(outputs, targets, **settings)
+        return loss, total, lambda: ops.mean_squared_error_backward(outputs, targets, total, **settings)
+
+
+@dataclass(frozen=True)
+class AbsoluteError(Loss):
+    """Mean of |prediction - target| over rows and outputs."""
+
+    name: ClassVar[str] = "absolute_error"
+
+    def vjp(
+        self,
+        ops: Backend,
+        outputs: Array,
+        targets: Array,
+        *,
+        class_weight: Array | None = None,
+        sample_weight: Array | None = None,
+    ) -> tuple[Array, Array, Callable[[], Array]]:
+        loss, total = ops.absolute_error_forward(outputs, targets, sample_weight=sample_weight)
+        return (
+            loss,
+            total,
+            lambda: ops.absolute_error_backward(outputs, targets, total, sample_weight=sample_weight),
+        )
+
+
+@dataclass(frozen=True)
+class Huber(Loss):
+    """Mean of d²/2 where |d| ≤ delta, else delta (|d| - delta/2), with d = prediction - target.
+
+    References
+    ----------
+    Huber: Robust Estimation of a Location Parameter (1964); torch.nn.HuberLoss.
+    """
+
+    name: ClassVar[str] = "huber"
+    delta: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.delta < float("inf"):
+            raise ConfigError(f"expected a Huber delta above 0, got {self.delta!r}")
+
+    def vjp(
+        self,
+        ops: Backend,
+        outputs: Array,
+        targets: Array,
+        *,
+        class_weight: Array | None = None,
+        sample_weight: Array | None = None,
+    ) -> tuple[Array, Array, Callable[[], Array]]:
+        settings: dict[str, Any] = {"delta": self.delta, "sample_weight": sample_weight}
+        loss, total = ops.huber_forward(outputs, targets, **settings)
+        return loss, total, lambda: ops.huber_backward(outputs, targets, total, **settings)
+
+
+@dataclass(frozen=True)
+class BinaryCrossEntropy(Loss):
+    """-t log sigmoid(z) - (1 - t) log(1 - sigmoid(z)) for logits z and targets t in [0, 1], of equal shape.
+
+    Parameters
+    ----------
+    sum_outputs : bool
+        scikit-learn's form: the sum over outputs instead of their mean.
+    """
+
+    name: ClassVar[str] = "binary_cross_entropy"
+    counts_correct: ClassVar[bool] = True
+    sum_outputs: bool = False
+
+    def vjp(
+        self,
+        ops: Backend,
+        outputs: Array,
+        targets: Array,
+        *,
+        class_weight: Array | None = None,
+        sample_weight: Array | None = None,
+    ) -> tuple[Array, Array, Callable[[], Array]]:
+        settings: dict[str, Any] = {"sample_weight": sample_weight, "sum_outputs": self.sum_outputs}
+        loss, total = ops.binary_cross_entropy_forward(outputs, targets, **settings)
+        return loss, total, lambda: ops.binary_cross_entropy_backward(outputs, targets, total, **settings)
+
+    def prepare_targets(self, y: Any, output_shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
+        targets = _float_targets(self.name, y, output_shape, dtype)
+        if targets.size and not (targets.min() >= 0 and targets.max() <= 1):
+            raise DataError(
+                f"{self.name}: expected targets in [0, 1], got values from {targets.min():g} to {targets.max():g}"
+            )
+        return targets
+
+    def count_correct(self, ops: Backend, outputs: Array, targets: Array) -> Array | None:
+        return ops.count_correct_binary(outputs, targets)
+
+
+def resolve(loss: str | Loss | Mapping[str, Any]) -> Loss:
+    """Return a loss from its name, from `Loss.to_dict`'s description, or itself.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such loss, or it has no such settings.
+    """
+    if isinstance(loss, Loss):
+        return loss
+    settings = {"name": loss} if isinstance(loss, str) else dict(loss) if isinstance(loss, Mapping) else {}
+    name = settings.pop("name", None)
+    if not isinstance(name, str) or name not in Loss.by_name:
+        raise ConfigError(f"expected a loss among {', '.join(Loss.by_name)}, got {loss!r}")
+    try:
+        return Loss.by_name[name](**settings)
+    except TypeError as error:
+        raise ConfigError(f"expected the settings of the loss {name}, got {settings!r}") from error

@@ -1,0 +1,197 @@
+"""Activations as layers: y = f(z), element by element; and softmax along the last axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from warpfit.backends import Activation, Array, Backend
+from warpfit.errors import ConfigError
+from warpfit.nn.layer import Layer
+from warpfit.nn.spec import Call, LayerSpec, Pullback
+
+__all__ = [
+    "GELU",
+    "ActivationSpec",
+    "Identity",
+    "LeakyReLU",
+    "LogSoftmax",
+    "ReLU",
+    "SiLU",
+    "Sigmoid",
+    "Softmax",
+    "SoftmaxSpec",
+    "Tanh",
+    "activate",
+    "log_softmax",
+    "softmax",
+]
+
+
+def activate(ops: Backend, z: Array, activation: Activation) -> tuple[Array, Callable[[Array], Array]]:
+    """Return y = f(z) and the function from dy to dz."""
+    y = ops.activation_forward(activation, z)
+    return y, lambda dy: ops.activation_backward(activation, dy, y, z)
+
+
+def softmax(ops: Backend, z: Array) -> tuple[Array, Callable[[Array], Array]]:
+    """Return softmax(z) along the last axis and the function from dy to dz."""
+    y = ops.softmax_forward(z)
+    return y, lambda dy: ops.softmax_backward(dy, y)
+
+
+def log_softmax(ops: Backend, z: Array) -> tuple[Array, Callable[[Array], Array]]:
+    """Return log(softmax(z)) along the last axis and the function from dy to dz."""
+    y = ops.log_softmax_forward(z)
+    return y, lambda dy: ops.log_softmax_backward(dy, y)
+
+
+@dataclass(frozen=True)
+class ActivationSpec(LayerSpec):
+    """y = f(z)."""
+
+    kind: ClassVar[str] = "activation"
+    activation: Activation
+
+    def vjp(
+        self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call, *, needs_dx: bool = True
+    ) -> tuple[Array, Pullback]:
+        y, backward = activate(ops, x, self.activation)
+        return y, lambda dy: (backward(dy) if needs_dx else None, {})
+
+    @classmethod
+    def parse(cls, fields: dict[str, Any]) -> LayerSpec:
+        return cls(Activation(**fields["activation"]))
+
+
+@dataclass(frozen=True)
+class SoftmaxSpec(LayerSpec):
+    """y = softmax(z), or its logarithm, along the last axis."""
+
+    kind: ClassVar[str] = "softmax"
+    log: bool = False
+
+    def vjp(
+        self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call, *, needs_dx: bool = True
+    ) -> tuple[Array, Pullback]:
+        y, backward = (log_softmax if self.log else softmax)(ops, x)
+        return y, lambda dy: (backward(dy) if needs_dx else None, {})
+
+
+class ActivationLayer(Layer):
+    """Base of the activations."""
+
+    spec_type = ActivationSpec
+
+    @classmethod
+    def class_for(cls, spec: LayerSpec) -> type[Layer]:
+        return _CLASSES[spec.activation.name] if isinstance(spec, ActivationSpec) else cls
+
+    def extra_repr(self) -> str:
+        return ""
+
+
+class Identity(ActivationLayer):
+    """y = x."""
+
+    def __init__(self) -> None:
+        super().__init__(ActivationSpec(Activation("identity")))
+
+
+class ReLU(ActivationLayer):
+    """y = max(x, 0)."""
+
+    def __init__(self) -> None:
+        super().__init__(ActivationSpec(Activation("relu")))
+
+
+class LeakyReLU(ActivationLayer):
+    """y = x where x > 0, else negative_slope · x."""
+
+    def __init__(self, negative_slope: float = 0.01) -> None:
+        super().__init__(ActivationSpec(Activation("leaky_relu", negative_slope)))
+
+    def extra_repr(self) -> str:
+        return f"negative_slope={self.spec.activation.slope}"
+
+
+class Tanh(ActivationLayer):
+    """y = tanh(x)."""
+
+    def __init__(self) -> None:
+        super().__init__(ActivationSpec(Activation("tanh")))
+
+
+class Sigmoid(ActivationLayer):
+    """y = 1 / (1 + exp(-x))."""
+
+    def __init__(self) -> None:
+        super().__init__(ActivationSpec(Activation("sigmoid")))
+
+
+class GELU(ActivationLayer):
+    """y = x · Φ(x), Φ the normal distribution function.
+
+    Parameters
+    ----------
+    approximate : str
+        ``'none'`` for the form with erf, ``'tanh'`` for its approximation.
+
+    References
+    ----------
+    Hendrycks, Gimpel: Gaussian Error Linear Units (2016).
+    """
+
+    def __init__(self, approximate: str = "none") -> None:
+        if approximate not in ("none", "tanh"):
+            raise ConfigError(f"GELU: expected approximate 'none' or 'tanh', got {approximate!r}")
+        super().__init__(ActivationSpec(Activation("gelu_tanh" if approximate == "tanh" else "gelu")))
+
+    def extra_repr(self) -> str:
+        return "approximate='tanh'" if self.spec.activation.name == "gelu_tanh" else ""
+
+
+class SiLU(ActivationLayer):
+    """y = x / (1 + exp(-x))."""
+
+    def __init__(self) -> None:
+        super().__init__(ActivationSpec(Activation("silu")))
+
+
+_CLASSES: dict[str, type[ActivationLayer]] = {
+    "identity": Identity,
+    "relu": ReLU,
+    "leaky_relu": LeakyReLU,
+    "tanh": Tanh,
+    "sigmoid": Sigmoid,
+    "gelu": GELU,
+    "gelu_tanh": GELU,
+    "silu": SiLU,
+}
+
+
+class Softmax(Layer):
+    """y = exp(x) / Σ exp(x) along the last axis."""
+
+    spec_type = SoftmaxSpec
+
+    def __init__(self) -> None:
+        super().__init__(SoftmaxSpec())
+
+    @classmethod
+    def class_for(cls, spec: LayerSpec) -> type[Layer]:
+        return LogSoftmax if isinstance(spec, SoftmaxSpec) and spec.log else cls
+
+    def extra_repr(self) -> str:
+        return ""
+
+
+class LogSoftmax(Layer):
+    """y = x - log Σ exp(x) along the last axis."""
+
+    def __init__(self) -> None:
+        super().__init__(SoftmaxSpec(log=True))
+
+    def extra_repr(self) -> str:
+        return ""

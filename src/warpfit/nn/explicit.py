@@ -1,0 +1,68 @@
+"""The explicit style: forward, backward and step written out, for a model or a plain list of layers.
+
+>>> for x, y in dataloader:
+...     logits = forward(model, x)
+...     loss, grad = SoftmaxCrossEntropy.forward_and_grad(logits, y)
+...     backward(model, grad)
+...     opt.step()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from warpfit.autograd import Tensor
+from warpfit.backends import Array
+from warpfit.errors import ConfigError
+from warpfit.nn.module import Module, Parameter
+from warpfit.nn.network import Sequential
+
+__all__ = ["backward", "forward", "parameters"]
+
+Model = Module | Sequence[Module]
+
+
+def _module(model: Model) -> Module:
+    return model if isinstance(model, Module) else Sequential(*model)
+
+
+def parameters(model: Model) -> list[Parameter]:
+    """Return all parameters of a model or of a list of layers, each once."""
+    return _module(model).parameters()
+
+
+def forward(model: Model, x: Any) -> Array:
+    """Return the outputs for a batch x (M, ...), and keep on the model's parameters what `backward` needs."""
+    module = _module(model)
+    trained = module.parameters()
+    if not trained:
+        raise ConfigError(
+            "forward: expected a model with parameters, got none; call the model itself instead"
+        )
+    output = module(Tensor(module.backend.asarray(x, module.dtype)))
+    for parameter in trained:
+        parameter.last_output = output
+    return output.data
+
+
+def backward(model: Model, grad: Array) -> None:
+    """Set ``grad`` of every parameter from the gradient of the last `forward`'s outputs.
+
+    Gradients of an earlier step are replaced, not added to, so that no ``zero_grad`` is needed.
+
+    Raises
+    ------
+    ConfigError
+        If no `forward` came before.
+    ShapeError
+        If `grad` does not have the outputs' shape.
+    """
+    trained = parameters(model)
+    output = trained[0].last_output if trained else None
+    if output is None:
+        raise ConfigError("backward: expected a forward(model, x) before it, got none")
+    for parameter in trained:
+        parameter.grad = None
+        parameter.last_output = None
+    output.backward(grad)

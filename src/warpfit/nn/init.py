@@ -1,0 +1,67 @@
+"""Initial values, from counter-based random numbers: the same for a seed on every machine and backend.
+
+References
+----------
+LeCun, Bottou, Orr, Müller: Efficient BackProp (1998). Glorot, Bengio: Understanding the difficulty of training
+deep feedforward neural networks (2010). He, Zhang, Ren, Sun: Delving Deep into Rectifiers (2015).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import sqrt
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit import random
+from warpfit.errors import ConfigError
+from warpfit.nn.spec import ParameterSpec
+
+__all__ = ["INITIALIZERS", "initial_values"]
+
+# From (fan_in, fan_out) to the standard deviation of a weight; `default` is PyTorch's for Linear and Conv2d.
+_DEVIATIONS: dict[str, Callable[[int, int], float]] = {
+    "default": lambda fan_in, fan_out: 1 / sqrt(3 * fan_in),
+    "kaiming": lambda fan_in, fan_out: sqrt(2 / fan_in),
+    "xavier": lambda fan_in, fan_out: sqrt(2 / (fan_in + fan_out)),
+    "lecun": lambda fan_in, fan_out: sqrt(1 / fan_in),
+}
+
+INITIALIZERS = (
+    "default",
+    *(f"{name}_{form}" for name in ("kaiming", "xavier", "lecun") for form in ("uniform", "normal")),
+)
+
+
+def initial_values(
+    parameter: ParameterSpec, init: str, seed: int, tensor_idx: int
+) -> npt.NDArray[np.float64]:
+    """Return the start of one parameter, in float64.
+
+    Parameters
+    ----------
+    parameter : ParameterSpec
+    init : str
+        One of ``INITIALIZERS``: ``default`` (uniform within 1/√fan_in, as PyTorch), or ``kaiming``, ``xavier``,
+        ``lecun`` followed by ``_uniform`` or ``_normal``.
+    seed, tensor_idx : int
+        Which random numbers: the layer's seed and the parameter's place in the layer.
+
+    Raises
+    ------
+    ConfigError
+        If `init` is unknown.
+    """
+    if init not in INITIALIZERS:
+        raise ConfigError(f"expected an initialiser among {', '.join(INITIALIZERS)}, got {init!r}")
+    if parameter.start == "ones":
+        return np.ones(parameter.shape)
+    if parameter.start == "zeros" or parameter.fan_in == 0:
+        return np.zeros(parameter.shape)
+    name, _, form = ("default", "", "uniform") if parameter.start == "bias" else init.partition("_")
+    deviation = _DEVIATIONS[name](parameter.fan_in, parameter.fan_out)
+    key = random.stream_key(seed, random.INIT)
+    if form == "normal":
+        return deviation * random.normal(parameter.shape, key, tensor_idx)
+    return deviation * sqrt(3) * (2 * random.uniform(parameter.shape, key, tensor_idx) - 1)

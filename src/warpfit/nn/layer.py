@@ -1,0 +1,119 @@
+"""Layer: a module that is one formula, its spec, and the spec's arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import fields
+from typing import Any, ClassVar
+
+from warpfit import backends
+from warpfit.autograd import Tensor, record
+from warpfit.backends import Array
+from warpfit.errors import DTypeError
+from warpfit.nn.init import initial_values
+from warpfit.nn.module import Buffer, Module, Parameter
+from warpfit.nn.spec import Call, LayerSpec, Pullback
+from warpfit.random import check_seed, next_seed
+
+__all__ = ["Layer", "calling"]
+
+_current_call: ContextVar[Call | None] = ContextVar("call", default=None)
+
+
+@contextmanager
+def calling(call: Call) -> Iterator[None]:
+    """Run every layer inside the ``with`` block as part of `call`, whatever its own mode is."""
+    token = _current_call.set(call)
+    try:
+        yield
+    finally:
+        _current_call.reset(token)
+
+
+class Layer(Module):
+    """A spec and its arrays: parameters and buffers are attributes of the names that the spec gives them.
+
+    Parameters
+    ----------
+    spec : LayerSpec
+    device : str
+        Where the arrays live.
+    dtype : str
+        float32 or float64.
+    init : str
+        Initialiser of the weights, see `warpfit.nn.init`.
+    seed : int, optional
+        Fixes the initial values; drawn from `warpfit.manual_seed`'s sequence if None.
+    """
+
+    spec: Any
+    spec_type: ClassVar[type[LayerSpec]]
+    by_spec: ClassVar[dict[type[LayerSpec], type[Layer]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        if "spec_type" in vars(cls):
+            Layer.by_spec[cls.spec_type] = cls
+
+    def __init__(
+        self,
+        spec: LayerSpec,
+        device: str = "cpu",
+        *,
+        dtype: str = "float32",
+        init: str = "default",
+        seed: int | None = None,
+    ) -> None:
+        if dtype not in backends.base.FLOAT_DTYPES:
+            raise DTypeError(f"expected dtype float32 or float64, got {dtype!r}")
+        self.spec = spec
+        ops = backends.get(device)
+        for name, value in spec.buffers().items():
+            setattr(self, name, Buffer(ops.asarray(initial_values(value, init, 0, 0), dtype)))
+        if parameters := spec.parameters():
+            seed = next_seed() if seed is None else check_seed(seed)
+            for idx, (name, parameter) in enumerate(parameters.items()):
+                values = initial_values(parameter, init, seed, idx)
+                setattr(self, name, Parameter(ops.asarray(values, dtype)))
+
+    @classmethod
+    def from_spec(cls, spec: LayerSpec, **settings: Any) -> Layer:
+        """Return the layer of a spec, with initial values."""
+        layer = object.__new__(Layer.by_spec[type(spec)].class_for(spec))
+        Layer.__init__(layer, spec, **settings)
+        return layer
+
+    @classmethod
+    def class_for(cls, spec: LayerSpec) -> type[Layer]:
+        """Return the class of the layer that has this spec, where several share a type of spec."""
+        return cls
+
+    def arrays(self) -> dict[str, Array]:
+        """Return the arrays of parameters and buffers, by the spec's names."""
+        return {
+            name: value.data for name, value in vars(self).items() if isinstance(value, (Parameter, Buffer))
+        }
+
+    def call(self) -> Call:
+        """Return the step this layer runs in: that of `calling`, or its own mode."""
+        return _current_call.get() or Call(training=self.training)
+
+    def vjp(self, x: Array) -> tuple[Array, Pullback]:
+        """Return y and the function from dy to (dx, gradients by name), for arrays."""
+        return self.spec.vjp(backends.of(x), self.arrays(), x, self.call())
+
+    def forward(self, x: Tensor) -> Tensor:
+        parameters = {name: value for name, value in vars(self).items() if isinstance(value, Parameter)}
+        y, pullback = self.spec.vjp(
+            backends.of(x.data), self.arrays(), x.data, self.call(), needs_dx=x.requires_grad
+        )
+
+        def to_inputs(dy: Array) -> list[Array | None]:
+            dx, gradients = pullback(dy)
+            return [dx, *(gradients[name] for name in parameters)]
+
+        return record(y, (x, *parameters.values()), to_inputs)
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{field.name}={getattr(self.spec, field.name)!r}" for field in fields(self.spec))

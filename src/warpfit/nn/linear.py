@@ -1,0 +1,126 @@
+"""Linear: y = f(x @ w + b)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from warpfit.backends import Activation, Array, Backend
+from warpfit.backends.base import IDENTITY
+from warpfit.errors import ConfigError, ShapeError
+from warpfit.nn.layer import Layer
+from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape
+
+__all__ = ["Linear", "LinearSpec", "linear"]
+
+Gradients = tuple[Array | None, Array, Array | None]
+
+
+def linear(
+    ops: Backend,
+    x: Array,
+    w: Array,
+    b: Array | None = None,
+    activation: Activation = IDENTITY,
+    *,
+    needs_dx: bool = True,
+) -> tuple[Array, Callable[[Array], Gradients]]:
+    """Return y = f(x @ w + b) and the function from dy to (dx, dw, db).
+
+    x (M, K), w (K, N), b (N,) or None, y and dy (M, N).
+    """
+    y, z = ops.linear_forward(x, w, b, activation)
+
+    def backward(dy: Array) -> Gradients:
+        dz = dy if activation.name == "identity" else ops.activation_backward(activation, dy, y, z)
+        return ops.linear_backward(dz, x, w, needs_dx=needs_dx, needs_db=b is not None)
+
+    return y, backward
+
+
+@dataclass(frozen=True)
+class LinearSpec(LayerSpec):
+    """y = f(x @ weight + bias), weight (in_features, out_features)."""
+
+    kind: ClassVar[str] = "linear"
+    in_features: int
+    out_features: int
+    bias: bool = True
+    activation: Activation = IDENTITY
+
+    def __post_init__(self) -> None:
+        for name in ("in_features", "out_features"):
+            size = getattr(self, name)
+            if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 0:
+                raise ConfigError(f"Linear: expected {name} to be an integer of at least 0, got {size!r}")
+            object.__setattr__(self, name, int(size))
+
+    def parameters(self) -> dict[str, ParameterSpec]:
+        fans = (self.in_features, self.out_features)
+        weight = ParameterSpec(fans, "weight", *fans)
+        return {"weight": weight} | ({"bias": ParameterSpec(fans[1:], "bias", *fans)} if self.bias else {})
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        if input_shape != (self.in_features,):
+            raise ShapeError(f"Linear: expected samples of shape ({self.in_features},), got {input_shape}")
+        return (self.out_features,)
+
+    def vjp(
+        self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call, *, needs_dx: bool = True
+    ) -> tuple[Array, Pullback]:
+        y, backward = linear(ops, x, arrays["weight"], arrays.get("bias"), self.activation, needs_dx=needs_dx)
+
+        def pullback(dy: Array) -> tuple[Array | None, dict[str, Array]]:
+            dx, dw, db = backward(dy)
+            return dx, {"weight": dw} if db is None else {"weight": dw, "bias": db}
+
+        return y, pullback
+
+    @classmethod
+    def parse(cls, fields: dict[str, Any]) -> LayerSpec:
+        return cls(**{**fields, "activation": Activation(**fields["activation"])})
+
+
+class Linear(Layer):
+    """y = x @ weight + bias.
+
+    Parameters
+    ----------
+    in_features, out_features : int
+        Sizes of one sample's input and output.
+    device : str
+        Where the parameters live.
+    bias : bool
+        Whether a bias is added.
+    init, seed, dtype
+        See `Layer`.
+
+    Attributes
+    ----------
+    weight : Parameter, (in_features, out_features)
+    bias : Parameter, (out_features,), only if `bias`
+    """
+
+    spec_type = LinearSpec
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        device: str = "cpu",
+        *,
+        bias: bool = True,
+        init: str = "default",
+        seed: int | None = None,
+        dtype: str = "float32",
+    ) -> None:
+        super().__init__(
+            LinearSpec(in_features, out_features, bias), device, dtype=dtype, init=init, seed=seed
+        )
+
+    def extra_repr(self) -> str:
+        spec = self.spec
+        return f"{spec.in_features}, {spec.out_features}" + ("" if spec.bias else ", bias=False")

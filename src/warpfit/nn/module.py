@@ -1,0 +1,240 @@
+"""Module: what holds parameters, and walks over them by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit import backends
+from warpfit.autograd import Tensor, no_grad
+from warpfit.backends import Array, Backend
+from warpfit.errors import ConfigError, DTypeError, ShapeError
+
+__all__ = ["Buffer", "Module", "Parameter"]
+
+
+# While `summary` runs: every module called so far with the shape of one sample of its output.
+_trace: ContextVar[list[tuple[Module, tuple[int, ...]]] | None] = ContextVar("trace", default=None)
+
+
+class Parameter(Tensor):
+    """A tensor that training changes.
+
+    Attributes
+    ----------
+    last_output : Tensor or None
+        What the explicit style's ``forward`` made with this parameter, until ``backward`` takes it.
+    """
+
+    def __init__(self, data: Any) -> None:
+        super().__init__(data, requires_grad=True)
+        self.last_output: Tensor | None = None
+
+
+class Buffer:
+    """An array that belongs to a module's state but has no gradient."""
+
+    def __init__(self, data: Array) -> None:
+        self.data = data
+
+
+class Module:
+    """Base of layers and of users' own networks.
+
+    Parameters, buffers and modules kept as attributes are found by their names. A subclass defines
+    ``forward(x)`` over tensors; calling the module on an array returns an array and records nothing.
+
+    Examples
+    --------
+    >>> class Residual(Module):
+    ...     def __init__(self, width):
+    ...         self.inner = Linear(width, width)
+    ...     def forward(self, x):
+    ...         return x + self.inner(x)
+    """
+
+    training = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the output for a batch x (M, ...)."""
+        raise NotImplementedError(f"{type(self).__name__} defines no forward(x)")
+
+    def __call__(self, x: Any) -> Any:
+        if isinstance(x, Tensor):
+            y = self.forward(x)
+            if (trace := _trace.get()) is not None:
+                trace.append((self, y.shape[1:]))
+            return y
+        with no_grad():
+            return self(Tensor(self.backend.asarray(x, self.dtype))).data
+
+    # -- the tree ----------------------------------------------------------------------------------------
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """Yield (name, module) for the modules directly inside this one."""
+        for name, value in vars(self).items():
+            if isinstance(value, Module):
+                yield name, value
+
+    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """Yield (dotted name, module) for this module and all below, each module once."""
+        seen: set[int] = set()
+        pending = [(prefix, self)]
+        while pending:
+            name, module = pending.pop()
+            if id(module) not in seen:
+                seen.add(id(module))
+                yield name, module
+                children = [(f"{name}.{child}" if name else child, m) for child, m in module.named_children()]
+                pending.extend(reversed(children))
+
+    def _named(self, kind: type) -> Iterator[tuple[str, Any]]:
+        seen: set[int] = set()
+        for prefix, module in self.named_modules():
+            for name, value in vars(module).items():
+                if isinstance(value, kind) and id(value) not in seen:
+                    seen.add(id(value))
+                    yield f"{prefix}.{name}" if prefix else name, value
+
+    def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
+        """Yield (dotted name, parameter), each parameter once."""
+        return self._named(Parameter)
+
+    def named_buffers(self) -> Iterator[tuple[str, Buffer]]:
+        """Yield (dotted name, buffer), each buffer once."""
+        return self._named(Buffer)
+
+    def parameters(self) -> list[Parameter]:
+        """Return all parameters, each once."""
+        return [parameter for _, parameter in self.named_parameters()]
+
+    # -- state -------------------------------------------------------------------------------------------
+
+    def named_arrays(self) -> dict[str, Parameter | Buffer]:
+        """Return all parameters and buffers, by dotted name."""
+        return {**dict(self.named_parameters()), **dict(self.named_buffers())}
+
+    def state_dict(self) -> dict[str, npt.NDArray[Any]]:
+        """Return copies of all parameters and buffers on the host, by name."""
+        return {
+            name: np.array(self.backend.to_numpy(holder.data)) for name, holder in self.named_arrays().items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over the values in `state`; nothing changes if any name or shape differs.
+
+        Raises
+        ------
+        ConfigError
+            If a name is missing or foreign.
+        ShapeError
+            If an array has another shape.
+        """
+        holders = self.named_arrays()
+        missing, foreign = sorted(holders.keys() - state.keys()), sorted(state.keys() - holders.keys())
+        if missing or foreign:
+            raise ConfigError(
+                f"expected a state with the names of this model, got one with missing {missing} and foreign {foreign}"
+            )
+        values = {
+            name: self.backend.asarray(state[name], str(holder.data.dtype))
+            for name, holder in holders.items()
+        }
+        for name, holder in holders.items():
+            if values[name].shape != holder.data.shape:
+                raise ShapeError(
+                    f"{name}: expected shape {tuple(holder.data.shape)}, got {values[name].shape}"
+                )
+        for name, holder in holders.items():
+            self.backend.assign(holder.data, values[name])
+
+    def train(self, training: bool = True) -> Self:
+        """Switch this module and all below to training (or evaluation)."""
+        for _, module in self.named_modules():
+            module.training = training
+        return self
+
+    def eval(self) -> Self:
+        """Switch this module and all below to evaluation: no dropout, batch norm with running statistics."""
+        return self.train(False)
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of all parameters."""
+        for parameter in self.parameters():
+            parameter.grad = None
+
+    def to(self, device: str | None = None, *, dtype: str | None = None) -> Self:
+        """Move all parameters and buffers to a device, or to another float dtype, in place."""
+        if dtype is not None and dtype not in backends.base.FLOAT_DTYPES:
+            raise DTypeError(f"expected dtype float32 or float64, got {dtype!r}")
+        target = self.backend if device is None else backends.get(device)
+        for holder in self.named_arrays().values():
+            holder.data = target.asarray(self.backend.to_numpy(holder.data), dtype)
+        return self
+
+    @property
+    def backend(self) -> Backend:
+        """The backend that the parameters live on; the CPU's if there are none."""
+        arrays = [holder.data for holder in self.named_arrays().values()]
+        return backends.of(*arrays)
+
+    @property
+    def dtype(self) -> str:
+        """The float dtype of the parameters; float32 if there are none."""
+        return next((str(parameter.dtype) for parameter in self.parameters()), "float32")
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers training changes."""
+        return sum(int(parameter.data.size) for parameter in self.parameters())
+
+    # -- text --------------------------------------------------------------------------------------------
+
+    def summary(self, input_shape: Sequence[int]) -> str:
+        """Return a table for samples of a shape: every layer with its output shape and number of parameters."""
+        trace = self._trace_of(tuple(input_shape))
+        rows = [("input", "", str(tuple(input_shape)), "")]
+        for name, module in self.named_modules():
+            shapes = [shape for called, shape in trace if called is module]
+            if shapes and not list(module.named_children()):
+                rows.append((name, type(module).__name__, str(shapes[0]), f"{module.num_parameters:,}"))
+        rows.append(("total", "", "", f"{self.num_parameters:,}"))
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        return "\n".join(
+            "  ".join(
+                [
+                    *(f"{cell:<{w}}" for cell, w in zip(row[:3], widths, strict=False)),
+                    f"{row[3]:>{widths[3]}}",
+                ]
+            )
+            for row in rows
+        )
+
+    def _trace_of(self, input_shape: tuple[int, ...]) -> list[tuple[Module, tuple[int, ...]]]:
+        modes = [(module, module.training) for _, module in self.named_modules()]
+        trace: list[tuple[Module, tuple[int, ...]]] = []
+        token = _trace.set(trace)
+        try:
+            self.eval()(np.zeros((1, *input_shape)))
+        finally:
+            _trace.reset(token)
+            for module, training in modes:
+                module.training = training
+        return trace
+
+    def extra_repr(self) -> str:
+        """Return what stands between the parentheses of a layer's repr."""
+        return ""
+
+    def __repr__(self) -> str:
+        children = list(self.named_children())
+        count = f"{self.num_parameters:,} parameters" if self.num_parameters else ""
+        if not children:
+            settings = ", ".join(part for part in (self.extra_repr(), count) if part)
+            return f"{type(self).__name__}({settings})"
+        lines = [f"  ({name}): " + repr(child).replace("\n", "\n  ") for name, child in children]
+        return "\n".join([f"{type(self).__name__}(", *lines, f")  # {count or 'no parameters'}"])

@@ -1,0 +1,233 @@
+"""Networks: a chain of layers as a module (`Sequential`), and as a value (`NetworkSpec`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from warpfit.autograd import Tensor
+from warpfit.backends import Array, Backend
+from warpfit.errors import ConfigError, FileFormatError
+from warpfit.nn.activations import ActivationSpec
+from warpfit.nn.layer import Layer
+from warpfit.nn.linear import LinearSpec
+from warpfit.nn.module import Module
+from warpfit.nn.spec import Call, LayerSpec, Shape
+
+__all__ = ["NetworkSpec", "Sequential", "number_dropouts"]
+
+# From the gradient of the outputs to the gradients of the parameters, by name.
+NetworkPullback = Callable[[Array], dict[str, Array]]
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """A chain of layers as a value: all that an engine needs to know of a network besides its numbers.
+
+    Parameters
+    ----------
+    layers : tuple of (str, LayerSpec)
+        The layers in the order they run in, each with the prefix of its arrays' names; a layer that stands
+        twice in a network shares its prefix.
+    input_shape : tuple of int
+        Shape of one sample.
+    """
+
+    layers: tuple[tuple[str, LayerSpec], ...]
+    input_shape: Shape
+
+    @cached_property
+    def shapes(self) -> tuple[Shape, ...]:
+        """Shape of a sample before the first layer and after each layer, or ShapeError."""
+        shapes = [self.input_shape]
+        for _, spec in self.layers:
+            shapes.append(spec.output_shape(shapes[-1]))
+        return tuple(shapes)
+
+    @property
+    def output_shape(self) -> Shape:
+        """Shape of one sample's output."""
+        return self.shapes[-1]
+
+    @cached_property
+    def fused(self) -> NetworkSpec:
+        """The same network with each activation joined to the linear layer before it."""
+        layers: list[tuple[str, LayerSpec]] = []
+        for name, spec in self.layers:
+            before = layers[-1][1] if layers else None
+            if (
+                isinstance(spec, ActivationSpec)
+                and isinstance(before, LinearSpec)
+                and before.activation.name == "identity"
+            ):
+                layers[-1] = (layers[-1][0], replace(before, activation=spec.activation))
+            else:
+                layers.append((name, spec))
+        return NetworkSpec(tuple(layers), self.input_shape)
+
+    @cached_property
+    def _names(self) -> tuple[dict[str, str], ...]:
+        """For each layer, from its arrays' own names to their names in the network."""
+        return tuple(
+            {name: f"{prefix}.{name}" for name in (*spec.parameters(), *spec.buffers())}
+            for prefix, spec in self.layers
+        )
+
+    @cached_property
+    def _first_trained(self) -> int:
+        """Index of the first layer with parameters: gradients need not flow past it."""
+        return next((i for i, (_, spec) in enumerate(self.layers) if spec.parameters()), len(self.layers))
+
+    def vjp(
+        self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call
+    ) -> tuple[Array, NetworkPullback]:
+        """Return the outputs for a batch x (M, ...), and the function from dy to the parameters' gradients."""
+        pullbacks = []
+        for idx, ((_, spec), names) in enumerate(zip(self.layers, self._names, strict=True)):
+            own = {name: arrays[full] for name, full in names.items()}
+            x, pullback = spec.vjp(ops, own, x, call, needs_dx=idx > self._first_trained)
+            pullbacks.append(pullback)
+
+        def to_gradients(dy: Array) -> dict[str, Array]:
+            gradients: dict[str, Array] = {}
+            for idx in range(len(pullbacks) - 1, self._first_trained - 1, -1):
+                dy, own = pullbacks[idx](dy)
+                for name, gradient in own.items():
+                    full = self._names[idx][name]
+                    gradients[full] = gradients[full] + gradient if full in gradients else gradient
+            return gradients
+
+        return x, to_gradients
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready description, from which `from_dict` makes an equal spec."""
+        return {
+            "input_shape": list(self.input_shape),
+            "layers": [{"name": name, **spec.to_dict()} for name, spec in self.layers],
+        }
+
+    @staticmethod
+    def from_dict(description: Mapping[str, Any]) -> NetworkSpec:
+        """Return the spec that `description` describes, or raise FileFormatError."""
+        try:
+            layers = [dict(layer) for layer in description["layers"]]
+            return NetworkSpec(
+                tuple((str(layer.pop("name")), LayerSpec.from_dict(layer)) for layer in layers),
+                tuple(int(size) for size in description["input_shape"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, FileFormatError):
+                raise
+            raise FileFormatError("expected a network as 'layers' and 'input_shape'") from error
+
+
+class Sequential(Module):
+    """Layers one after the other.
+
+    Parameters
+    ----------
+    *layers : Module
+        Layers, networks, or users' own modules.
+
+    Examples
+    --------
+    >>> model = Sequential(Linear(784, 256), ReLU(), Linear(256, 10))
+    """
+
+    def __init__(self, *layers: Module) -> None:
+        for layer in layers:
+            if not isinstance(layer, Module):
+                raise ConfigError(f"Sequential: expected layers, got {type(layer).__name__}")
+        self.layers = tuple(layers)
+        number_dropouts(self)
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        return ((str(idx), layer) for idx, layer in enumerate(self.layers))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter(self.layers)
+
+    def __getitem__(self, idx: int) -> Module:
+        return self.layers[idx]
+
+    def flat_layers(self) -> list[tuple[str, Layer]] | None:
+        """Return (name, layer) for every layer, inner chains included; None if they do not say all.
+
+        That is so if a module is of another kind or has a forward of its own, or if two layers share an array.
+        """
+        names: dict[int, str] = {}
+        layers: list[tuple[str, Layer]] = []
+        for name, child in self.named_children():
+            if type(child) is Sequential:
+                inner = child.flat_layers()
+                if inner is None:
+                    return None
+                found = [(f"{name}.{below}", layer) for below, layer in inner]
+            elif isinstance(child, Layer) and type(child).forward is Layer.forward:
+                found = [(name, child)]
+            else:
+                return None
+            layers += [(names.setdefault(id(layer), full), layer) for full, layer in found]
+        own_names = {f"{name}.{own}" for name, layer in layers for own in layer.arrays()}
+        return layers if own_names == self.named_arrays().keys() else None
+
+    def spec(self, input_shape: Sequence[int]) -> NetworkSpec | None:
+        """Return this network as a value, for samples of a shape; None if it holds modules of unknown kinds.
+
+        Raises
+        ------
+        ShapeError
+            If a layer does not take what the layer before it gives.
+        """
+        layers = self.flat_layers()
+        if layers is None:
+            return None
+        network = NetworkSpec(tuple((name, layer.spec) for name, layer in layers), tuple(input_shape))
+        network.shapes  # noqa: B018  (computed for its error)
+        return network
+
+    @staticmethod
+    def from_spec(network: NetworkSpec, arrays: Mapping[str, Array], *, dtype: str = "float32") -> Sequential:
+        """Return the chain that a spec describes with the given arrays, as one flat `Sequential`.
+
+        Raises
+        ------
+        ConfigError
+            If an array is missing or foreign, or a layer that stands twice has two specs.
+        ShapeError
+            If an array does not fit the spec.
+        """
+        if len(dict(network.layers)) < len(set(network.layers)):
+            raise ConfigError("expected one spec for each name of a layer, got a name with several")
+        layers = {name: Layer.from_spec(spec, dtype=dtype, seed=0) for name, spec in network.layers}
+        model = Sequential(*(layers[name] for name, _ in network.layers))
+        places = {id(layer): name for name, layer in reversed(model.flat_layers() or [])}
+        renamed = {
+            f"{places[id(layer)]}.{own}": f"{name}.{own}"
+            for name, layer in layers.items()
+            for own in layer.arrays()
+        }
+        foreign = sorted(arrays.keys() - set(renamed.values()))
+        if foreign:
+            raise ConfigError(
+                f"expected the arrays of the network's layers, got foreign ones: {', '.join(foreign)}"
+            )
+        model.load_state_dict({new: arrays[old] for new, old in renamed.items() if old in arrays})
+        return model
+
+
+def number_dropouts(module: Module) -> None:
+    """Give every dropout layer below `module` its own number, so that their masks differ."""
+    layers = [m for _, m in module.named_modules() if isinstance(m, Layer) and hasattr(m.spec, "layer_idx")]
+    for idx, layer in enumerate(layers):
+        layer.spec = replace(layer.spec, layer_idx=idx)

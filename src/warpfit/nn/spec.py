@@ -1,0 +1,108 @@
+"""What a layer is, apart from its numbers: frozen values that engines, files and plans share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from warpfit.backends import Array, Backend
+from warpfit.errors import FileFormatError
+
+__all__ = ["Call", "LayerSpec", "ParameterSpec", "Pullback", "Shape"]
+
+Shape = tuple[int, ...]
+
+# From dy to (dx or None, the gradients of the layer's parameters by name).
+Pullback = Callable[[Array], tuple[Array | None, dict[str, Array]]]
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a layer must know about the step it runs in.
+
+    Parameters
+    ----------
+    training : bool
+        Whether dropout drops and batch norm uses the batch's statistics.
+    step : int
+        Number of the training step, counted from 0; with `seed` it decides the dropout masks.
+    seed : int
+        The run's seed.
+    """
+
+    training: bool = False
+    step: int = 0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class ParameterSpec:
+    """Shape and start of one array of a layer.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    start : str
+        ``'weight'`` (drawn by the layer's initialiser), ``'bias'`` (uniform within 1/√fan_in), ``'ones'`` or
+        ``'zeros'``.
+    fan_in, fan_out : int
+        Inputs that one output sees, and outputs that one input reaches.
+    """
+
+    shape: Shape
+    start: str
+    fan_in: int = 0
+    fan_out: int = 0
+
+
+@dataclass(frozen=True)
+class LayerSpec:
+    """A layer's formula and settings. Subclasses set `kind`, by which files name them."""
+
+    kind: ClassVar[str] = ""
+    by_kind: ClassVar[dict[str, type[LayerSpec]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        if cls.kind:
+            LayerSpec.by_kind[cls.kind] = cls
+
+    def parameters(self) -> dict[str, ParameterSpec]:
+        """Return the arrays that training changes, by name."""
+        return {}
+
+    def buffers(self) -> dict[str, ParameterSpec]:
+        """Return the arrays that belong to the state but have no gradient, by name."""
+        return {}
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """Return the shape of one sample's output, or raise ShapeError if the layer does not take its input."""
+        return input_shape
+
+    def vjp(
+        self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call, *, needs_dx: bool = True
+    ) -> tuple[Array, Pullback]:
+        """Return y, and the function from dy to (dx, gradients by parameter name)."""
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready description, from which `from_dict` makes an equal spec."""
+        return {"kind": self.kind, **asdict(self)}
+
+    @staticmethod
+    def from_dict(description: Mapping[str, Any]) -> LayerSpec:
+        """Return the spec that `description` describes, or raise FileFormatError."""
+        fields = dict(description)
+        kind = fields.pop("kind", None)
+        if not isinstance(kind, str) or kind not in LayerSpec.by_kind:
+            known = ", ".join(sorted(LayerSpec.by_kind))
+            raise FileFormatError(f"expected a layer kind among {known}, got {kind!r}")
+        try:
+            return LayerSpec.by_kind[kind].parse(fields)
+        except (KeyError, TypeError, ValueError) as error:
+            raise FileFormatError(f"expected a description of a {kind} layer, got {description!r}") from error
+
+    @classmethod
+    def parse(cls, fields: dict[str, Any]) -> LayerSpec:
+        """Return a spec from its fields as JSON has them; lists become tuples."""
+        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()})

@@ -1,0 +1,33 @@
+"""Optimizers and learning-rate schedules."""
+
+from __future__ import annotations
+
+from warpfit.optim.adam import Adam, AdamW
+from warpfit.optim.base import Optimizer, OptimizerSpec
+from warpfit.optim.rmsprop import RMSprop
+from warpfit.optim.schedules import (
+    Constant,
+    Cosine,
+    Exponential,
+    OneCycle,
+    ReduceOnPlateau,
+    Schedule,
+    Step,
+)
+from warpfit.optim.sgd import SGD
+
+__all__ = [
+    "SGD",
+    "Adam",
+    "AdamW",
+    "Constant",
+    "Cosine",
+    "Exponential",
+    "OneCycle",
+    "Optimizer",
+    "OptimizerSpec",
+    "RMSprop",
+    "ReduceOnPlateau",
+    "Schedule",
+    "Step",
+]

@@ -1,0 +1,139 @@
+"""Adam, and AdamW with decoupled weight decay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from warpfit.autograd import Tensor
+from warpfit.backends import Array, Backend
+from warpfit.optim.base import Optimizer, OptimizerSpec
+from warpfit.optim.schedules import Schedule, as_schedule
+
+__all__ = ["Adam", "AdamSpec", "AdamW"]
+
+
+@dataclass(frozen=True)
+class AdamSpec(OptimizerSpec):
+    """w ← w - lr · m̂ / (√v̂ + eps); see `Backend.adam_update`."""
+
+    kind: ClassVar[str] = "adam"
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    decoupled: bool = False
+    eps_before_correction: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "betas", tuple(float(beta) for beta in self.betas))
+        self.require(
+            len(self.betas) == 2 and all(0 <= b < 1 for b in self.betas), "betas in [0, 1)", self.betas
+        )
+        self.require(self.eps > 0, "eps above 0", self.eps)
+        self.require(self.weight_decay >= 0, "weight_decay of at least 0", self.weight_decay)
+
+    @property
+    def slot_names(self) -> tuple[str, ...]:
+        return ("first_moment", "second_moment")
+
+    def apply(
+        self,
+        ops: Backend,
+        parameters: Sequence[Array],
+        gradients: Sequence[Array],
+        slots: Mapping[str, Sequence[Array]],
+        *,
+        step: int,
+        lr: float,
+    ) -> None:
+        ops.adam_update(
+            parameters,
+            gradients,
+            slots["first_moment"],
+            slots["second_moment"],
+            step=step,
+            lr=lr,
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            eps=self.eps,
+            weight_decay=self.weight_decay,
+            decoupled=self.decoupled,
+            eps_before_correction=self.eps_before_correction,
+        )
+
+
+class Adam(Optimizer):
+    """Adam.
+
+    Parameters
+    ----------
+    parameters : sequence of Parameter
+    lr : float or Schedule
+    betas : pair of float
+        Decay of the averages of gradients and of their squares.
+    eps : float
+    weight_decay : float
+        Adds weight_decay · w to every gradient, biases included, as PyTorch does.
+    clip_norm : float, optional
+        Largest joint norm of all gradients.
+    l2 : float
+        scikit-learn's alpha, see `OptimizerSpec`.
+    eps_before_correction : bool
+        scikit-learn's form: eps is added before the bias correction.
+
+    References
+    ----------
+    Kingma, Ba: Adam (2015); torch.optim.Adam, whose formulas these are.
+    """
+
+    decoupled: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        lr: float | Schedule = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        clip_norm: float | None = None,
+        *,
+        l2: float = 0.0,
+        eps_before_correction: bool = False,
+    ) -> None:
+        spec = AdamSpec(
+            as_schedule(lr),
+            clip_norm,
+            l2,
+            betas,
+            eps,
+            weight_decay,
+            self.decoupled,
+            eps_before_correction,
+        )
+        super().__init__(parameters, spec)
+
+
+class AdamW(Adam):
+    """Adam whose weight decay shrinks the weights instead of joining the gradients.
+
+    Parameters as `Adam`'s, with a weight decay of 0.01.
+
+    References
+    ----------
+    Loshchilov, Hutter: Decoupled Weight Decay Regularization (2019); torch.optim.AdamW.
+    """
+
+    decoupled: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        lr: float | Schedule = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+        clip_norm: float | None = None,
+    ) -> None:
+        super().__init__(parameters, lr, betas, eps, weight_decay, clip_norm)

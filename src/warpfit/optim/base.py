@@ -1,0 +1,204 @@
+"""What all optimizers share: the settings as a value, and the object that steps a list of parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from warpfit import backends
+from warpfit.autograd import Tensor
+from warpfit.backends import Array, Backend
+from warpfit.errors import ConfigError, ShapeError
+from warpfit.optim.schedules import Constant, Schedule
+
+__all__ = ["Optimizer", "OptimizerSpec"]
+
+
+@dataclass(frozen=True)
+class OptimizerSpec:
+    """An optimizer's settings: all that an engine needs to know of it besides its slots.
+
+    Parameters
+    ----------
+    lr : Schedule
+    clip_norm : float, optional
+        Largest joint norm of all gradients; larger ones are scaled down.
+    l2 : float
+        scikit-learn's alpha: l2 / (2 n) · Σ w² joins the loss, n the rows of the batch, biases left out.
+    """
+
+    kind: ClassVar[str] = ""
+    by_kind: ClassVar[dict[str, type[OptimizerSpec]]] = {}
+
+    lr: Schedule
+    clip_norm: float | None = None
+    l2: float = 0.0
+
+    def __init_subclass__(cls) -> None:
+        OptimizerSpec.by_kind[cls.kind] = cls
+
+    def __post_init__(self) -> None:
+        self.require(
+            self.clip_norm is None or self.clip_norm > 0, "clip_norm above 0 or None", self.clip_norm
+        )
+        self.require(self.l2 >= 0, "l2 of at least 0", self.l2)
+
+    def require(self, condition: bool, what: str, came: Any) -> None:
+        """Raise ConfigError unless `condition` holds."""
+        if not condition:
+            raise ConfigError(f"{self.kind}: expected {what}, got {came!r}")
+
+    @property
+    def slot_names(self) -> tuple[str, ...]:
+        """Names of the arrays kept for each parameter."""
+        return ()
+
+    def apply(
+        self,
+        ops: Backend,
+        parameters: Sequence[Array],
+        gradients: Sequence[Array],
+        slots: Mapping[str, Sequence[Array]],
+        *,
+        step: int,
+        lr: float,
+    ) -> None:
+        """Update parameters and slots in place; `step` counts from 1."""
+        raise NotImplementedError
+
+    def update(
+        self,
+        ops: Backend,
+        parameters: Sequence[Array],
+        gradients: Sequence[Array],
+        slots: Mapping[str, Sequence[Array]],
+        *,
+        step: int,
+        lr: float,
+        num_rows: int,
+    ) -> Array | None:
+        """Add the penalty's gradient, clip, and apply; return the penalty that joins the loss, if any."""
+        penalty = None
+        if self.l2:
+            pairs = [(w, g) for w, g in zip(parameters, gradients, strict=True) if w.ndim > 1]
+            penalty = ops.l2_penalty([w for w, _ in pairs], [g for _, g in pairs], self.l2 / num_rows)
+        if self.clip_norm is not None:
+            ops.clip_by_norm(gradients, self.clip_norm)
+        self.apply(ops, parameters, gradients, slots, step=step, lr=lr)
+        return penalty
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready description."""
+        return {"kind": self.kind, **asdict(self), "lr": self.lr.to_dict()}
+
+
+class Optimizer:
+    """Parameters, the settings to change them by, and what is remembered of each.
+
+    Attributes
+    ----------
+    spec : OptimizerSpec
+    parameters : list of Parameter
+    slots : dict of str to list of arrays
+        One array for each parameter, in their order; made at the first step.
+    step_count : int
+        Steps done so far.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], spec: OptimizerSpec) -> None:
+        self.parameters = list(parameters)
+        if not self.parameters:
+            raise ConfigError(f"{spec.kind}: expected parameters to optimise, got none")
+        for parameter in self.parameters:
+            if not isinstance(parameter, Tensor):
+                raise ConfigError(f"{spec.kind}: expected parameters, got {type(parameter).__name__}")
+        if len(set(map(id, self.parameters))) < len(self.parameters):
+            raise ConfigError(f"{spec.kind}: expected each parameter once, got one several times")
+        self.spec = spec
+        self.slots: dict[str, list[Array]] = {}
+        self.step_count = 0
+
+    def make_slots(self) -> dict[str, list[Array]]:
+        """Return the slots, zeros before the first step."""
+        if not self.slots:
+            self.slots = {
+                name: [backends.of(p.data).zeros(p.shape, p.dtype) for p in self.parameters]
+                for name in self.spec.slot_names
+            }
+        return self.slots
+
+    def step(self, lr: float | None = None, *, num_rows: int | None = None) -> None:
+        """Change every parameter that has a gradient.
+
+        Parameters
+        ----------
+        lr : float, optional
+            Learning rate of this step; must be given if the optimizer's is a schedule, which only a run of
+            known length can follow.
+        num_rows : int, optional
+            Rows in the batch; must be given if ``l2`` is set.
+        """
+        if lr is None:
+            if not isinstance(self.spec.lr, Constant):
+                raise ConfigError(f"step: expected lr= for the schedule {self.spec.lr!r} outside fit")
+            lr = self.spec.lr.lr
+        if self.spec.l2 and num_rows is None:
+            raise ConfigError("step: expected num_rows= for an optimizer with l2, got None")
+        slots = self.make_slots()
+        used = [idx for idx, parameter in enumerate(self.parameters) if parameter.grad is not None]
+        self.step_count += 1
+        if not used:
+            return
+        self.spec.update(
+            backends.of(*(self.parameters[idx].data for idx in used)),
+            [self.parameters[idx].data for idx in used],
+            [self.parameters[idx].grad for idx in used],
+            {name: [arrays[idx] for idx in used] for name, arrays in slots.items()},
+            step=self.step_count,
+            lr=lr,
+            num_rows=num_rows or 1,
+        )
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of all parameters."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return copies of the slots on the host, and the number of steps."""
+        slots = {
+            name: [np.array(backends.of(array).to_numpy(array)) for array in arrays]
+            for name, arrays in self.make_slots().items()
+        }
+        return {"step_count": self.step_count, "slots": slots}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over slots and step count; nothing changes if names or shapes differ.
+
+        Raises
+        ------
+        ConfigError
+            If the state or its slots have other names.
+        ShapeError
+            If the arrays have other shapes.
+        """
+        if state.keys() != {"step_count", "slots"}:
+            raise ConfigError(f"expected a state with step_count and slots, got {sorted(state)}")
+        slots = self.make_slots()
+        if state["slots"].keys() != slots.keys():
+            raise ConfigError(f"expected the slots {sorted(slots)}, got {sorted(state['slots'])}")
+        values = {name: [np.asarray(value) for value in arrays] for name, arrays in state["slots"].items()}
+        for name, arrays in slots.items():
+            shapes, came = [tuple(a.shape) for a in arrays], [value.shape for value in values[name]]
+            if shapes != came:
+                raise ShapeError(f"slot {name}: expected shapes {shapes}, got {came}")
+        for name, arrays in slots.items():
+            for array, value in zip(arrays, values[name], strict=True):
+                backends.of(array).assign(array, backends.of(array).asarray(value, str(array.dtype)))
+        self.step_count = int(state["step_count"])
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.parameters)} parameters, {self.spec!r})"

@@ -1,0 +1,89 @@
+"""RMSprop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from warpfit.autograd import Tensor
+from warpfit.backends import Array, Backend
+from warpfit.optim.base import Optimizer, OptimizerSpec
+from warpfit.optim.schedules import Schedule, as_schedule
+
+__all__ = ["RMSprop", "RMSpropSpec"]
+
+
+@dataclass(frozen=True)
+class RMSpropSpec(OptimizerSpec):
+    """w ← w - lr · g / (√s + eps), s ← alpha · s + (1 - alpha) g²; see `Backend.rmsprop_update`."""
+
+    kind: ClassVar[str] = "rmsprop"
+    alpha: float = 0.99
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require(0 <= self.alpha < 1, "alpha in [0, 1)", self.alpha)
+        self.require(self.eps > 0, "eps above 0", self.eps)
+        self.require(0 <= self.momentum < 1, "momentum in [0, 1)", self.momentum)
+        self.require(self.weight_decay >= 0, "weight_decay of at least 0", self.weight_decay)
+
+    @property
+    def slot_names(self) -> tuple[str, ...]:
+        return ("square_average", "velocity") if self.momentum else ("square_average",)
+
+    def apply(
+        self,
+        ops: Backend,
+        parameters: Sequence[Array],
+        gradients: Sequence[Array],
+        slots: Mapping[str, Sequence[Array]],
+        *,
+        step: int,
+        lr: float,
+    ) -> None:
+        ops.rmsprop_update(
+            parameters,
+            gradients,
+            slots["square_average"],
+            slots.get("velocity"),
+            lr=lr,
+            alpha=self.alpha,
+            eps=self.eps,
+            weight_decay=self.weight_decay,
+            momentum=self.momentum,
+        )
+
+
+class RMSprop(Optimizer):
+    """RMSprop.
+
+    Parameters
+    ----------
+    parameters : sequence of Parameter
+    lr : float or Schedule
+    alpha : float
+        Decay of the average of squared gradients.
+    eps, weight_decay, momentum, clip_norm
+        As `torch.optim.RMSprop`'s and `SGD`'s.
+
+    References
+    ----------
+    Tieleman, Hinton: Lecture 6.5, COURSERA (2012); torch.optim.RMSprop, whose formulas these are.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        lr: float | Schedule = 0.01,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+        clip_norm: float | None = None,
+    ) -> None:
+        spec = RMSpropSpec(as_schedule(lr), clip_norm, 0.0, alpha, eps, weight_decay, momentum)
+        super().__init__(parameters, spec)

@@ -1,0 +1,98 @@
+"""Stochastic gradient descent, with momentum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from warpfit.autograd import Tensor
+from warpfit.backends import Array, Backend
+from warpfit.optim.base import Optimizer, OptimizerSpec
+from warpfit.optim.schedules import Schedule, as_schedule
+
+__all__ = ["SGD", "SGDSpec"]
+
+
+@dataclass(frozen=True)
+class SGDSpec(OptimizerSpec):
+    """w ← w - lr · v, v ← momentum · v + g; see `Backend.sgd_update`."""
+
+    kind: ClassVar[str] = "sgd"
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    lr_in_velocity: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require(0 <= self.momentum < 1, "momentum in [0, 1)", self.momentum)
+        self.require(self.weight_decay >= 0, "weight_decay of at least 0", self.weight_decay)
+        self.require(self.momentum > 0 or not self.nesterov, "momentum above 0 for nesterov", self.momentum)
+
+    @property
+    def slot_names(self) -> tuple[str, ...]:
+        return ("velocity",) if self.momentum else ()
+
+    def apply(
+        self,
+        ops: Backend,
+        parameters: Sequence[Array],
+        gradients: Sequence[Array],
+        slots: Mapping[str, Sequence[Array]],
+        *,
+        step: int,
+        lr: float,
+    ) -> None:
+        ops.sgd_update(
+            parameters,
+            gradients,
+            slots.get("velocity"),
+            lr=lr,
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+            weight_decay=self.weight_decay,
+            lr_in_velocity=self.lr_in_velocity,
+        )
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent.
+
+    Parameters
+    ----------
+    parameters : sequence of Parameter
+    lr : float or Schedule
+    momentum : float
+        In [0, 1): share of the last velocity that is kept.
+    nesterov : bool
+        Whether to look ahead along the velocity.
+    weight_decay : float
+        Adds weight_decay · w to every gradient, biases included, as PyTorch does.
+    clip_norm : float, optional
+        Largest joint norm of all gradients.
+    l2 : float
+        scikit-learn's alpha, see `OptimizerSpec`.
+    lr_in_velocity : bool
+        scikit-learn's form: the velocity holds the learning rates of its steps.
+
+    References
+    ----------
+    Sutskever, Martens, Dahl, Hinton: On the importance of initialization and momentum in deep learning (2013);
+    torch.optim.SGD, whose formulas these are.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        lr: float | Schedule = 0.1,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+        clip_norm: float | None = None,
+        *,
+        l2: float = 0.0,
+        lr_in_velocity: bool = False,
+    ) -> None:
+        spec = SGDSpec(as_schedule(lr), clip_norm, l2, momentum, nesterov, weight_decay, lr_in_velocity)
+        super().__init__(parameters, spec)

@@ -1,0 +1,134 @@
+"""Counter-based random numbers: Philox4x32-10, the same on every backend.
+
+A random number here is a pure function of a key and a counter, so any element can be computed anywhere, in
+any order, on any device. Everything that a second implementation needs is fixed in this file:
+
+* the key of a stream is the first two words of ``philox((stream, 0, 0, 0), (seed low, seed high))``;
+* the streams are ``ORDER`` (epoch order), ``INIT`` (initial values) and ``DROPOUT``;
+* a word becomes a uniform number in [0, 1) by ``(word >> 8) * 2**-24`` (exact in float32);
+* a pair of words becomes a standard normal number by Box-Muller, in float64.
+
+References
+----------
+Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3 (SC 2011).
+"""
+
+from __future__ import annotations
+
+import secrets
+from itertools import count
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit.errors import ConfigError
+
+__all__ = ["DROPOUT", "INIT", "ORDER", "check_seed", "manual_seed", "next_seed", "philox", "stream_key"]
+
+Words = npt.NDArray[np.uint32]
+Key = tuple[int, int]
+
+ORDER, INIT, DROPOUT = 0, 1, 2
+
+ROUNDS = 10
+_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_LOW = np.uint64(0xFFFFFFFF)
+_HIGH_SHIFT = np.uint64(32)
+
+
+def philox(
+    counter: tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike, npt.ArrayLike], key: Key
+) -> list[Words]:
+    """Return the four output words of Philox4x32-10 for every counter.
+
+    Parameters
+    ----------
+    counter : four array_like of uint32, broadcast against each other
+    key : two ints below 2**32
+
+    Returns
+    -------
+    list of four ndarray of uint32, of the broadcast shape
+    """
+    c0, c1, c2, c3 = np.broadcast_arrays(*(np.asarray(word, dtype=np.uint64) for word in counter))
+    k0, k1 = key
+    for _ in range(ROUNDS):
+        product0, product1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        c0, c1, c2, c3 = (
+            (product1 >> _HIGH_SHIFT) ^ c1 ^ np.uint64(k0),
+            product1 & _LOW,
+            (product0 >> _HIGH_SHIFT) ^ c3 ^ np.uint64(k1),
+            product0 & _LOW,
+        )
+        k0, k1 = (k0 + _WEYL[0]) & 0xFFFFFFFF, (k1 + _WEYL[1]) & 0xFFFFFFFF
+    return [word.astype(np.uint32) for word in (c0, c1, c2, c3)]
+
+
+def check_seed(seed: int) -> int:
+    """Return `seed` as an int, or raise ConfigError unless it is an integer in [0, 2**64)."""
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**64:
+        raise ConfigError(f"expected a seed that is an integer in [0, 2**64), got {seed!r}")
+    return int(seed)
+
+
+def stream_key(seed: int, stream: int) -> Key:
+    """Return the Philox key of one stream (``ORDER``, ``INIT`` or ``DROPOUT``) under a seed."""
+    seed = check_seed(seed)
+    words = philox((stream, 0, 0, 0), (seed & 0xFFFFFFFF, seed >> 32))
+    return int(words[0]), int(words[1])
+
+
+def random_words(shape: tuple[int, ...], key: Key, tensor_idx: int = 0) -> Words:
+    """Return words for a whole tensor: element i takes word i % 4 of counter (tensor_idx, 0, 0, i // 4)."""
+    size = int(np.prod(shape, dtype=np.int64))
+    blocks = np.arange(-(-size // 4), dtype=np.uint64)
+    words = np.stack(philox((tensor_idx, 0, 0, blocks), key), axis=-1)
+    return words.reshape(-1)[:size].reshape(shape)
+
+
+def uniform(shape: tuple[int, ...], key: Key, tensor_idx: int = 0) -> npt.NDArray[np.float64]:
+    """Return uniform numbers in [0, 1), multiples of 2**-24."""
+    return (random_words(shape, key, tensor_idx) >> np.uint32(8)).astype(np.float64) * 2.0**-24
+
+
+def normal(shape: tuple[int, ...], key: Key, tensor_idx: int = 0) -> npt.NDArray[np.float64]:
+    """Return standard normal numbers by Box-Muller from two words each."""
+    words = random_words((*shape, 2), key, tensor_idx)
+    radius = np.sqrt(-2.0 * np.log((words[..., 0] + 1.0) * 2.0**-32))
+    return radius * np.cos(2.0 * np.pi * 2.0**-32 * words[..., 1])
+
+
+class _SeedSource:
+    """Seeds for layers that were given none: from the system's entropy until `manual_seed` fixes them."""
+
+    def __init__(self) -> None:
+        self.fix(secrets.randbits(64))
+
+    def fix(self, seed: int) -> None:
+        self.key = stream_key(seed, INIT)
+        self.numbers = count()
+
+    def next(self) -> int:
+        low, high, *_ = philox((next(self.numbers), 0, 0, 1), self.key)
+        return int(low) | int(high) << 32
+
+
+_seed_source: _SeedSource | None = None
+
+
+def _source() -> _SeedSource:
+    global _seed_source
+    if _seed_source is None:
+        _seed_source = _SeedSource()
+    return _seed_source
+
+
+def manual_seed(seed: int) -> None:
+    """Fix the seeds that layers created from now on take when they are given none."""
+    _source().fix(seed)
+
+
+def next_seed() -> int:
+    """Return the seed for the next layer that was given none."""
+    return _source().next()

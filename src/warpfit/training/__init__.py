@@ -1,0 +1,25 @@
+"""Training: from data and a model to reports, checkpoints and files."""
+
+from __future__ import annotations
+
+from warpfit.training.callbacks import Callback, Checkpoint, CSVLog, EarlyStopping, JSONLLog
+from warpfit.training.evaluate import Evaluation, evaluate, predict
+from warpfit.training.fit import fit
+from warpfit.training.history import History
+from warpfit.training.storage import load, load_metadata, save
+
+__all__ = [
+    "CSVLog",
+    "Callback",
+    "Checkpoint",
+    "EarlyStopping",
+    "Evaluation",
+    "History",
+    "JSONLLog",
+    "evaluate",
+    "fit",
+    "load",
+    "load_metadata",
+    "predict",
+    "save",
+]

@@ -1,0 +1,188 @@
+"""What happens between epochs: early stopping, checkpoints, logs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from warpfit.backends import Array
+from warpfit.engines.base import EpochReport
+from warpfit.errors import ConfigError
+from warpfit.files import atomic_path
+from warpfit.training.history import COLUMNS
+from warpfit.training.run import Run
+
+__all__ = ["CSVLog", "Callback", "Checkpoint", "EarlyStopping", "JSONLLog"]
+
+Numbers = dict[str, Any]
+Arrays = dict[str, Array]
+
+
+class Callback:
+    """Base of all callbacks: override what is needed."""
+
+    def on_start(self, run: Run) -> None:
+        """Act before the first epoch."""
+
+    def on_step(self, step: int, steps_per_epoch: int) -> None:
+        """Act after a step, if the engine comes back to the host between steps; keep it quick."""
+
+    def on_epoch_end(self, run: Run) -> None:
+        """Act after an epoch that is reported (see ``report_every``)."""
+
+    def on_end(self, run: Run) -> None:
+        """Act after the last epoch, also after an interrupt, but not after an error."""
+
+    def checkpoint_state(self) -> tuple[Numbers, Arrays]:
+        """Return what a checkpoint must hold for a resumed run to go on as if never stopped."""
+        return {}, {}
+
+    def resume(self, numbers: Numbers, arrays: Arrays) -> None:
+        """Take over what `checkpoint_state` returned."""
+
+
+class EarlyStopping(Callback):
+    """Ends the run when a column has not improved for some epochs, and keeps the best weights.
+
+    Parameters
+    ----------
+    monitor : str
+        ``'val_loss'``, ``'loss'``, ``'val_accuracy'`` or ``'accuracy'``; less is better for losses.
+    patience : int
+        Reported epochs without improvement before the run ends.
+    min_delta : float
+        What counts as an improvement, in the column's unit.
+    restore_best : bool
+        Whether the model ends with the weights of its best epoch.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        patience: int = 5,
+        min_delta: float = 0.0,
+        restore_best: bool = True,
+    ) -> None:
+        if monitor not in ("val_loss", "loss", "val_accuracy", "accuracy"):
+            raise ConfigError(f"EarlyStopping: expected to monitor a loss or an accuracy, got {monitor!r}")
+        if patience < 1 or min_delta < 0:
+            raise ConfigError(
+                f"EarlyStopping: expected patience of at least 1 and min_delta of at least 0, "
+                f"got {patience!r} and {min_delta!r}"
+            )
+        self.monitor, self.patience, self.min_delta, self.restore_best = (
+            monitor,
+            patience,
+            min_delta,
+            restore_best,
+        )
+        self.best: float | None = None
+        self.best_epoch = 0
+        self.bad_epochs = 0
+        self._best_arrays: Arrays = {}
+
+    def on_start(self, run: Run) -> None:
+        if not run.history.reports:
+            self.best, self.best_epoch, self.bad_epochs, self._best_arrays = None, 0, 0, {}
+
+    def on_epoch_end(self, run: Run) -> None:
+        value = getattr(run.report, self.monitor)
+        if value is None:
+            raise ConfigError(
+                f"EarlyStopping: expected reports of {self.monitor}, got none; is validation_data given?"
+            )
+        if self._improves(value):
+            self.best, self.best_epoch, self.bad_epochs = value, run.report.epoch, 0
+            if self.restore_best:
+                self._best_arrays = {name: run.ops.copy(array) for name, array in run.state.arrays.items()}
+            return
+        self.bad_epochs += 1
+        if self.bad_epochs >= self.patience:
+            run.stop(
+                f"early stopping: no better {self.monitor} than {self.best:.6g} (epoch {self.best_epoch})"
+            )
+
+    def _improves(self, value: float) -> bool:
+        if self.best is None:
+            return True
+        gain = self.best - value if self.monitor.endswith("loss") else value - self.best
+        return gain > self.min_delta
+
+    def on_end(self, run: Run) -> None:
+        for name, array in run.state.arrays.items():
+            if name in self._best_arrays:
+                run.ops.assign(array, self._best_arrays[name])
+
+    def checkpoint_state(self) -> tuple[Numbers, Arrays]:
+        numbers = {"best": self.best, "best_epoch": self.best_epoch, "bad_epochs": self.bad_epochs}
+        return numbers, dict(self._best_arrays)
+
+    def resume(self, numbers: Numbers, arrays: Arrays) -> None:
+        self.best, self.best_epoch = numbers["best"], numbers["best_epoch"]
+        self.bad_epochs, self._best_arrays = numbers["bad_epochs"], dict(arrays)
+
+
+class Checkpoint(Callback):
+    """Writes the whole state of the run to a file every n epochs, at the end, and on Ctrl-C.
+
+    The file is replaced at once: a kill at any moment leaves the last whole one. ``fit(...,
+    resume_from=path)`` goes on from it.
+
+    Parameters
+    ----------
+    path : path of the file
+    every : int
+        Epochs between two writes.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], every: int = 1) -> None:
+        if every < 1:
+            raise ConfigError(f"Checkpoint: expected every to be at least 1, got {every!r}")
+        self.path, self.every = Path(path), every
+
+
+class _Log(Callback):
+    """Base of the log files: one row an epoch; a resumed run goes on below the rows it had."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def on_start(self, run: Run) -> None:
+        self._write(run.history.reports)
+
+    def on_epoch_end(self, run: Run) -> None:
+        self._write(run.history.reports)
+
+    def _write(self, reports: list[EpochReport]) -> None:
+        with atomic_path(self.path) as temporary:
+            temporary.write_text(self._text([_row(report) for report in reports]), encoding="utf-8")
+
+    def _text(self, rows: list[dict[str, Any]]) -> str:
+        raise NotImplementedError
+
+
+def _row(report: EpochReport) -> dict[str, Any]:
+    return {column: getattr(report, column) for column in (*COLUMNS, "samples_per_second")}
+
+
+class CSVLog(_Log):
+    """Writes the reports to a CSV file, a row an epoch, whole after every epoch."""
+
+    def _text(self, rows: list[dict[str, Any]]) -> str:
+        from io import StringIO
+
+        text = StringIO()
+        writer = csv.DictWriter(text, [*COLUMNS, "samples_per_second"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return text.getvalue()
+
+
+class JSONLLog(_Log):
+    """Writes the reports to a file of one JSON object a line, whole after every epoch."""
+
+    def _text(self, rows: list[dict[str, Any]]) -> str:
+        return "".join(json.dumps(row) + "\n" for row in rows)

@@ -1,0 +1,174 @@
+"""Outputs of a trained network, and how right they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit import backends, losses
+from warpfit.backends import Array, Backend
+from warpfit.errors import ConfigError
+from warpfit.losses import Loss
+from warpfit.nn.module import Module
+from warpfit.nn.network import NetworkSpec, Sequential
+from warpfit.nn.spec import Call
+from warpfit.nn.taped import TapedNetwork
+from warpfit.training.inputs import as_rows, as_sample_weight, check_count, check_same_length
+
+__all__ = ["Evaluation", "evaluate", "evaluate_network", "network_of", "predict"]
+
+PREDICTIONS = ("outputs", "probabilities", "labels")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Mean loss over all rows, share of rows that were right (None for losses that know no right and wrong)."""
+
+    loss: float
+    accuracy: float | None
+    num_rows: int
+
+
+def network_of(model: Module, input_shape: tuple[int, ...]) -> NetworkSpec | TapedNetwork:
+    """Return the network of a model for samples of a shape: a spec for chains of known layers, else the tape's.
+
+    Raises
+    ------
+    ConfigError
+        If `model` is no Module.
+    ShapeError
+        If a layer does not take such samples.
+    """
+    if not isinstance(model, Module):
+        raise ConfigError(f"expected a model (a Module), got {type(model).__name__}")
+    spec = model.spec(input_shape) if type(model) is Sequential else None
+    return spec or TapedNetwork(model, input_shape)
+
+
+def _batches(
+    ops: Backend,
+    network: NetworkSpec | TapedNetwork,
+    arrays: Mapping[str, Array],
+    x: Array,
+    batch_size: int,
+    dtype: str,
+) -> Iterator[tuple[slice, Array]]:
+    """Yield the rows and the outputs of each batch."""
+    fused = network.fused
+    for start in range(0, len(x), batch_size):
+        ops.begin_step()
+        rows = slice(start, min(start + batch_size, len(x)))
+        batch = ops.gather_rows(x, ops.asarray(np.arange(rows.start, rows.stop)), dtype)
+        yield rows, fused.vjp(ops, arrays, batch, Call())[0]
+
+
+def evaluate_network(
+    ops: Backend,
+    network: NetworkSpec | TapedNetwork,
+    arrays: Mapping[str, Array],
+    loss: Loss,
+    x: Array,
+    y: Array,
+    *,
+    batch_size: int,
+    dtype: str,
+    sample_weight: Array | None = None,
+) -> Evaluation:
+    """Return loss and accuracy over all rows, for arrays on the backend; see `evaluate`."""
+    weights = loss.class_weights()
+    class_weight = None if weights is None else ops.asarray(np.array(weights), dtype)
+    record = ops.zeros((-(-len(x) // batch_size), 3), "float64")
+    for idx, (rows, outputs) in enumerate(_batches(ops, network, arrays, x, batch_size, dtype)):
+        targets = y[rows]
+        mean, weight, _ = loss.vjp(
+            ops,
+            outputs,
+            targets,
+            class_weight=class_weight,
+            sample_weight=None if sample_weight is None else sample_weight[rows],
+        )
+        ops.record_step(record, idx, mean, weight, loss.count_correct(ops, outputs, targets), None)
+    means, total_weights, correct = ops.to_numpy(record).T
+    total = total_weights.sum()
+    return Evaluation(
+        float(means @ total_weights / total) if total else 0.0,
+        float(correct.sum() / len(x)) if loss.counts_correct else None,
+        len(x),
+    )
+
+
+def evaluate(
+    model: Module,
+    x: Any,
+    y: Any,
+    *,
+    loss: str | Loss = "cross_entropy",
+    sample_weight: Any = None,
+    batch_size: int = 1024,
+) -> Evaluation:
+    """Return a model's loss and accuracy on rows x with targets y.
+
+    Parameters
+    ----------
+    model : Module
+    x : array_like (N, ...)
+        uint8 means x / 255.
+    y : array_like (N,) or (N, ...)
+        As the loss takes them.
+    loss : str or Loss
+    sample_weight : array_like (N,), optional
+    batch_size : int
+        Rows at a time; bounds the memory, and does not change the result beyond rounding.
+
+    Raises
+    ------
+    ShapeError, DTypeError, DataError, ConfigError
+        If an argument is not what is described here.
+    """
+    rows, loss = as_rows("x", x), losses.resolve(loss)
+    network = network_of(model, rows.shape[1:])
+    targets = loss.prepare_targets(as_rows("y", y), network.output_shape, model.dtype)
+    check_same_length("y", targets, len(rows))
+    ops = backends.create("cpu")
+    return evaluate_network(
+        ops,
+        network,
+        {name: holder.data for name, holder in model.named_arrays().items()},
+        loss,
+        ops.asarray(rows),
+        ops.asarray(targets),
+        batch_size=check_count("batch_size", batch_size, 1),
+        dtype=model.dtype,
+        sample_weight=as_sample_weight(sample_weight, len(rows), model.dtype),
+    )
+
+
+def predict(model: Module, x: Any, *, kind: str = "outputs", batch_size: int = 1024) -> npt.NDArray[Any]:
+    """Return a model's outputs for rows x.
+
+    Parameters
+    ----------
+    model : Module
+    x : array_like (N, ...)
+        uint8 means x / 255.
+    kind : str
+        ``'outputs'``: what the network gives, (N, ...); ``'probabilities'``: their softmax, (N, C);
+        ``'labels'``: the index of the largest output, (N,) int64.
+    batch_size : int
+        Rows at a time; bounds the memory.
+    """
+    if kind not in PREDICTIONS:
+        raise ConfigError(f"expected kind among {', '.join(PREDICTIONS)}, got {kind!r}")
+    rows = as_rows("x", x, min_rows=0)
+    network = network_of(model, rows.shape[1:])
+    ops = backends.create("cpu")
+    arrays = {name: holder.data for name, holder in model.named_arrays().items()}
+    result = np.empty((len(rows), *network.output_shape), model.dtype)
+    size = check_count("batch_size", batch_size, 1)
+    for part, outputs in _batches(ops, network, arrays, ops.asarray(rows), size, model.dtype):
+        result[part] = ops.to_numpy(ops.softmax_forward(outputs) if kind == "probabilities" else outputs)
+    return result.argmax(axis=-1) if kind == "labels" else result

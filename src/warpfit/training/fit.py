@@ -1,0 +1,297 @@
+"""fit: data → plan → engine → reports → callbacks, and back into the model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from warpfit import backends, losses
+from warpfit.backends import Array, Backend
+from warpfit.engines.base import Plan, TrainingData
+from warpfit.errors import ConfigError, ShapeError
+from warpfit.losses import Loss
+from warpfit.nn.module import Module
+from warpfit.optim.base import Optimizer
+from warpfit.random import check_seed
+from warpfit.training.callbacks import Callback, Checkpoint
+from warpfit.training.evaluate import evaluate_network, network_of
+from warpfit.training.history import History
+from warpfit.training.inputs import (
+    as_rows,
+    as_sample_weight,
+    check_count,
+    check_same_length,
+    resolve_class_weight,
+)
+from warpfit.training.plan import engine_of, resolve_precision
+from warpfit.training.plan import plan as make_plan
+from warpfit.training.progress import ProgressBar
+from warpfit.training.run import Run
+from warpfit.training.state import state_of, trained_names, write_back
+from warpfit.training.storage import load_checkpoint, save_checkpoint
+
+__all__ = ["fit"]
+
+EVALUATION_ROWS = 1024
+
+
+def fit(
+    model: Module,
+    x: Any,
+    y: Any,
+    *,
+    loss: str | Loss = "cross_entropy",
+    optimizer: Optimizer,
+    epochs: int = 10,
+    batch_size: int = 64,
+    validation_data: tuple[Any, Any] | None = None,
+    class_weight: str | Mapping[int, float] | Sequence[float] | None = None,
+    sample_weight: Any = None,
+    device: str = "auto",
+    precision: str = "auto",
+    engine: str = "auto",
+    plan: Plan | None = None,
+    seed: int = 0,
+    shuffle: bool = True,
+    report_every: int = 1,
+    callbacks: Sequence[Callback] = (),
+    resume_from: str | os.PathLike[str] | None = None,
+    verbose: bool = True,
+) -> History:
+    """Train a model, and write the result back into the model and the optimizer.
+
+    Parameters
+    ----------
+    model : Module
+        A `Sequential` of the package's layers runs on every engine, any other module on ``layerwise``.
+    x : array_like (N, ...)
+        Rows of any numeric dtype; uint8 means x / 255. It is not copied where the device can read it.
+    y : array_like
+        Targets as the loss takes them: integer labels (N,) for ``'cross_entropy'``.
+    loss : str or Loss
+    optimizer : Optimizer
+        Over the model's parameters, or some of them; the others stay as they are.
+    epochs, batch_size : int
+        The last, shorter batch of an epoch counts, divided by its own size.
+    validation_data : (x, y), optional
+        Evaluated after every reported epoch.
+    class_weight : 'balanced', {class: weight} or sequence, optional
+        For ``'cross_entropy'``.
+    sample_weight : array_like (N,), optional
+    device : str
+        ``'auto'`` or ``'cpu'``.
+    precision : str
+        ``'float32'``, ``'float64'``, or ``'auto'``: on the CPU the dtype of the model's parameters. The model
+        has this dtype afterwards.
+    engine : str
+    plan : Plan, optional
+        An earlier run's plan, taken in place of everything that a plan holds.
+    seed : int
+        Of the epoch order and of dropout.
+    shuffle : bool
+        Whether every epoch has its own order; otherwise rows come as they are.
+    report_every : int
+        Epochs between two reports: validation, callbacks, and entries of the history.
+    callbacks : sequence of Callback
+    resume_from : path, optional
+        A checkpoint of the same run; the weights come out as if it had never stopped.
+    verbose : bool
+        Whether to show progress; only on a terminal.
+
+    Returns
+    -------
+    History
+
+    Raises
+    ------
+    ShapeError, DTypeError, DataError, ConfigError, DeviceError
+        If an argument is not what is described here; nothing has changed then.
+    DivergedError
+        If the loss becomes NaN or infinite. Like after Ctrl-C, which ends the run without an error, the model
+        has the weights of the last whole epoch then.
+    """
+    check_count("epochs", epochs, 0)
+    check_count("batch_size", batch_size, 1)
+    check_count("report_every", report_every, 1)
+    if not isinstance(optimizer, Optimizer):
+        raise ConfigError(f"expected an optimizer of warpfit.optim, got {type(optimizer).__name__}")
+    rows = as_rows("x", x)
+    network = network_of(model, rows.shape[1:])
+    loss = losses.resolve(loss)
+    targets = loss.prepare_targets(as_rows("y", y), network.output_shape, model.dtype)
+    check_same_length("y", targets, len(rows))
+    loss = resolve_class_weight(loss, class_weight, targets, (*network.output_shape, 0)[0])
+
+    device = backends.resolve_device(device if plan is None else plan.device)
+    draft = plan or Plan(
+        engine=engine,
+        device=device,
+        precision=resolve_precision(precision, model.dtype, device),
+        network=network,
+        loss=loss,
+        optimizer=optimizer.spec,
+        batch_size=batch_size,
+        epochs=epochs,
+        trained=trained_names(model, optimizer),
+        shuffle=shuffle,
+    )
+    _check_plan_fits(draft, network, trained_names(model, optimizer))
+    ops = backends.get(device)
+    data = _training_data(ops, draft, rows, targets, sample_weight)
+    state = state_of(model, optimizer, ops, draft.precision, check_seed(seed))
+    run = Run(make_plan(draft, state, data), state, History(), ops)
+    run.history.plan = run.plan
+    job = _Job(
+        run,
+        data,
+        _validation(ops, draft, validation_data),
+        report_every,
+        [*callbacks, ProgressBar()] if verbose else list(callbacks),
+    )
+    if resume_from is not None:
+        job.resume(resume_from)
+    try:
+        job.train()
+    finally:
+        write_back(job.whole, model, optimizer)
+    return run.history
+
+
+def _check_plan_fits(plan: Plan, network: Any, trained: tuple[str, ...]) -> None:
+    if plan.network != network or plan.trained != trained:
+        raise ConfigError(
+            "expected a plan made for this model, optimizer and shape of x, got one for another network"
+        )
+
+
+def _training_data(ops: Backend, plan: Plan, rows: Any, targets: Any, sample_weight: Any) -> TrainingData:
+    weights = as_sample_weight(sample_weight, len(rows), plan.precision)
+    class_weights = plan.loss.class_weights()
+    return TrainingData(
+        x=ops.asarray(rows),
+        y=ops.asarray(_in_precision(targets, plan.precision)),
+        sample_weight=None if weights is None else ops.asarray(weights),
+        class_weight=None if class_weights is None else ops.asarray(np.array(class_weights), plan.precision),
+    )
+
+
+def _in_precision(targets: Any, precision: str) -> Any:
+    return targets.astype(precision, copy=False) if targets.dtype.kind == "f" else targets
+
+
+def _validation(ops: Backend, plan: Plan, validation_data: Any) -> tuple[Array, Array] | None:
+    if validation_data is None:
+        return None
+    try:
+        x, y = validation_data
+    except (TypeError, ValueError):
+        raise ConfigError("expected validation_data as a pair (x, y)") from None
+    rows = as_rows("validation x", x)
+    if rows.shape[1:] != plan.network.input_shape:
+        raise ShapeError(
+            f"expected validation x with rows of shape {plan.network.input_shape}, got {rows.shape[1:]}"
+        )
+    targets = plan.loss.prepare_targets(as_rows("validation y", y), plan.network.output_shape, plan.precision)
+    check_same_length("validation y", targets, len(rows))
+    return ops.asarray(rows), ops.asarray(targets)
+
+
+@dataclass
+class _Job:
+    """A run with what goes on around it."""
+
+    run: Run
+    data: TrainingData
+    validation: tuple[Array, Array] | None
+    report_every: int
+    callbacks: list[Callback]
+
+    def __post_init__(self) -> None:
+        # The state after the last whole epoch: what remains when an epoch is broken off.
+        self.whole = self.run.state
+
+    def resume(self, path: str | os.PathLike[str]) -> None:
+        run = self.run
+        stored = load_checkpoint(path, run.plan, run.state, run.ops)
+        run.state = self.whole = stored.state
+        run.history.reports = stored.reports
+        for callback, (numbers, arrays) in zip(self.callbacks, stored.callbacks, strict=False):
+            callback.resume(numbers, arrays)
+
+    def train(self) -> None:
+        run = self.run
+        self._tell(lambda callback: callback.on_start(run))
+        try:
+            self._train_epochs()
+        except KeyboardInterrupt:
+            run.state = self.whole
+            run.stop("interrupt")
+        run.history.stopped_by = run.stop_reason or "epochs"
+        self._save_checkpoints(due=lambda checkpoint: True)
+        self._tell(lambda callback: callback.on_end(run))
+        self.whole = run.state
+
+    def _train_epochs(self) -> None:
+        run = self.run
+        remaining = run.plan.epochs - run.state.epoch
+        self.whole = run.state.copy(run.ops)
+        on_step = self._on_step if any(_listens_to_steps(callback) for callback in self.callbacks) else None
+        for report in engine_of(run.plan).run(run.plan, run.state, self.data, remaining, on_step):
+            due = report.epoch % self.report_every == 0 or report.epoch == run.plan.epochs
+            if due:
+                run.history.reports.append(self._with_validation(report))
+                self._observe()
+                self._tell(lambda callback: callback.on_epoch_end(run))
+            self.whole = run.state.copy(run.ops)
+            self._save_checkpoints(due=lambda checkpoint: run.state.epoch % checkpoint.every == 0)
+            if run.stop_reason is not None:
+                return
+
+    def _with_validation(self, report: Any) -> Any:
+        if self.validation is None:
+            return report
+        run, plan = self.run, self.run.plan
+        result = evaluate_network(
+            backends.create(plan.device),
+            plan.network,
+            run.state.arrays,
+            plan.loss,
+            *self.validation,
+            batch_size=EVALUATION_ROWS,
+            dtype=plan.precision,
+        )
+        return replace(report, val_loss=result.loss, val_accuracy=result.accuracy)
+
+    def _observe(self) -> None:
+        """Let a schedule that watches the loss see the last report."""
+        report, state = self.run.report, self.run.state
+        watched = report.loss if report.val_loss is None else report.val_loss
+        state.plateau = self.run.plan.optimizer.lr.observe(state.plateau, watched)
+
+    def _on_step(self, step: int, steps_per_epoch: int) -> None:
+        for callback in self.callbacks:
+            callback.on_step(step, steps_per_epoch)
+
+    def _tell(self, act: Callable[[Callback], None]) -> None:
+        for callback in self.callbacks:
+            act(callback)
+
+    def _save_checkpoints(self, due: Callable[[Checkpoint], bool]) -> None:
+        for checkpoint in self.callbacks:
+            if isinstance(checkpoint, Checkpoint) and due(checkpoint):
+                save_checkpoint(
+                    checkpoint.path,
+                    self.run.plan,
+                    self.whole,
+                    self.run.history.reports,
+                    [callback.checkpoint_state() for callback in self.callbacks],
+                    self.run.ops,
+                )
+
+
+def _listens_to_steps(callback: Callback) -> bool:
+    return type(callback).on_step is not Callback.on_step

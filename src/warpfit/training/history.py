@@ -1,0 +1,81 @@
+"""History: what a run reported, epoch by epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit.engines.base import EpochReport
+from warpfit.files import atomic_path
+
+__all__ = ["History"]
+
+COLUMNS = tuple(field.name for field in fields(EpochReport) if field.name != "step_losses")
+
+
+class History:
+    """The reports of a run.
+
+    Attributes
+    ----------
+    reports : list of EpochReport
+    stopped_by : str
+        Why the run ended: ``'epochs'`` (all were done), ``'interrupt'``, or what a callback said.
+    plan : Plan or None
+        How it was computed.
+
+    Examples
+    --------
+    >>> history["loss"][-1], history["val_accuracy"][-1]
+    """
+
+    def __init__(self, reports: list[EpochReport] | None = None) -> None:
+        self.reports = reports or []
+        self.stopped_by = "epochs"
+        self.plan: Any = None
+
+    def __len__(self) -> int:
+        return len(self.reports)
+
+    def __iter__(self) -> Iterator[EpochReport]:
+        return iter(self.reports)
+
+    def __getitem__(self, column: str) -> list[Any]:
+        if column not in (*COLUMNS, "samples_per_second"):
+            raise KeyError(f"expected a column among {', '.join(COLUMNS)}, got {column!r}")
+        return [getattr(report, column) for report in self.reports]
+
+    @property
+    def step_losses(self) -> npt.NDArray[np.float64]:
+        """The loss of every step of the run, (steps,) float64."""
+        return np.concatenate([report.step_losses for report in self.reports] or [np.empty(0)])
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Return one list per column, JSON-ready; columns that hold nothing are left out."""
+        table = {column: self[column] for column in (*COLUMNS, "samples_per_second")}
+        return {column: values for column, values in table.items() if any(v is not None for v in values)}
+
+    def plot(self, path: str | Path | None = None, *, title: str = "") -> Any:
+        """Draw loss and accuracy over the epochs; write the picture to `path` if given, and return the figure.
+
+        Raises
+        ------
+        ConfigError
+            If matplotlib is not installed, or the picture cannot be written.
+        """
+        from warpfit.training.plots import plot_history
+
+        figure = plot_history(self, title)
+        if path is not None:
+            with atomic_path(path) as temporary:
+                figure.savefig(temporary, format=Path(path).suffix.lstrip(".") or "png", dpi=120)
+        return figure
+
+    def __repr__(self) -> str:
+        last = f", last: {self.reports[-1]}" if self.reports else ""
+        return f"History({len(self)} epochs, stopped by {self.stopped_by}{last})"

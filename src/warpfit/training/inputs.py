@@ -1,0 +1,99 @@
+"""What `fit`, `evaluate` and `predict` take: arrays, checked once before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit.errors import ConfigError, DataError, DTypeError, ShapeError
+from warpfit.losses import Loss, SoftmaxCrossEntropy
+
+__all__ = ["as_rows", "as_sample_weight", "check_count", "check_same_length", "resolve_class_weight"]
+
+CHUNK_BYTES = 1 << 24
+
+
+def check_count(name: str, value: Any, lowest: int) -> int:
+    """Return `value` as an int, or raise ConfigError unless it is an integer of at least `lowest`."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < lowest:
+        raise ConfigError(f"expected {name} to be an integer of at least {lowest}, got {value!r}")
+    return int(value)
+
+
+def as_rows(name: str, value: Any, *, min_rows: int = 1) -> npt.NDArray[Any]:
+    """Return `value` as an array of rows (N, ...) of finite numbers, without a copy where it is one.
+
+    Raises
+    ------
+    DTypeError, ShapeError, DataError
+        If it holds something other than numbers, too few rows, or NaN or infinity.
+    """
+    rows = np.asarray(value)
+    if rows.dtype.kind not in "fiub":
+        raise DTypeError(f"expected {name} to hold numbers, got dtype {rows.dtype}")
+    if rows.ndim == 0:
+        raise ShapeError(f"expected {name} to be an array of rows, got a single number")
+    if len(rows) < min_rows:
+        raise DataError(f"expected {name} to have at least one row, got shape {rows.shape}")
+    if rows.dtype.kind == "f":
+        _check_finite(name, rows)
+    return rows
+
+
+def _check_finite(name: str, rows: npt.NDArray[Any]) -> None:
+    """Raise DataError naming the first row that holds NaN or infinity; a chunk at a time, to stay small."""
+    chunk = max(1, CHUNK_BYTES // max(1, rows[:1].nbytes))
+    for start in range(0, len(rows), chunk):
+        finite = np.isfinite(rows[start : start + chunk])
+        if not finite.all():
+            row = start + int(np.argmin(finite.reshape(len(finite), -1).all(axis=1)))
+            raise DataError(f"expected {name} to be finite, got NaN or infinity in row {row}")
+
+
+def check_same_length(name: str, rows: npt.NDArray[Any], num_rows: int) -> None:
+    """Raise ShapeError unless there are as many rows as x has."""
+    if len(rows) != num_rows:
+        raise ShapeError(f"expected as many rows in {name} as in x, got {len(rows)} and {num_rows}")
+
+
+def as_sample_weight(value: Any, num_rows: int, dtype: str) -> npt.NDArray[Any] | None:
+    """Return weights (N,) as `dtype`, None for None, or raise unless they are finite and at least 0."""
+    if value is None:
+        return None
+    weights = as_rows("sample_weight", value)
+    if weights.shape != (num_rows,):
+        raise ShapeError(f"expected sample_weight of shape ({num_rows},), got {weights.shape}")
+    if weights.min() < 0:
+        raise DataError(f"expected sample weights of at least 0, got {weights.min():g}")
+    return weights.astype(dtype)
+
+
+def resolve_class_weight(
+    loss: Loss, class_weight: str | Mapping[int, float] | Sequence[float] | None, y: Any, num_classes: int
+) -> Loss:
+    """Return the loss with class weights, given as 'balanced', {class: weight} or one weight a class.
+
+    ``'balanced'`` is N / (C · rows of the class), as scikit-learn's; classes left out of a mapping weigh 1.
+    """
+    if class_weight is None:
+        return loss
+    if not isinstance(loss, SoftmaxCrossEntropy):
+        raise ConfigError(f"expected no class_weight for the loss {loss.name!r}, got {class_weight!r}")
+    if isinstance(class_weight, str):
+        if class_weight != "balanced":
+            raise ConfigError(
+                f"expected class_weight 'balanced', a mapping or a sequence, got {class_weight!r}"
+            )
+        counts = np.bincount(np.asarray(y, dtype=np.int64), minlength=num_classes)
+        weights = (counts.sum() / (num_classes * np.maximum(counts, 1))).tolist()
+    elif isinstance(class_weight, Mapping):
+        foreign = sorted(set(class_weight) - set(range(num_classes)))
+        if foreign:
+            raise ConfigError(f"expected class weights for classes in [0, {num_classes}), got {foreign}")
+        weights = [class_weight.get(label, 1.0) for label in range(num_classes)]
+    else:
+        weights = list(class_weight)
+    return SoftmaxCrossEntropy(loss.label_smoothing, tuple(weights))

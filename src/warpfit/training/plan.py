@@ -1,0 +1,79 @@
+"""Which engine runs a training, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from warpfit import backends
+from warpfit.backends.base import FLOAT_DTYPES
+from warpfit.engines.base import Engine, Plan, TrainingData, TrainState
+from warpfit.engines.layerwise import Layerwise
+from warpfit.errors import ConfigError
+from warpfit.nn.network import NetworkSpec
+
+__all__ = ["ENGINES", "engine_of", "plan", "resolve_precision"]
+
+ENGINES: dict[str, type[Engine]] = {Layerwise.name: Layerwise}
+
+
+def resolve_precision(precision: str, dtype: str, device: str) -> str:
+    """Return the precision that `precision` stands for: on the CPU ``'auto'`` is the parameters' own dtype.
+
+    Raises
+    ------
+    ConfigError
+        If the device does not compute in it.
+    """
+    if precision == "auto":
+        return dtype
+    if precision not in FLOAT_DTYPES:
+        raise ConfigError(
+            f"expected precision 'auto', {' or '.join(map(repr, FLOAT_DTYPES))} on device {device!r}, got {precision!r}"
+        )
+    return precision
+
+
+def plan(draft: Plan, state: TrainState, data: TrainingData) -> Plan:
+    """Return the draft with its engine, its memory and the reason filled in.
+
+    Parameters
+    ----------
+    draft : Plan
+        What is to be run; its engine is a name or ``'auto'``.
+    state : TrainState
+    data : TrainingData
+
+    Raises
+    ------
+    ConfigError
+        If there is no such engine.
+    """
+    backends.resolve_device(draft.device)
+    if draft.engine not in ("auto", *ENGINES):
+        raise ConfigError(f"expected an engine among auto, {', '.join(ENGINES)}, got {draft.engine!r}")
+    if draft.engine == "auto":
+        reason = f"layerwise is the one engine that device {draft.device!r} has; it runs every network"
+    else:
+        reason = f"engine {draft.engine!r} was asked for"
+    engine = Layerwise.name if draft.engine == "auto" else draft.engine
+    return replace(draft, engine=engine, bytes=_bytes(draft, state, data), reason=reason)
+
+
+def engine_of(plan: Plan) -> Engine:
+    """Return the engine that a plan names."""
+    return ENGINES[plan.engine]()
+
+
+def _bytes(draft: Plan, state: TrainState, data: TrainingData) -> int:
+    """Return the bytes of data, state, gradients, and of one step's activations with their gradients."""
+    itemsize = np.dtype(draft.precision).itemsize
+    shapes = draft.network.shapes if isinstance(draft.network, NetworkSpec) else (draft.network.input_shape,)
+    activations = sum(int(np.prod(shape)) for shape in shapes) * 2 * draft.batch_size * itemsize
+    rows: list[Any] = [data.x, data.y, data.sample_weight]
+    slots = [array for arrays in state.slots.values() for array in arrays.values()]
+    gradients = [state.parameters[name] for name in draft.trained]
+    held = [*rows, *state.arrays.values(), *slots, *gradients]
+    return activations + sum(int(array.nbytes) for array in held if array is not None)

@@ -1,0 +1,67 @@
+"""Pictures of a run: curves over the epochs, and what was taken for what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit.errors import ConfigError
+
+if TYPE_CHECKING:
+    from warpfit.training.history import History
+
+__all__ = ["plot_confusion_matrix", "plot_history"]
+
+
+def _new_figure(width: float, height: float) -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigError("pictures need matplotlib: pip install 'warpfit[plot]'") from None
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def plot_history(history: History, title: str = "") -> Any:
+    """Return a matplotlib Figure with loss and, where known, accuracy over the epochs."""
+    columns = history.to_dict()
+    panels = [name for name in ("loss", "accuracy") if name in columns or f"val_{name}" in columns]
+    figure = _new_figure(5.5 * max(1, len(panels)), 4.0)
+    for axes, name in zip(np.ravel(figure.subplots(1, max(1, len(panels)))), panels, strict=False):
+        for column, label in ((name, "training"), (f"val_{name}", "validation")):
+            if column in columns:
+                axes.plot(columns["epoch"], columns[column], marker="o", markersize=3, label=label)
+        axes.set(xlabel="epoch", ylabel=name)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.grid(alpha=0.3)
+        axes.legend()
+    figure.suptitle(title)
+    return figure
+
+
+def plot_confusion_matrix(
+    labels: npt.NDArray[Any], predicted: npt.NDArray[Any], class_names: Sequence[str], title: str = ""
+) -> Any:
+    """Return a matplotlib Figure that counts, for each true class (rows), what it was taken for (columns)."""
+    num_classes = len(class_names)
+    counts = np.bincount(labels * num_classes + predicted, minlength=num_classes**2)
+    matrix = counts.reshape(num_classes, num_classes)
+    size = min(12.0, 3.0 + 0.5 * num_classes)
+    figure = _new_figure(size, size)
+    axes = figure.subplots()
+    # Shaded by the share of the true class, on a root scale that lets the few mistakes be seen.
+    share = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    axes.imshow(np.sqrt(share), cmap="Blues", vmin=0, vmax=1)
+    ticks = np.arange(num_classes)
+    axes.set_xticks(ticks, class_names, rotation=45 if max(map(len, class_names)) > 2 else 0)
+    axes.set_yticks(ticks, class_names)
+    axes.set(xlabel="predicted", ylabel="true", title=title)
+    if num_classes <= 30:
+        for row, column in zip(*np.nonzero(matrix), strict=True):
+            color = "white" if share[row, column] > 0.3 else "black"
+            axes.text(
+                column, row, str(matrix[row, column]), ha="center", va="center", color=color, fontsize=8
+            )
+    return figure

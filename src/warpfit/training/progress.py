@@ -1,0 +1,78 @@
+"""A progress bar on a terminal; silent anywhere else."""
+
+from __future__ import annotations
+
+import sys
+from time import monotonic
+from typing import Any
+
+from warpfit.training.callbacks import Callback
+from warpfit.training.run import Run
+
+__all__ = ["ProgressBar"]
+
+SECONDS_BETWEEN_UPDATES = 0.1
+
+
+class ProgressBar(Callback):
+    """One line that moves through the epoch, and one line that stays for every epoch done."""
+
+    def __init__(self) -> None:
+        self._progress: Any = None
+        self._task: Any = None
+        self._last_update = 0.0
+        self._epochs = 0
+
+    def on_start(self, run: Run) -> None:
+        if not sys.stderr.isatty():
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._epochs = run.plan.epochs
+        self._progress = Progress(
+            TextColumn("[progress.description]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("steps"),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._progress.add_task(self._title(run.state.epoch + 1), total=None)
+        self._progress.start()
+
+    def on_step(self, step: int, steps_per_epoch: int) -> None:
+        if self._progress is not None and monotonic() - self._last_update > SECONDS_BETWEEN_UPDATES:
+            self._last_update = monotonic()
+            self._progress.update(self._task, completed=step, total=steps_per_epoch)
+
+    def on_epoch_end(self, run: Run) -> None:
+        if self._progress is None:
+            return
+        self._progress.console.print(self._line(run))
+        self._progress.reset(self._task, description=self._title(run.state.epoch + 1), total=None)
+
+    def on_end(self, run: Run) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take the bar off the screen."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+    def _title(self, epoch: int) -> str:
+        return f"epoch {min(epoch, self._epochs)}/{self._epochs}"
+
+    def _line(self, run: Run) -> str:
+        report = run.report
+        parts = [f"{self._title(report.epoch)}  loss {report.loss:.4f}"]
+        if report.accuracy is not None:
+            parts.append(f"accuracy {report.accuracy:.2%}")
+        if report.val_loss is not None:
+            parts.append(f"val loss {report.val_loss:.4f}")
+        if report.val_accuracy is not None:
+            parts.append(f"val accuracy {report.val_accuracy:.2%}")
+        parts.append(f"{report.seconds:.2f} s, {report.samples_per_second:,.0f} samples/s")
+        return "  ".join(parts)

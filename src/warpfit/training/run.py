@@ -1,0 +1,43 @@
+"""What callbacks see of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from warpfit.backends import Backend
+from warpfit.engines.base import EpochReport, Plan, TrainState
+from warpfit.training.history import History
+
+__all__ = ["Run"]
+
+
+@dataclass
+class Run:
+    """A run between two epochs.
+
+    Attributes
+    ----------
+    plan : Plan
+    state : TrainState
+        The numbers after the last epoch; a callback may read them, and write them in `Callback.on_end`.
+    history : History
+    ops : Backend
+        The backend that the state's arrays live on.
+    stop_reason : str or None
+        Set by `stop`.
+    """
+
+    plan: Plan
+    state: TrainState
+    history: History
+    ops: Backend
+    stop_reason: str | None = field(default=None)
+
+    @property
+    def report(self) -> EpochReport:
+        """The last epoch's report."""
+        return self.history.reports[-1]
+
+    def stop(self, reason: str) -> None:
+        """End the run after this epoch."""
+        self.stop_reason = reason

@@ -1,0 +1,57 @@
+"""Between a model with its optimizer and the numbers of a run."""
+
+from __future__ import annotations
+
+from warpfit.backends import Array, Backend
+from warpfit.engines.base import TrainState
+from warpfit.errors import ConfigError
+from warpfit.nn.module import Module
+from warpfit.optim.base import Optimizer
+
+__all__ = ["state_of", "trained_names", "write_back"]
+
+
+def trained_names(model: Module, optimizer: Optimizer) -> tuple[str, ...]:
+    """Return the names of the model's parameters that the optimizer changes, in the optimizer's order.
+
+    Raises
+    ------
+    ConfigError
+        If the optimizer holds a parameter that is not the model's.
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    foreign = sum(id(parameter) not in names for parameter in optimizer.parameters)
+    if foreign:
+        raise ConfigError(
+            f"expected an optimizer over the model's own parameters, got {foreign} that are not among them"
+        )
+    return tuple(names[id(parameter)] for parameter in optimizer.parameters)
+
+
+def state_of(model: Module, optimizer: Optimizer, ops: Backend, precision: str, seed: int) -> TrainState:
+    """Return the numbers that a run starts from: copies in `precision` on the backend's device."""
+
+    def owned(array: Array) -> Array:
+        return ops.copy(ops.asarray(array, precision))
+
+    names = trained_names(model, optimizer)
+    return TrainState(
+        parameters={name: owned(parameter.data) for name, parameter in model.named_parameters()},
+        buffers={name: owned(buffer.data) for name, buffer in model.named_buffers()},
+        slots={
+            slot: dict(zip(names, map(owned, arrays), strict=True))
+            for slot, arrays in optimizer.make_slots().items()
+        },
+        step=optimizer.step_count,
+        epoch=0,
+        seed=seed,
+    )
+
+
+def write_back(state: TrainState, model: Module, optimizer: Optimizer) -> None:
+    """Hand the numbers of a finished run over to the model and the optimizer."""
+    names = trained_names(model, optimizer)
+    for name, holder in model.named_arrays().items():
+        holder.data = state.arrays[name]
+    optimizer.slots = {slot: [arrays[name] for name in names] for slot, arrays in state.slots.items()}
+    optimizer.step_count = state.step

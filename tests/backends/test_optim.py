@@ -1,0 +1,467 @@
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from math import inf, sqrt
+from typing import Any
+
+import numpy as np
+import pytest
+from support.numeric import DTYPES, assert_within_tolerance, owned
+
+from warpfit.backends import Activation, Array, Backend
+from warpfit.errors import ConfigError
+
+STEPS = 12
+# The largest crosses a block of the update; the others are a matrix, a bias, a scalar, and nothing.
+SHAPES = [(130, 257), (5,), (), (0, 3)]
+
+
+def start(dtype: str = "float64") -> list[Any]:
+    rng = np.random.default_rng(0)
+    return [np.asarray(rng.standard_normal(shape), dtype) for shape in SHAPES]
+
+
+def gradients(dtype: str = "float64", steps: int = STEPS) -> Iterator[list[Any]]:
+    rng = np.random.default_rng(1)
+    for _ in range(steps):
+        yield [np.asarray(rng.standard_normal(shape), dtype) for shape in SHAPES]
+
+
+def assert_lists_close(results: list[Any], references: list[Any], dtype: str) -> None:
+    for result, reference in zip(results, references, strict=True):
+        assert result.dtype == dtype
+        assert_within_tolerance(result, reference)
+
+
+def run_updates(
+    backend: Backend, op: str, num_slots: int, dtype: str, options: dict[str, Any], counts_steps: bool = False
+) -> list[list[Any]]:
+    """Return the parameters and the slots after some steps of an optimizer's operation."""
+    state = [owned(backend, start(dtype))]
+    state += [[backend.zeros(shape, dtype) for shape in SHAPES] for _ in range(num_slots)]
+    for step, grads in enumerate(gradients(dtype), 1):
+        on_device = owned(backend, grads)
+        kwargs = options | ({"step": step} if counts_steps else {})
+        getattr(backend, op)(state[0], on_device, *state[1:], **kwargs)
+        for array, value in zip(on_device, grads, strict=True):
+            np.testing.assert_array_equal(backend.to_numpy(array), value)
+    return [[backend.to_numpy(array) for array in arrays] for arrays in state]
+
+
+# -- SGD ---------------------------------------------------------------------------------------------------
+
+
+def naive_sgd(
+    *,
+    lr: float,
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    weight_decay: float = 0.0,
+    lr_in_velocity: bool = False,
+) -> list[list[Any]]:
+    w, v = start(), [np.zeros(shape) for shape in SHAPES]
+    for grads in gradients():
+        for i, gradient in enumerate(grads):
+            g = gradient + weight_decay * w[i]
+            if lr_in_velocity:
+                v[i] = momentum * v[i] - lr * g
+                w[i] = w[i] + (momentum * v[i] - lr * g if nesterov else v[i])
+            else:
+                v[i] = momentum * v[i] + g
+                w[i] = w[i] - lr * (g + momentum * v[i] if nesterov else v[i])
+    return [w, v]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@pytest.mark.parametrize("lr_in_velocity", [False, True])
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_sgd_with_momentum(
+    backend: Backend, nesterov: bool, lr_in_velocity: bool, weight_decay: float, dtype: str
+) -> None:
+    options = {
+        "lr": 0.05,
+        "momentum": 0.9,
+        "nesterov": nesterov,
+        "weight_decay": weight_decay,
+        "lr_in_velocity": lr_in_velocity,
+    }
+    for results, references in zip(
+        run_updates(backend, "sgd_update", 1, dtype, options), naive_sgd(**options), strict=True
+    ):
+        assert_lists_close(results, references, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1}, {"nesterov": True}, {"lr_in_velocity": True}])
+def test_sgd_without_momentum(backend: Backend, options: dict[str, Any], dtype: str) -> None:
+    weights, velocities = run_updates(backend, "sgd_update", 1, dtype, {"lr": 0.05} | options)
+    assert_lists_close(weights, naive_sgd(lr=0.05, **options)[0], dtype)
+    assert not any(velocity.any() for velocity in velocities)
+
+    without = owned(backend, start(dtype))
+    for grads in gradients(dtype):
+        backend.sgd_update(without, owned(backend, grads), None, lr=0.05, **options)
+    for result, expected in zip(without, weights, strict=True):
+        np.testing.assert_array_equal(backend.to_numpy(result), expected)
+
+
+# -- Adam --------------------------------------------------------------------------------------------------
+
+
+def naive_adam(
+    *,
+    lr: float,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    decoupled: bool = False,
+    eps_before_correction: bool = False,
+) -> list[list[Any]]:
+    w, m, v = start(), [np.zeros(shape) for shape in SHAPES], [np.zeros(shape) for shape in SHAPES]
+    for step, grads in enumerate(gradients(), 1):
+        for i, g in enumerate(grads):
+            if decoupled:
+                w[i] = w[i] - lr * weight_decay * w[i]
+            else:
+                g = g + weight_decay * w[i]
+            m[i] = beta1 * m[i] + (1 - beta1) * g
+            v[i] = beta2 * v[i] + (1 - beta2) * g**2
+            if eps_before_correction:
+                rate = lr * sqrt(1 - beta2**step) / (1 - beta1**step)
+                w[i] = w[i] - rate * m[i] / (np.sqrt(v[i]) + eps)
+            else:
+                m_hat, v_hat = m[i] / (1 - beta1**step), v[i] / (1 - beta2**step)
+                w[i] = w[i] - lr * m_hat / (np.sqrt(v_hat) + eps)
+    return [w, m, v]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("eps_before_correction", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"weight_decay": 0.1},
+        {"weight_decay": 0.1, "decoupled": True},
+        {"decoupled": True},
+        {"beta1": 0.5, "beta2": 0.9, "eps": 1e-2},
+        {"beta1": 0.0, "eps": 1e-2},
+    ],
+)
+def test_adam(backend: Backend, options: dict[str, Any], eps_before_correction: bool, dtype: str) -> None:
+    options = {"lr": 0.05, "eps_before_correction": eps_before_correction} | options
+    for results, references in zip(
+        run_updates(backend, "adam_update", 2, dtype, options, counts_steps=True),
+        naive_adam(**options),
+        strict=True,
+    ):
+        assert_lists_close(results, references, dtype)
+
+
+def test_adams_first_step_is_the_learning_rate(backend: Backend) -> None:
+    w, zeros = np.zeros(3), [np.zeros(3)]
+    state = [owned(backend, arrays) for arrays in ([w], [np.array([1e-3, -5.0, 0.0])], zeros, zeros)]
+    backend.adam_update(*state, step=1, lr=0.1)
+    np.testing.assert_allclose(backend.to_numpy(state[0][0]), [-0.1, 0.1, 0], rtol=1e-4)
+
+
+# -- RMSprop -----------------------------------------------------------------------------------------------
+
+
+def naive_rmsprop(
+    *, lr: float, alpha: float = 0.99, eps: float = 1e-8, weight_decay: float = 0.0, momentum: float = 0.0
+) -> list[list[Any]]:
+    w, s, v = start(), [np.zeros(shape) for shape in SHAPES], [np.zeros(shape) for shape in SHAPES]
+    for grads in gradients():
+        for i, gradient in enumerate(grads):
+            g = gradient + weight_decay * w[i]
+            s[i] = alpha * s[i] + (1 - alpha) * g**2
+            v[i] = momentum * v[i] + g / (np.sqrt(s[i]) + eps)
+            w[i] = w[i] - lr * v[i]
+    return [w, s, v]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@pytest.mark.parametrize("options", [{}, {"alpha": 0.5, "eps": 1e-2}])
+def test_rmsprop_with_momentum(
+    backend: Backend, options: dict[str, Any], weight_decay: float, dtype: str
+) -> None:
+    options = {"lr": 0.01, "weight_decay": weight_decay, "momentum": 0.9} | options
+    for results, references in zip(
+        run_updates(backend, "rmsprop_update", 2, dtype, options), naive_rmsprop(**options), strict=True
+    ):
+        assert_lists_close(results, references, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_rmsprop_without_momentum(backend: Backend, weight_decay: float, dtype: str) -> None:
+    options = {"lr": 0.01, "weight_decay": weight_decay}
+    weights, averages, velocities = run_updates(backend, "rmsprop_update", 2, dtype, options)
+    expected_weights, expected_averages, _ = naive_rmsprop(**options)
+    assert_lists_close(weights, expected_weights, dtype)
+    assert_lists_close(averages, expected_averages, dtype)
+    assert not any(velocity.any() for velocity in velocities)
+
+    without = owned(backend, start(dtype))
+    slots = [backend.zeros(shape, dtype) for shape in SHAPES]
+    for grads in gradients(dtype):
+        backend.rmsprop_update(without, owned(backend, grads), slots, None, **options)
+    for result, expected in zip(without, weights, strict=True):
+        np.testing.assert_array_equal(backend.to_numpy(result), expected)
+
+
+# -- all three ---------------------------------------------------------------------------------------------
+
+
+def test_momentum_needs_velocities(backend: Backend) -> None:
+    w, g, s = ([backend.zeros((3,), "float64")] for _ in range(3))
+    with pytest.raises(ConfigError, match=r"sgd_update: expected velocities for momentum 0\.9, got None"):
+        backend.sgd_update(w, g, None, lr=0.1, momentum=0.9)
+    with pytest.raises(ConfigError, match=r"rmsprop_update: expected velocities for momentum 0\.9, got None"):
+        backend.rmsprop_update(w, g, s, None, lr=0.1, momentum=0.9)
+
+
+@pytest.mark.parametrize(
+    ("op", "num_slots", "options"),
+    [
+        ("sgd_update", 1, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+        ("adam_update", 2, {"step": 1, "weight_decay": 0.1}),
+        ("rmsprop_update", 2, {"momentum": 0.9, "weight_decay": 0.1}),
+    ],
+)
+def test_updates_reach_into_views(backend: Backend, op: str, num_slots: int, options: dict[str, Any]) -> None:
+    rng = np.random.default_rng(0)
+    values = [rng.uniform(0.1, 1, (6, 4)) for _ in range(2 + num_slots)]
+    contiguous = [owned(backend, [array]) for array in values]
+    bases = [backend.asarray(np.repeat(array, 2, axis=1)) for array in values]
+    getattr(backend, op)(*contiguous, lr=0.1, **options)
+    getattr(backend, op)(*([base[:, ::2]] for base in bases), lr=0.1, **options)
+    for base, (expected,), before in zip(bases, contiguous, values, strict=True):
+        np.testing.assert_array_equal(backend.to_numpy(base)[:, ::2], backend.to_numpy(expected))
+        np.testing.assert_array_equal(backend.to_numpy(base)[:, 1::2], before)
+
+
+# -- clipping and the L2 penalty ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("max_norm", [0.0, 0.5, 1e9, inf])
+def test_clip_by_norm(backend: Backend, max_norm: float, dtype: str) -> None:
+    values = start(dtype)
+    arrays = owned(backend, values)
+    norm = backend.clip_by_norm(arrays, max_norm)
+    assert norm.shape == ()
+    expected = sqrt(sum(float(x) ** 2 for value in values for x in value.flat))
+    np.testing.assert_allclose(backend.to_numpy(norm), expected, rtol=1e-12)
+    factor = min(1, max_norm / (expected + 1e-6))
+    assert_lists_close(
+        [backend.to_numpy(array) for array in arrays], [factor * value.astype("float64") for value in values], dtype
+    )
+
+
+@pytest.mark.parametrize("max_norm", [5.0, 5.0 + 1e-7, 5.0 + 1e-3])
+def test_clip_by_norm_at_its_limit(backend: Backend, max_norm: float) -> None:
+    array = backend.asarray(np.array([3.0, 4.0]))
+    assert backend.clip_by_norm([array], max_norm) == 5
+    expected = np.array([3.0, 4.0]) * min(1, max_norm / (5 + 1e-6))
+    np.testing.assert_allclose(backend.to_numpy(array), expected, rtol=1e-15)
+
+
+def test_the_norm_of_large_float32_gradients_does_not_overflow(backend: Backend) -> None:
+    gradient = backend.asarray(np.full(4, 1e30, np.float32))
+    np.testing.assert_allclose(backend.to_numpy(backend.clip_by_norm([gradient], 1.0)), 2e30, rtol=1e-6)
+    np.testing.assert_allclose(backend.to_numpy(gradient), np.full(4, 0.5), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_l2_penalty(backend: Backend, dtype: str) -> None:
+    weights, before = start(dtype), next(gradients(dtype))
+    grads = owned(backend, before)
+    on_device = owned(backend, weights)
+    penalty = backend.l2_penalty(on_device, grads, 0.3)
+    assert penalty.shape == ()
+    expected = 0.15 * sum(float(x) ** 2 for value in weights for x in value.flat)
+    assert_within_tolerance(backend.to_numpy(penalty), expected, dtype)
+    for i, weight in enumerate(weights):
+        assert_within_tolerance(
+            backend.to_numpy(grads[i]), before[i].astype("float64") + 0.3 * weight.astype("float64"), dtype
+        )
+        np.testing.assert_array_equal(backend.to_numpy(on_device[i]), weight)
+
+
+def test_l2_penalty_is_the_gradients_integral(backend: Backend) -> None:
+    w = np.random.default_rng(0).standard_normal((3, 2))
+    gradient = backend.zeros((3, 2), "float64")
+    direction, step = np.random.default_rng(1).standard_normal((3, 2)), 1e-5
+    backend.l2_penalty([backend.asarray(w)], [gradient], 0.3)
+    ahead, behind = (
+        backend.l2_penalty([backend.asarray(w + h * direction)], [backend.zeros((3, 2), "float64")], 0.3)
+        for h in (step, -step)
+    )
+    slope = float(backend.to_numpy(ahead) - backend.to_numpy(behind)) / (2 * step)
+    np.testing.assert_allclose(slope, np.sum(backend.to_numpy(gradient) * direction), rtol=1e-8)
+
+
+# -- against scikit-learn: whole training runs through its public estimators -------------------------------
+
+SKLEARN_SOLVERS = {
+    "sgd": {"solver": "sgd", "momentum": 0.0},
+    "momentum": {"solver": "sgd", "momentum": 0.9, "nesterovs_momentum": False},
+    "nesterov": {"solver": "sgd", "momentum": 0.9, "nesterovs_momentum": True},
+    "adam": {"solver": "adam", "epsilon": 1e-3},
+}
+ALPHA, ITERATIONS, LR = 0.5, 15, 0.05
+
+
+def sklearn_fit(estimator: str, x: Any, y: Any, **options: Any) -> Any:
+    from sklearn import neural_network
+    from sklearn.exceptions import ConvergenceWarning
+
+    model = getattr(neural_network, estimator)(
+        hidden_layer_sizes=(5,),
+        activation="tanh",
+        alpha=ALPHA,
+        batch_size=len(x),
+        max_iter=ITERATIONS,
+        shuffle=False,
+        random_state=0,
+        tol=0,
+        n_iter_no_change=ITERATIONS,
+        **options,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return model.fit(x, y)
+
+
+class TwoLayers:
+    """A network of scikit-learn's formulas, out of a backend's operations, trained on one batch."""
+
+    def __init__(self, ops: Backend, model: Any, loss: str) -> None:
+        self.ops, self.loss = ops, loss
+        self.weights, self.biases = owned(ops, model.coefs_), owned(ops, model.intercepts_)
+        self.parameters = [*self.weights, *self.biases]
+        self.slots = [[ops.zeros(w.shape, "float64") for w in self.parameters] for _ in range(2)]
+        self.num_steps = 0
+
+    def loss_and_gradient(self, logits: Array, y: Array) -> tuple[Array, Array]:
+        ops = self.ops
+        if self.loss == "cross_entropy":
+            loss, weight, p = ops.softmax_cross_entropy_forward(logits, y)
+            return loss, ops.softmax_cross_entropy_backward(p, y, weight)
+        if self.loss == "binary_cross_entropy":
+            loss, weight = ops.binary_cross_entropy_forward(logits, y, sum_outputs=True)
+            return loss, ops.binary_cross_entropy_backward(logits, y, weight, sum_outputs=True)
+        loss, weight = ops.mean_squared_error_forward(logits, y, half=True)
+        return loss, ops.mean_squared_error_backward(logits, y, weight, half=True)
+
+    def step(self, x: Array, y: Array, solver: dict[str, Any]) -> float:
+        ops, activation = self.ops, Activation("tanh")
+        hidden, _ = ops.linear_forward(x, self.weights[0], self.biases[0], activation)
+        logits, _ = ops.linear_forward(hidden, self.weights[1], self.biases[1])
+        loss, dz = self.loss_and_gradient(logits, y)
+        dy, dw2, db2 = ops.linear_backward(dz, hidden, self.weights[1])
+        dz = ops.activation_backward(activation, dy, hidden, None)
+        _, dw1, db1 = ops.linear_backward(dz, x, self.weights[0], needs_dx=False)
+        penalty = ops.l2_penalty(self.weights, [dw1, dw2], ALPHA / len(x))
+        self.update([dw1, dw2, db1, db2], solver)
+        return float(ops.to_numpy(loss) + ops.to_numpy(penalty))
+
+    def update(self, grads: list[Array], solver: dict[str, Any]) -> None:
+        self.num_steps += 1
+        if solver["solver"] == "adam":
+            options = {"lr": LR, "step": self.num_steps, "eps": solver["epsilon"]}
+            self.ops.adam_update(self.parameters, grads, *self.slots, **options, eps_before_correction=True)
+        else:
+            options = {"momentum": solver["momentum"], "nesterov": solver.get("nesterovs_momentum", True)}
+            self.ops.sgd_update(self.parameters, grads, self.slots[0], lr=LR, **options, lr_in_velocity=True)
+
+
+@pytest.mark.parametrize("solver", SKLEARN_SOLVERS)
+@pytest.mark.parametrize(
+    ("estimator", "loss"),
+    [
+        ("MLPRegressor", "mean_squared_error"),
+        ("MLPClassifier", "cross_entropy"),
+        ("MLPClassifier", "binary_cross_entropy"),
+    ],
+)
+def test_training_follows_scikit_learn(backend: Backend, estimator: str, loss: str, solver: str) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((20, 4))
+    y = {
+        "mean_squared_error": rng.standard_normal((20, 3)),
+        "cross_entropy": np.arange(20) % 3,
+        "binary_cross_entropy": rng.integers(0, 2, (20, 3)),
+    }[loss]
+    options = SKLEARN_SOLVERS[solver]
+    # A learning rate that moves nothing shows the initial weights.
+    untrained = sklearn_fit(estimator, x, y, learning_rate_init=1e-300, **options)
+    trained = sklearn_fit(estimator, x, y, learning_rate_init=LR, **options)
+
+    ours = TwoLayers(backend, untrained, loss)
+    on_device = backend.asarray(x), backend.asarray(y, None if loss == "cross_entropy" else "float64")
+    losses = [ours.step(*on_device, options) for _ in range(ITERATIONS)]
+    np.testing.assert_allclose(losses, trained.loss_curve_, rtol=1e-10)
+    for result, expected in zip(ours.parameters, [*trained.coefs_, *trained.intercepts_], strict=True):
+        np.testing.assert_allclose(backend.to_numpy(result), expected, rtol=1e-9, atol=1e-12)
+
+
+# -- against PyTorch ---------------------------------------------------------------------------------------
+
+SGD, ADAM, RMSPROP = ("sgd_update", 1), ("adam_update", 2), ("rmsprop_update", 2)
+
+
+@pytest.mark.parametrize(
+    ("op", "theirs", "options", "their_options"),
+    [
+        (SGD, "SGD", {"weight_decay": 0.1}, {"weight_decay": 0.1}),
+        (SGD, "SGD", {"momentum": 0.9, "weight_decay": 0.1}, {"momentum": 0.9, "weight_decay": 0.1}),
+        (SGD, "SGD", {"momentum": 0.9, "nesterov": True}, {"momentum": 0.9, "nesterov": True}),
+        (ADAM, "Adam", {}, {}),
+        (ADAM, "Adam", {"weight_decay": 0.1}, {"weight_decay": 0.1}),
+        (ADAM, "Adam", {"beta1": 0.5, "beta2": 0.9, "eps": 0.1}, {"betas": (0.5, 0.9), "eps": 0.1}),
+        (ADAM, "AdamW", {"weight_decay": 0.1, "decoupled": True}, {"weight_decay": 0.1}),
+        (RMSPROP, "RMSprop", {}, {}),
+        (RMSPROP, "RMSprop", {"alpha": 0.5, "eps": 0.1}, {"alpha": 0.5, "eps": 0.1}),
+        (RMSPROP, "RMSprop", {"momentum": 0.9, "weight_decay": 0.1}, {"momentum": 0.9, "weight_decay": 0.1}),
+    ],
+)
+def test_optimizers_are_pytorchs(
+    backend: Backend,
+    torch: Any,
+    op: tuple[str, int],
+    theirs: str,
+    options: dict[str, Any],
+    their_options: dict[str, Any],
+) -> None:
+    parameters = [torch.tensor(value, requires_grad=True) for value in start()]
+    optimizer = getattr(torch.optim, theirs)(parameters, lr=0.05, **their_options)
+    for grads in gradients():
+        for parameter, gradient in zip(parameters, grads, strict=True):
+            parameter.grad = torch.tensor(gradient)
+        optimizer.step()
+    weights, *_ = run_updates(
+        backend, *op, "float64", {"lr": 0.05} | options, counts_steps=op is ADAM
+    )
+    for result, parameter in zip(weights, parameters, strict=True):
+        np.testing.assert_allclose(result, parameter.detach().numpy(), rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("max_norm", [0.5, 1e9])
+def test_clipping_is_pytorchs(backend: Backend, torch: Any, max_norm: float) -> None:
+    values = start()
+    parameters = [torch.zeros(value.shape, dtype=torch.float64, requires_grad=True) for value in values]
+    for parameter, value in zip(parameters, values, strict=True):
+        parameter.grad = torch.tensor(value)
+    expected = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+    arrays = owned(backend, values)
+    norm = backend.clip_by_norm(arrays, max_norm)
+    np.testing.assert_allclose(backend.to_numpy(norm), expected.numpy(), rtol=1e-12)
+    for array, parameter in zip(arrays, parameters, strict=True):
+        np.testing.assert_allclose(backend.to_numpy(array), parameter.grad.numpy(), rtol=1e-12)

@@ -1,0 +1,22 @@
+"""Fixtures for the data tests: the real MNIST, if it is on this machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+REPO_ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def mnist_root() -> Path:
+    """Return the first folder that has ``mnist/*.gz``: $WARPFIT_DATA, .data or ../shared/data."""
+    named = os.environ.get("WARPFIT_DATA")
+    roots = [Path(named)] if named else []
+    roots += [REPO_ROOT / ".data", REPO_ROOT.parent / "shared" / "data"]
+    for root in roots:
+        if len(list((root / "mnist").glob("*ubyte.gz"))) == 4:
+            return root.resolve()
+    pytest.skip(f"MNIST is not in {', '.join(map(str, roots))}")
