@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.special import log_softmax, softmax
-from support.numeric import DTYPES, assert_derivative, assert_within_tolerance, call
 
+from support.numeric import DTYPES, assert_derivative, assert_within_tolerance, call
 from warpfit.backends import Activation, Backend
 from warpfit.backends.base import ACTIVATIONS
 from warpfit.errors import ShapeError

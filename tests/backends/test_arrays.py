@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.numeric import DTYPES, LAYOUTS, call, layouts
 
+from support.numeric import DTYPES, LAYOUTS, call, layouts
 from warpfit.backends import Backend
 from warpfit.errors import DTypeError, ShapeError
 
@@ -167,11 +167,26 @@ def test_results_stay_valid_until_the_next_step(make_backend: MakeBackend) -> No
     backend = make_backend(reuse=True)
     for step in range(3):
         backend.begin_step()
-        results = [
-            backend.sum_columns(backend.asarray(np.full((2, 3), 10.0 * step + i))) for i in range(4)
-        ]
+        results = [backend.sum_columns(backend.asarray(np.full((2, 3), 10.0 * step + i))) for i in range(4)]
         for i, result in enumerate(results):
             np.testing.assert_array_equal(backend.to_numpy(result), np.full(3, 20.0 * step + 2 * i))
+
+
+# -- the record of a run -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("correct", "penalty", "row"),
+    [(None, None, [0.5, 8, 0]), (5, None, [0.5, 8, 5]), (None, 0.25, [0.75, 8, 0]), (5, 0.25, [0.75, 8, 5])],
+)
+def test_record_step(backend: Backend, correct: Any, penalty: Any, row: list[float], dtype: str) -> None:
+    record = backend.zeros((3, 3), "float64")
+    loss, weight = (backend.asarray(np.asarray(value, dtype)) for value in (0.5, 8))
+    correct = None if correct is None else backend.asarray(np.asarray(correct))
+    penalty = None if penalty is None else backend.asarray(np.asarray(penalty))
+    backend.record_step(record, 1, loss, weight, correct, penalty)
+    np.testing.assert_array_equal(backend.to_numpy(record), [[0, 0, 0], row, [0, 0, 0]])
 
 
 # -- gather_rows -------------------------------------------------------------------------------------------

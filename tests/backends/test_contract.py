@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from support.cases import CASE_NAMES, UPDATES, Case, Update, cases
 from support.numeric import DTYPES, LAYOUTS, assert_within_tolerance, call, layouts, owned, upload
-
 from warpfit import backends
 from warpfit.backends import Activation, Backend
 from warpfit.errors import ConfigError, DeviceError, DTypeError, ShapeError
@@ -208,7 +208,9 @@ def test_reused_results_are_the_same_buffers_at_the_next_step(
 # -- rules for the updates ---------------------------------------------------------------------------------
 
 
-def lists(update: Update, dtype: str = "float64", shapes: Any = ((3, 4), (4,), (0, 2), ())) -> list[list[Any]]:
+def lists(
+    update: Update, dtype: str = "float64", shapes: Any = ((3, 4), (4,), (0, 2), ())
+) -> list[list[Any]]:
     rng = np.random.default_rng(0)
     return [[rng.uniform(0.1, 1, shape).astype(dtype) for shape in shapes] for _ in range(update.num_lists)]
 

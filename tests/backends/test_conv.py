@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.numeric import DTYPES, LAYOUTS, assert_derivative, assert_within_tolerance, call, layouts
 
+from support.numeric import DTYPES, LAYOUTS, assert_derivative, assert_within_tolerance, call, layouts
 from warpfit.backends import Activation, Backend, NumpyBackend
 from warpfit.backends.numpy import windows
 from warpfit.errors import ConfigError, DTypeError, ShapeError
@@ -38,7 +38,7 @@ class Setting(NamedTuple):
 
 
 SETTINGS = {
-    "plain": Setting((2, 5, 6, 3), (3, 2, 3, 4)),
+    "plain": Setting((2, 5, 6, 5), (3, 2, 5, 4)),
     "gray": Setting((2, 5, 6, 1), (3, 3, 1, 4)),
     "one_pixel": Setting((1, 1, 1, 2), (1, 1, 2, 3)),
     "strided": Setting((2, 6, 7, 2), (3, 3, 2, 3), stride=(2, 3)),
@@ -63,10 +63,10 @@ def operands(setting: Setting, dtype: str = "float64") -> tuple[Any, Any, Any, A
 def naive_conv2d(x: Any, w: Any, b: Any, setting: Setting) -> Any:
     (stride_h, stride_w), (pad_h, pad_w), (step_h, step_w) = setting.pairs.values()
     y = np.zeros(setting.output_shape) + b
-    for i, j, k, l in product(*map(range, (*y.shape[1:3], *w.shape[:2]))):
-        row, column = i * stride_h + k * step_h - pad_h, j * stride_w + l * step_w - pad_w
+    for i, j, k, m in product(*map(range, (*y.shape[1:3], *w.shape[:2]))):
+        row, column = i * stride_h + k * step_h - pad_h, j * stride_w + m * step_w - pad_w
         if 0 <= row < x.shape[1] and 0 <= column < x.shape[2]:
-            y[:, i, j] += x[:, row, column] @ w[k, l]
+            y[:, i, j] += x[:, row, column] @ w[k, m]
     return y
 
 
@@ -167,7 +167,7 @@ pairs_from_1 = st.tuples(st.integers(1, 3), st.integers(1, 3))
     rows=st.integers(0, 3),
     spare=st.tuples(st.integers(0, 4), st.integers(0, 4)),
     kernel=pairs_from_1,
-    channels=st.integers(0, 3),
+    channels=st.integers(0, 5),
     outputs=st.integers(0, 3),
     stride=pairs_from_1,
     padding=st.tuples(st.integers(0, 2), st.integers(0, 2)),

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.numeric import DTYPES, assert_derivative, assert_within_tolerance, call
 
+from support.numeric import DTYPES, assert_derivative, assert_within_tolerance, call
 from warpfit.backends import Activation, Backend
 from warpfit.backends.base import ACTIVATIONS
 from warpfit.errors import ShapeError

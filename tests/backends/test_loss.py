@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.numeric import DTYPES, assert_derivative, assert_within_tolerance, call
 
+from support.numeric import DTYPES, assert_derivative, assert_within_tolerance, call
 from warpfit.backends import Backend
 from warpfit.errors import DTypeError, ShapeError
 
@@ -160,9 +160,7 @@ def test_cross_entropy_of_no_weight_is_zero(backend: Backend, which: str, smooth
     size = {"class_weight": CLASSES, "sample_weight": ROWS}[which]
     options = {which: np.zeros(size), "label_smoothing": smoothing}
     logits = normal(ROWS, CLASSES)
-    loss, weight, probabilities = call(
-        backend.softmax_cross_entropy_forward, logits, LABELS, **options
-    )
+    loss, weight, probabilities = call(backend.softmax_cross_entropy_forward, logits, LABELS, **options)
     assert loss == weight == 0
     gradient = call(backend.softmax_cross_entropy_backward, probabilities, LABELS, weight, **options)
     np.testing.assert_array_equal(gradient, np.zeros((ROWS, CLASSES)))
@@ -378,7 +376,9 @@ def test_losses_refuse_shapes(backend: Backend, name: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_count_correct(backend: Backend, dtype: str) -> None:
     logits, labels = normal(50, 7).astype(dtype), np.random.default_rng(1).integers(0, 7, 50)
-    expected = sum(max(range(7), key=row.__getitem__) == label for row, label in zip(logits, labels, strict=True))
+    expected = sum(
+        max(range(7), key=row.__getitem__) == label for row, label in zip(logits, labels, strict=True)
+    )
     result = call(backend.count_correct, logits, labels)
     assert (result.shape, result.dtype) == ((), np.int64)
     assert 0 < result == expected
@@ -402,7 +402,7 @@ def test_counts_stay_on_the_device(backend: Backend) -> None:
     ("logits", "target", "expected"),
     [
         ([[1.0, -1.0], [1.0, 1.0], [-2.0, 3.0]], [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]], 2),
-        ([2.0, -2.0, 0.0, 0.0], [1.0, 1.0, 0.0, 1.0], 2),
+        ([2.0, -2.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], 3),
         ([[0.5], [0.5], [-0.5]], [[0.5], [0.51], [0.49]], 2),
         ([[[1.0], [2.0]], [[1.0], [-2.0]]], [[[1.0], [1.0]], [[1.0], [1.0]]], 1),
     ],
@@ -436,9 +436,7 @@ def test_cross_entropy_is_pytorchs(backend: Backend, torch: Any, smoothing: floa
     )
     expected.backward()
     options = {"class_weight": class_weight, "label_smoothing": smoothing}
-    loss, weight, probabilities = call(
-        backend.softmax_cross_entropy_forward, values, LABELS, **options
-    )
+    loss, weight, probabilities = call(backend.softmax_cross_entropy_forward, values, LABELS, **options)
     np.testing.assert_allclose(loss, expected.item(), rtol=1e-13)
     gradient = call(backend.softmax_cross_entropy_backward, probabilities, LABELS, weight, **options)
     np.testing.assert_allclose(gradient, logits.grad.numpy(), rtol=1e-11, atol=1e-15)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.numeric import DTYPES, LAYOUTS, assert_derivative, assert_within_tolerance, call, layouts
 
+from support.numeric import DTYPES, LAYOUTS, assert_derivative, assert_within_tolerance, call, layouts
 from warpfit.backends import Backend
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 

@@ -161,7 +161,7 @@ def check_images(op: str, what: str, shape: tuple[int, ...]) -> None:
 def check_pool2d(op: str, x_shape: tuple[int, ...], kernel: Pair, stride: Pair, padding: Pair) -> Pair:
     """Return the output's (OH, OW) for x (M, H, W, C), or raise as `window_counts`."""
     check_images(op, "x", x_shape)
-    num_windows = window_counts(op, x_shape[1:3], kernel, stride, padding)
+    num_windows = window_counts(op, (x_shape[1], x_shape[2]), kernel, stride, padding)
     if any(2 * pad > size for pad, size in zip(padding, kernel, strict=True)):
         raise ConfigError(f"{op}: expected padding of at most half the kernel {kernel}, got {padding}")
     return num_windows

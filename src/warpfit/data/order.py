@@ -19,6 +19,8 @@ Mitchell, Stokes, Frank, Holmes: Bandwidth-Optimal Random Shuffling for GPUs (20
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -67,6 +69,13 @@ def _feistel(values: Words, bits: int, keys: Words) -> Words:
     return left << right_bits | right
 
 
+def _permutation(bits: int, keys: Words) -> Callable[[Words], Words]:
+    """Return the network as a function: of few bits, whose walks are long, a table of all its values."""
+    if bits > MIN_BITS:
+        return lambda values: _feistel(values, bits, keys)
+    return _feistel(np.arange(1 << bits, dtype=np.uint32), bits, keys).take
+
+
 def order_at(positions: npt.ArrayLike, num_rows: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
     """Return the rows at some positions of an epoch's order.
 
@@ -97,11 +106,11 @@ def order_at(positions: npt.ArrayLike, num_rows: int, seed: int, epoch: int) -> 
         raise ConfigError(
             f"expected positions in [0, {num_rows}), got {positions.min()} to {positions.max()}"
         )
-    keys, bits = round_keys(seed, epoch), domain_bits(num_rows)
-    rows = _feistel(positions.astype(np.uint32), bits, keys)
+    permute = _permutation(domain_bits(num_rows), round_keys(seed, epoch))
+    rows = permute(positions.astype(np.uint32))
     outside = np.flatnonzero(rows >= num_rows)
     while outside.size:
-        rows[outside] = _feistel(rows[outside], bits, keys)
+        rows[outside] = permute(rows[outside])
         outside = outside[rows[outside] >= num_rows]
     return rows.astype(np.int64)
 
