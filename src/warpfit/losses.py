@@ -196,13 +196,12 @@ class SoftmaxCrossEntropy(Loss):
             raise ShapeError(f"{self.name}: expected labels of shape (M,), got {labels.shape}")
         if labels.dtype.kind not in "iub":
             raise DTypeError(f"{self.name}: expected integer labels, got dtype {labels.dtype}")
-        labels = labels.astype(np.int64)
-        if labels.size and not 0 <= (lowest := labels.min()) <= (highest := labels.max()) < num_classes:
+        if labels.size and not (labels.min() >= 0 and labels.max() < num_classes):
             raise DataError(
                 f"{self.name}: expected labels in [0, {num_classes}) for {num_classes} outputs, "
-                f"got labels from {lowest} to {highest}"
+                f"got labels from {labels.min()} to {labels.max()}"
             )
-        return labels
+        return labels.astype(np.int64)
 
     def class_weights(self) -> tuple[float, ...] | None:
         return self.class_weight

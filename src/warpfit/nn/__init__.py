@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from warpfit.nn.activations import GELU, Identity, LeakyReLU, LogSoftmax, ReLU, Sigmoid, SiLU, Softmax, Tanh
+from warpfit.nn.conv import Conv2d
+from warpfit.nn.dropout import Dropout
 from warpfit.nn.explicit import backward, forward, parameters
+from warpfit.nn.flatten import Flatten
 from warpfit.nn.layer import Layer
 from warpfit.nn.linear import Linear
 from warpfit.nn.module import Buffer, Module, Parameter
 from warpfit.nn.network import NetworkSpec, Sequential
+from warpfit.nn.norm import BatchNorm1d, BatchNorm2d, LayerNorm
+from warpfit.nn.pooling import AvgPool2d, MaxPool2d
 
 __all__ = [
     "GELU",
+    "AvgPool2d",
+    "BatchNorm1d",
+    "BatchNorm2d",
     "Buffer",
+    "Conv2d",
+    "Dropout",
+    "Flatten",
     "Identity",
     "Layer",
+    "LayerNorm",
     "LeakyReLU",
     "Linear",
     "LogSoftmax",
+    "MaxPool2d",
     "Module",
     "NetworkSpec",
     "Parameter",

@@ -96,8 +96,12 @@ class Layer(Module):
         }
 
     def call(self) -> Call:
-        """Return the step this layer runs in: that of `calling`, or its own mode."""
-        return _current_call.get() or Call(training=self.training)
+        """Return the step this layer runs in: that of `calling`, or its own."""
+        return _current_call.get() or self.own_call()
+
+    def own_call(self) -> Call:
+        """Return the step of a call outside of `calling`."""
+        return Call(training=self.training)
 
     def vjp(self, x: Array) -> tuple[Array, Pullback]:
         """Return y and the function from dy to (dx, gradients by name), for arrays."""

@@ -11,6 +11,7 @@ from warpfit.autograd import Tensor
 from warpfit.backends import Array, Backend
 from warpfit.errors import ConfigError, FileFormatError
 from warpfit.nn.activations import ActivationSpec
+from warpfit.nn.conv import Conv2dSpec
 from warpfit.nn.layer import Layer
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.module import Module
@@ -53,13 +54,13 @@ class NetworkSpec:
 
     @cached_property
     def fused(self) -> NetworkSpec:
-        """The same network with each activation joined to the linear layer before it."""
+        """The same network with each activation joined to the linear layer or convolution before it."""
         layers: list[tuple[str, LayerSpec]] = []
         for name, spec in self.layers:
             before = layers[-1][1] if layers else None
             if (
                 isinstance(spec, ActivationSpec)
-                and isinstance(before, LinearSpec)
+                and isinstance(before, LinearSpec | Conv2dSpec)
                 and before.activation.name == "identity"
             ):
                 layers[-1] = (layers[-1][0], replace(before, activation=spec.activation))
@@ -207,9 +208,12 @@ class Sequential(Module):
         ShapeError
             If an array does not fit the spec.
         """
-        if len(dict(network.layers)) < len(set(network.layers)):
-            raise ConfigError("expected one spec for each name of a layer, got a name with several")
         layers = {name: Layer.from_spec(spec, dtype=dtype, seed=0) for name, spec in network.layers}
+        for name, spec in network.layers:
+            if layers[name].spec != spec:
+                raise ConfigError(
+                    f"expected one spec for the layer {name}, got {spec} and {layers[name].spec}"
+                )
         model = Sequential(*(layers[name] for name, _ in network.layers))
         places = {id(layer): name for name, layer in reversed(model.flat_layers() or [])}
         renamed = {

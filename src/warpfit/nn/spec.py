@@ -100,7 +100,9 @@ class LayerSpec:
         try:
             return LayerSpec.by_kind[kind].parse(fields)
         except (KeyError, TypeError, ValueError) as error:
-            raise FileFormatError(f"expected a description of a {kind} layer, got {description!r}") from error
+            raise FileFormatError(
+                f"expected a description of a layer of kind {kind}, got {description!r}"
+            ) from error
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> LayerSpec:

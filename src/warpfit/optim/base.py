@@ -149,18 +149,17 @@ class Optimizer:
             raise ConfigError("step: expected num_rows= for an optimizer with l2, got None")
         slots = self.make_slots()
         used = [idx for idx, parameter in enumerate(self.parameters) if parameter.grad is not None]
+        if used:
+            self.spec.update(
+                backends.of(*(self.parameters[idx].data for idx in used)),
+                [self.parameters[idx].data for idx in used],
+                [self.parameters[idx].grad for idx in used],
+                {name: [arrays[idx] for idx in used] for name, arrays in slots.items()},
+                step=self.step_count + 1,
+                lr=lr,
+                num_rows=num_rows or 1,
+            )
         self.step_count += 1
-        if not used:
-            return
-        self.spec.update(
-            backends.of(*(self.parameters[idx].data for idx in used)),
-            [self.parameters[idx].data for idx in used],
-            [self.parameters[idx].grad for idx in used],
-            {name: [arrays[idx] for idx in used] for name, arrays in slots.items()},
-            step=self.step_count,
-            lr=lr,
-            num_rows=num_rows or 1,
-        )
 
     def zero_grad(self) -> None:
         """Forget the gradients of all parameters."""
@@ -195,9 +194,13 @@ class Optimizer:
             shapes, came = [tuple(a.shape) for a in arrays], [value.shape for value in values[name]]
             if shapes != came:
                 raise ShapeError(f"slot {name}: expected shapes {shapes}, got {came}")
-        for name, arrays in slots.items():
-            for array, value in zip(arrays, values[name], strict=True):
-                backends.of(array).assign(array, backends.of(array).asarray(value, str(array.dtype)))
+        converted = [
+            (array, backends.of(array).asarray(value, str(array.dtype)))
+            for name, arrays in slots.items()
+            for array, value in zip(arrays, values[name], strict=True)
+        ]
+        for array, value in converted:
+            backends.of(array).assign(array, value)
         self.step_count = int(state["step_count"])
 
     def __repr__(self) -> str:

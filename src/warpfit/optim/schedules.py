@@ -256,6 +256,7 @@ def as_schedule(lr: float | Schedule | Mapping[str, Any]) -> Schedule:
         except TypeError as error:
             raise ConfigError(f"expected the settings of the schedule {name}, got {settings!r}") from error
     try:
-        return Constant(float(lr))
+        rate = float(lr)
     except (TypeError, ValueError):
         raise ConfigError(f"expected a learning rate or a schedule, got {lr!r}") from None
+    return Constant(rate)

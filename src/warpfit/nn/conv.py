@@ -1,0 +1,181 @@
+"""Conv2d: y = f(x * w + b) over images, channels last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from warpfit.backends import Activation, Array, Backend
+from warpfit.backends.base import IDENTITY, Pair
+from warpfit.backends.checks import window_counts
+from warpfit.errors import ShapeError
+from warpfit.nn.layer import Layer
+from warpfit.nn.sizes import as_pair, as_size
+from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape
+
+__all__ = ["Conv2d", "Conv2dSpec", "conv2d"]
+
+Gradients = tuple[Array | None, Array, Array | None]
+
+
+def conv2d(
+    ops: Backend,
+    x: Array,
+    w: Array,
+    b: Array | None = None,
+    activation: Activation = IDENTITY,
+    *,
+    stride: Pair = (1, 1),
+    padding: Pair = (0, 0),
+    dilation: Pair = (1, 1),
+    needs_dx: bool = True,
+) -> tuple[Array, Callable[[Array], Gradients]]:
+    """Return y = f(x * w + b) and the function from dy to (dx, dw, db).
+
+    x (M, H, W, C), w (KH, KW, C, O), b (O,) or None, y and dy (M, OH, OW, O).
+    """
+    windows = {"stride": stride, "padding": padding, "dilation": dilation}
+    y, z = ops.conv2d_forward(x, w, b, **windows, activation=activation)
+
+    def backward(dy: Array) -> Gradients:
+        dz = dy if activation.name == "identity" else ops.activation_backward(activation, dy, y, z)
+        dw, db = ops.conv2d_backward_weight(dz, x, w.shape[:2], **windows, needs_db=b is not None)
+        dx = ops.conv2d_backward_input(dz, w, x.shape, **windows) if needs_dx else None
+        return dx, dw, db
+
+    return y, backward
+
+
+@dataclass(frozen=True)
+class Conv2dSpec(LayerSpec):
+    """y = f(x * weight + bias), weight (kernel height, kernel width, in_channels, out_channels)."""
+
+    kind: ClassVar[str] = "conv2d"
+    in_channels: int
+    out_channels: int
+    kernel_size: Pair
+    stride: Pair = (1, 1)
+    padding: Pair = (0, 0)
+    dilation: Pair = (1, 1)
+    bias: bool = True
+    activation: Activation = IDENTITY
+
+    def __post_init__(self) -> None:
+        for name in ("in_channels", "out_channels"):
+            object.__setattr__(self, name, as_size("Conv2d", name, getattr(self, name)))
+        for name, least in (("kernel_size", 1), ("stride", 1), ("padding", 0), ("dilation", 1)):
+            object.__setattr__(self, name, as_pair("Conv2d", name, getattr(self, name), least))
+
+    def parameters(self) -> dict[str, ParameterSpec]:
+        taps = self.kernel_size[0] * self.kernel_size[1]
+        fans = (taps * self.in_channels, taps * self.out_channels)
+        weight = ParameterSpec((*self.kernel_size, self.in_channels, self.out_channels), "weight", *fans)
+        if not self.bias:
+            return {"weight": weight}
+        return {"weight": weight, "bias": ParameterSpec((self.out_channels,), "bias", *fans)}
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        if len(input_shape) != 3 or input_shape[2] != self.in_channels:
+            raise ShapeError(
+                f"Conv2d: expected samples of shape (H, W, {self.in_channels}), got {input_shape}"
+            )
+        image = (input_shape[0], input_shape[1])
+        counts = window_counts("Conv2d", image, self.kernel_size, self.stride, self.padding, self.dilation)
+        return (*counts, self.out_channels)
+
+    def vjp(
+        self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call, *, needs_dx: bool = True
+    ) -> tuple[Array, Pullback]:
+        self.output_shape(x.shape[1:])  # for its error, which names the layer
+        y, backward = conv2d(
+            ops,
+            x,
+            arrays["weight"],
+            arrays.get("bias"),
+            self.activation,
+            stride=self.stride,
+            padding=self.padding,
+            dilation=self.dilation,
+            needs_dx=needs_dx,
+        )
+
+        def pullback(dy: Array) -> tuple[Array | None, dict[str, Array]]:
+            dx, dw, db = backward(dy)
+            return dx, {"weight": dw} if db is None else {"weight": dw, "bias": db}
+
+        return y, pullback
+
+    @classmethod
+    def parse(cls, fields: dict[str, Any]) -> LayerSpec:
+        return cls(**{**fields, "activation": Activation(**fields["activation"])})
+
+
+class Conv2d(Layer):
+    """y = x * weight + bias, the cross-correlation over images (M, H, W, C), channels last.
+
+    Parameters
+    ----------
+    in_channels, out_channels : int
+        Channels of the input and of the output.
+    kernel_size : int or (int, int)
+        Height and width of the kernel, in pixels; one number stands for both, here and below.
+    stride : int or (int, int)
+        Pixels from one window to the next.
+    padding : int or (int, int)
+        Zeros added on either side.
+    dilation : int or (int, int)
+        Pixels from one tap of the kernel to the next.
+    bias : bool
+        Whether a bias is added.
+    device : str
+        Where the parameters live.
+    init, seed, dtype
+        See `Layer`.
+
+    Attributes
+    ----------
+    weight : Parameter, (kernel height, kernel width, in_channels, out_channels)
+    bias : Parameter, (out_channels,), only if `bias`
+
+    References
+    ----------
+    Dumoulin, Visin: A guide to convolution arithmetic for deep learning (2016).
+    """
+
+    spec_type = Conv2dSpec
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | Pair,
+        stride: int | Pair = 1,
+        padding: int | Pair = 0,
+        dilation: int | Pair = 1,
+        *,
+        bias: bool = True,
+        device: str = "cpu",
+        init: str = "default",
+        seed: int | None = None,
+        dtype: str = "float32",
+    ) -> None:
+        spec = Conv2dSpec(
+            in_channels,
+            out_channels,
+            as_pair("Conv2d", "kernel_size", kernel_size, 1),
+            as_pair("Conv2d", "stride", stride, 1),
+            as_pair("Conv2d", "padding", padding, 0),
+            as_pair("Conv2d", "dilation", dilation, 1),
+            bias,
+        )
+        super().__init__(spec, device, dtype=dtype, init=init, seed=seed)
+
+    def extra_repr(self) -> str:
+        spec = self.spec
+        parts = [f"{spec.in_channels}, {spec.out_channels}, kernel_size={spec.kernel_size}"]
+        parts += [f"stride={spec.stride}"] if spec.stride != (1, 1) else []
+        parts += [f"padding={spec.padding}"] if spec.padding != (0, 0) else []
+        parts += [f"dilation={spec.dilation}"] if spec.dilation != (1, 1) else []
+        parts += [] if spec.bias else ["bias=False"]
+        return ", ".join(parts)

@@ -1,0 +1,79 @@
+"""Dropout: each unit is 0 with probability p, else x / (1 - p)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from warpfit.backends import Array, Backend
+from warpfit.errors import ConfigError
+from warpfit.nn.layer import Layer
+from warpfit.nn.spec import Call, LayerSpec, Pullback
+from warpfit.random import check_seed, next_seed
+
+__all__ = ["Dropout", "DropoutSpec", "dropout"]
+
+
+def dropout(
+    ops: Backend, x: Array, p: float, *, seed: int, step: int, layer_idx: int
+) -> tuple[Array, Callable[[Array], Array]]:
+    """Return x with units dropped, the others scaled by 1 / (1 - p), and the function from dy to dx."""
+    y, mask = ops.dropout_forward(x, p=p, seed=seed, step=step, layer_idx=layer_idx)
+    return y, lambda dy: ops.dropout_backward(dy, mask)
+
+
+@dataclass(frozen=True)
+class DropoutSpec(LayerSpec):
+    """y = x · mask in training, else x; `layer_idx` tells the dropout layers of a network apart."""
+
+    kind: ClassVar[str] = "dropout"
+    p: float = 0.5
+    layer_idx: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.p < 1:
+            raise ConfigError(f"Dropout: expected p in [0, 1), got {self.p!r}")
+
+    def vjp(
+        self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call, *, needs_dx: bool = True
+    ) -> tuple[Array, Pullback]:
+        if not call.training or self.p == 0:
+            return x, lambda dy: (dy if needs_dx else None, {})
+        y, backward = dropout(ops, x, self.p, seed=call.seed, step=call.step, layer_idx=self.layer_idx)
+        return y, lambda dy: (backward(dy) if needs_dx else None, {})
+
+
+class Dropout(Layer):
+    """y = x / (1 - p), or 0 with probability p for each unit, in training; y = x in evaluation.
+
+    In `fit` the run's seed and step decide the masks. Elsewhere the layer's own seed does, and every call in
+    training has another mask.
+
+    Parameters
+    ----------
+    p : float
+        Probability of 0, in [0, 1).
+    seed : int, optional
+        Fixes the masks outside of `fit`; drawn from `warpfit.manual_seed`'s sequence if None.
+
+    References
+    ----------
+    Srivastava, Hinton, Krizhevsky, Sutskever, Salakhutdinov: Dropout (2014).
+    """
+
+    spec_type = DropoutSpec
+    seed = 0
+    num_calls = 0
+
+    def __init__(self, p: float = 0.5, *, seed: int | None = None) -> None:
+        super().__init__(DropoutSpec(p))
+        self.seed = next_seed() if seed is None else check_seed(seed)
+
+    def own_call(self) -> Call:
+        step = self.num_calls
+        self.num_calls += self.training
+        return Call(training=self.training, step=step, seed=self.seed)
+
+    def extra_repr(self) -> str:
+        return f"p={self.spec.p}"

@@ -1,0 +1,293 @@
+"""BatchNorm1d, BatchNorm2d and LayerNorm: y = (x - mean) / √(variance + eps) · weight + bias."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from warpfit.backends import Array, Backend
+from warpfit.errors import ConfigError, ShapeError
+from warpfit.nn.layer import Layer
+from warpfit.nn.sizes import as_size
+from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape
+
+__all__ = [
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "BatchNormSpec",
+    "LayerNorm",
+    "LayerNormSpec",
+    "batch_norm",
+    "layer_norm",
+]
+
+# y, and the function from dy to (dx, dweight, dbias).
+Normalised = tuple[Array, Callable[[Array], tuple[Array, Array, Array]]]
+
+
+def batch_norm(
+    ops: Backend,
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    running_mean: Array,
+    running_var: Array,
+    *,
+    training: bool,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Normalised:
+    """Return y, normalised per channel, and the function from dy to (dx, dweight, dbias).
+
+    x, y and dy (..., C), all else (C,). Training moves the running statistics in place.
+    """
+    y, saved = ops.batch_norm_forward(
+        x, weight, bias, running_mean, running_var, training=training, momentum=momentum, eps=eps
+    )
+    return y, lambda dy: ops.batch_norm_backward(dy, x, weight, saved, training=training)
+
+
+def layer_norm(
+    ops: Backend, x: Array, weight: Array | None, bias: Array | None, *, num_axes: int = 1, eps: float = 1e-5
+) -> Normalised:
+    """Return y, normalised over the last `num_axes` axes, and the function from dy to (dx, dweight, dbias)."""
+    y, saved = ops.layer_norm_forward(x, weight, bias, num_axes=num_axes, eps=eps)
+    return y, lambda dy: ops.layer_norm_backward(dy, x, weight, saved, num_axes=num_axes)
+
+
+def _check_eps(layer: str, eps: float) -> None:
+    if not eps >= 0:
+        raise ConfigError(f"{layer}: expected eps of at least 0, got {eps!r}")
+
+
+@dataclass(frozen=True)
+class BatchNormSpec(LayerSpec):
+    """y = (x - mean) / √(variance + eps) · weight + bias per channel; `num_dims` is 1 for rows, 2 for images."""
+
+    kind: ClassVar[str] = "batch_norm"
+    num_features: int
+    num_dims: int
+    eps: float = 1e-5
+    momentum: float = 0.1
+    affine: bool = True
+
+    def __post_init__(self) -> None:
+        if self.num_dims not in (1, 2):
+            raise ConfigError(f"BatchNorm: expected num_dims 1 or 2, got {self.num_dims!r}")
+        object.__setattr__(self, "num_features", as_size(self.layer, "num_features", self.num_features))
+        _check_eps(self.layer, self.eps)
+        if not 0 <= self.momentum <= 1:
+            raise ConfigError(f"{self.layer}: expected momentum in [0, 1], got {self.momentum!r}")
+
+    @property
+    def layer(self) -> str:
+        """Name of the layer's class."""
+        return f"BatchNorm{self.num_dims}d"
+
+    def parameters(self) -> dict[str, ParameterSpec]:
+        shape = (self.num_features,)
+        if not self.affine:
+            return {}
+        return {"weight": ParameterSpec(shape, "ones"), "bias": ParameterSpec(shape, "zeros")}
+
+    def buffers(self) -> dict[str, ParameterSpec]:
+        shape = (self.num_features,)
+        return {"running_mean": ParameterSpec(shape, "zeros"), "running_var": ParameterSpec(shape, "ones")}
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        num_axes = (3,) if self.num_dims == 2 else (1, 2)
+        if len(input_shape) not in num_axes or input_shape[-1] != self.num_features:
+            channels = self.num_features
+            expected = f"(H, W, {channels})" if self.num_dims == 2 else f"({channels},) or (L, {channels})"
+            raise ShapeError(f"{self.layer}: expected samples of shape {expected}, got {input_shape}")
+        return input_shape
+
+    def vjp(
+        self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call, *, needs_dx: bool = True
+    ) -> tuple[Array, Pullback]:
+        self.output_shape(x.shape[1:])  # for its error, which names the layer
+        y, backward = batch_norm(
+            ops,
+            x,
+            arrays.get("weight"),
+            arrays.get("bias"),
+            arrays["running_mean"],
+            arrays["running_var"],
+            training=call.training,
+            momentum=self.momentum,
+            eps=self.eps,
+        )
+
+        def pullback(dy: Array) -> tuple[Array | None, dict[str, Array]]:
+            dx, dweight, dbias = backward(dy)
+            return dx if needs_dx else None, {"weight": dweight, "bias": dbias} if self.affine else {}
+
+        return y, pullback
+
+
+@dataclass(frozen=True)
+class LayerNormSpec(LayerSpec):
+    """y = (x - mean) / √(variance + eps) · weight + bias over each sample's last axes."""
+
+    kind: ClassVar[str] = "layer_norm"
+    normalized_shape: Shape
+    eps: float = 1e-5
+    elementwise_affine: bool = True
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        sizes = tuple(as_size("LayerNorm", "normalized_shape", size) for size in self.normalized_shape)
+        if not sizes:
+            raise ConfigError("LayerNorm: expected normalized_shape of at least one axis, got ()")
+        object.__setattr__(self, "normalized_shape", sizes)
+        _check_eps("LayerNorm", self.eps)
+
+    def parameters(self) -> dict[str, ParameterSpec]:
+        if not self.elementwise_affine:
+            return {}
+        weight = {"weight": ParameterSpec(self.normalized_shape, "ones")}
+        return weight | ({"bias": ParameterSpec(self.normalized_shape, "zeros")} if self.bias else {})
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        num_axes = len(self.normalized_shape)
+        if input_shape[-num_axes:] != self.normalized_shape:
+            raise ShapeError(
+                f"LayerNorm: expected samples whose shape ends in {self.normalized_shape}, got {input_shape}"
+            )
+        return input_shape
+
+    def vjp(
+        self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call, *, needs_dx: bool = True
+    ) -> tuple[Array, Pullback]:
+        self.output_shape(x.shape[1:])  # for its error, which names the layer
+        num_axes = len(self.normalized_shape)
+        y, backward = layer_norm(
+            ops, x, arrays.get("weight"), arrays.get("bias"), num_axes=num_axes, eps=self.eps
+        )
+
+        def pullback(dy: Array) -> tuple[Array | None, dict[str, Array]]:
+            dx, dweight, dbias = backward(dy)
+            gradients = {"weight": dweight, "bias": dbias}
+            return dx if needs_dx else None, {name: gradients[name] for name in self.parameters()}
+
+        return y, pullback
+
+
+class BatchNormLayer(Layer):
+    """Base of the batch norms."""
+
+    spec_type = BatchNormSpec
+    num_dims: ClassVar[int]
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = True,
+        *,
+        device: str = "cpu",
+        dtype: str = "float32",
+    ) -> None:
+        spec = BatchNormSpec(num_features, self.num_dims, eps, momentum, affine)
+        super().__init__(spec, device, dtype=dtype, seed=0)
+
+    @classmethod
+    def class_for(cls, spec: LayerSpec) -> type[Layer]:
+        return BatchNorm2d if isinstance(spec, BatchNormSpec) and spec.num_dims == 2 else BatchNorm1d
+
+    def extra_repr(self) -> str:
+        spec = self.spec
+        settings = f"{spec.num_features}, eps={spec.eps}, momentum={spec.momentum}"
+        return settings if spec.affine else f"{settings}, affine=False"
+
+
+class BatchNorm1d(BatchNormLayer):
+    """y = (x - mean) / √(variance + eps) · weight + bias, per channel of rows (M, C) or (M, L, C).
+
+    Training takes mean and variance from the batch, which must hold at least two values a channel, and moves
+    the running statistics towards them; evaluation takes the running statistics.
+
+    Parameters
+    ----------
+    num_features : int
+        Number of channels C.
+    eps : float
+        Added to the variance.
+    momentum : float
+        Share of the batch's statistics in the running ones.
+    affine : bool
+        Whether there are a weight and a bias.
+    device, dtype
+        See `Layer`.
+
+    Attributes
+    ----------
+    weight, bias : Parameter, (num_features,), only if `affine`
+    running_mean, running_var : Buffer, (num_features,)
+
+    References
+    ----------
+    Ioffe, Szegedy: Batch Normalization (2015).
+    """
+
+    num_dims = 1
+
+
+class BatchNorm2d(BatchNormLayer):
+    """y = (x - mean) / √(variance + eps) · weight + bias, per channel of images (M, H, W, C).
+
+    Parameters and attributes as `BatchNorm1d`.
+    """
+
+    num_dims = 2
+
+
+class LayerNorm(Layer):
+    """y = (x - mean) / √(variance + eps) · weight + bias, over the last axes of each sample.
+
+    Parameters
+    ----------
+    normalized_shape : int or sequence of int
+        Sizes of the axes that are normalised together.
+    eps : float
+        Added to the variance.
+    elementwise_affine : bool
+        Whether there is a weight.
+    bias : bool
+        Whether there is a bias too.
+    device, dtype
+        See `Layer`.
+
+    Attributes
+    ----------
+    weight, bias : Parameter, of `normalized_shape`
+
+    References
+    ----------
+    Ba, Kiros, Hinton: Layer Normalization (2016).
+    """
+
+    spec_type = LayerNormSpec
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        *,
+        device: str = "cpu",
+        dtype: str = "float32",
+    ) -> None:
+        shape = tuple(normalized_shape) if isinstance(normalized_shape, Sequence) else (normalized_shape,)
+        spec = LayerNormSpec(shape, eps, elementwise_affine, bias)
+        super().__init__(spec, device, dtype=dtype, seed=0)
+
+    def extra_repr(self) -> str:
+        spec = self.spec
+        settings = f"{spec.normalized_shape}, eps={spec.eps}"
+        if not spec.elementwise_affine:
+            return f"{settings}, elementwise_affine=False"
+        return settings if spec.bias else f"{settings}, bias=False"

@@ -1,0 +1,142 @@
+"""MaxPool2d and AvgPool2d: the largest entry, or the mean, of every window of an image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from warpfit.backends import Array, Backend
+from warpfit.backends.base import Pair
+from warpfit.backends.checks import window_counts
+from warpfit.errors import ConfigError, ShapeError
+from warpfit.nn.layer import Layer
+from warpfit.nn.sizes import as_pair
+from warpfit.nn.spec import Call, LayerSpec, Pullback, Shape
+
+__all__ = ["AvgPool2d", "AvgPool2dSpec", "MaxPool2d", "MaxPool2dSpec", "avg_pool2d", "max_pool2d"]
+
+Pooled = tuple[Array, Callable[[Array], Array]]
+
+
+def max_pool2d(ops: Backend, x: Array, kernel: Pair, stride: Pair, padding: Pair = (0, 0)) -> Pooled:
+    """Return the largest entry of every window and the function from dy to dx."""
+    windows = {"kernel": kernel, "stride": stride, "padding": padding}
+    y, indices = ops.max_pool2d_forward(x, **windows)
+    return y, lambda dy: ops.max_pool2d_backward(dy, indices, x.shape, **windows)
+
+
+def avg_pool2d(ops: Backend, x: Array, kernel: Pair, stride: Pair, padding: Pair = (0, 0)) -> Pooled:
+    """Return the mean of every window, padding counted as 0, and the function from dy to dx."""
+    windows = {"kernel": kernel, "stride": stride, "padding": padding}
+    y = ops.avg_pool2d_forward(x, **windows)
+    return y, lambda dy: ops.avg_pool2d_backward(dy, x.shape, **windows)
+
+
+@dataclass(frozen=True)
+class PoolSpec(LayerSpec):
+    """What the windows are. Subclasses say what becomes of them."""
+
+    layer: ClassVar[str]
+    kernel_size: Pair
+    stride: Pair
+    padding: Pair = (0, 0)
+
+    def __post_init__(self) -> None:
+        for name, least in (("kernel_size", 1), ("stride", 1), ("padding", 0)):
+            object.__setattr__(self, name, as_pair(self.layer, name, getattr(self, name), least))
+        if any(2 * pad > size for pad, size in zip(self.padding, self.kernel_size, strict=True)):
+            raise ConfigError(
+                f"{self.layer}: expected padding of at most half the kernel {self.kernel_size}, got {self.padding}"
+            )
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        if len(input_shape) != 3:
+            raise ShapeError(f"{self.layer}: expected samples of shape (H, W, C), got {input_shape}")
+        image = (input_shape[0], input_shape[1])
+        counts = window_counts(self.layer, image, self.kernel_size, self.stride, self.padding)
+        return (*counts, input_shape[2])
+
+    def pool(self, ops: Backend, x: Array) -> Pooled:
+        """Return y and the function from dy to dx."""
+        raise NotImplementedError
+
+    def vjp(
+        self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call, *, needs_dx: bool = True
+    ) -> tuple[Array, Pullback]:
+        self.output_shape(x.shape[1:])  # for its error, which names the layer
+        y, backward = self.pool(ops, x)
+        return y, lambda dy: (backward(dy) if needs_dx else None, {})
+
+
+@dataclass(frozen=True)
+class MaxPool2dSpec(PoolSpec):
+    """y = the largest entry of every window."""
+
+    kind: ClassVar[str] = "max_pool2d"
+    layer: ClassVar[str] = "MaxPool2d"
+
+    def pool(self, ops: Backend, x: Array) -> Pooled:
+        return max_pool2d(ops, x, self.kernel_size, self.stride, self.padding)
+
+
+@dataclass(frozen=True)
+class AvgPool2dSpec(PoolSpec):
+    """y = the mean of every window."""
+
+    kind: ClassVar[str] = "avg_pool2d"
+    layer: ClassVar[str] = "AvgPool2d"
+
+    def pool(self, ops: Backend, x: Array) -> Pooled:
+        return avg_pool2d(ops, x, self.kernel_size, self.stride, self.padding)
+
+
+class PoolingLayer(Layer):
+    """Base of the pooling layers."""
+
+    spec_type: ClassVar[type[PoolSpec]]
+
+    def __init__(
+        self, kernel_size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0
+    ) -> None:
+        name = self.spec_type.layer
+        kernel = as_pair(name, "kernel_size", kernel_size, 1)
+        steps = kernel if stride is None else as_pair(name, "stride", stride, 1)
+        super().__init__(self.spec_type(kernel, steps, as_pair(name, "padding", padding, 0)))
+
+    def extra_repr(self) -> str:
+        spec = self.spec
+        padding = f", padding={spec.padding}" if spec.padding != (0, 0) else ""
+        return f"kernel_size={spec.kernel_size}, stride={spec.stride}{padding}"
+
+
+class MaxPool2d(PoolingLayer):
+    """y = the largest entry of every window of images (M, H, W, C).
+
+    Parameters
+    ----------
+    kernel_size : int or (int, int)
+        Height and width of a window, in pixels; one number stands for both, here and below.
+    stride : int or (int, int), optional
+        Pixels from one window to the next; the kernel's size if None.
+    padding : int or (int, int)
+        Pixels of -inf added on either side, at most half the kernel.
+    """
+
+    spec_type = MaxPool2dSpec
+
+
+class AvgPool2d(PoolingLayer):
+    """y = the mean of every window of images (M, H, W, C).
+
+    Parameters
+    ----------
+    kernel_size : int or (int, int)
+        Height and width of a window, in pixels; one number stands for both, here and below.
+    stride : int or (int, int), optional
+        Pixels from one window to the next; the kernel's size if None.
+    padding : int or (int, int)
+        Zeros added on either side, at most half the kernel; they count in the mean.
+    """
+
+    spec_type = AvgPool2dSpec
