@@ -53,7 +53,7 @@ class FileFormatError(DataError):
 
 
 class DivergedError(WarpfitError, ArithmeticError):
-    """The loss became NaN or infinite.
+    """The loss, or a weight, became NaN or infinite.
 
     Attributes
     ----------
@@ -73,6 +73,6 @@ class DivergedError(WarpfitError, ArithmeticError):
             else (f"the last finite loss was {last_finite_loss:.6g}")
         )
         super().__init__(
-            f"the loss is not finite in epoch {epoch}, step {step}, at learning rate {lr:g}; {before}; "
+            f"the loss or a weight is not finite in epoch {epoch}, step {step}, at learning rate {lr:g}; {before}; "
             "a lower learning rate or clip_norm may help"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ Numbers = npt.NDArray[Any]
 def mlp(*sizes: int, dtype: str = "float32", seed: int = 0, activation: Any = nn.ReLU) -> nn.Sequential:
     """Return linear layers of these sizes with an activation between each two."""
     layers: list[Module] = []
-    for idx, (inputs, outputs) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+    for idx, (inputs, outputs) in enumerate(pairwise(sizes)):
         layers += [activation()] if layers else []
         layers.append(nn.Linear(inputs, outputs, dtype=dtype, seed=seed + idx))
     return nn.Sequential(*layers)

@@ -37,8 +37,12 @@ class Plan:
     batch_size, epochs : int
     trained : tuple of str
         Names of the parameters that the optimizer changes.
+    num_rows : int
+        Rows of the data.
     shuffle : bool
         Whether batches follow the epoch order; otherwise rows keep theirs.
+    report_every : int
+        Epochs between two reports, which schedules and callbacks may act upon.
     bytes : int
         Memory that state, buffers of one step and data take.
     reason : str
@@ -54,7 +58,9 @@ class Plan:
     batch_size: int
     epochs: int
     trained: tuple[str, ...]
+    num_rows: int = 0
     shuffle: bool = True
+    report_every: int = 1
     bytes: int = 0
     reason: str = ""
 
@@ -69,7 +75,9 @@ class Plan:
             "optimizer": self.optimizer.to_dict(),
             "batch_size": self.batch_size,
             "trained": list(self.trained),
+            "num_rows": self.num_rows,
             "shuffle": self.shuffle,
+            "report_every": self.report_every,
         }
 
 
@@ -199,5 +207,5 @@ class Engine(ABC):
         Raises
         ------
         DivergedError
-            If a step's loss is NaN or infinite; the state is then of no use.
+            If a step's loss is NaN or infinite, or any parameter after an epoch; the state is of no use then.
         """

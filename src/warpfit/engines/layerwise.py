@@ -64,11 +64,14 @@ class _Run:
         record = self.ops.zeros((self.steps_per_epoch, 3), "float64")
         for idx in range(self.steps_per_epoch):
             first = idx * self.plan.batch_size
-            self._step(idx, rows[first : first + self.plan.batch_size], record)
+            # What overflows here is found by the checks below, which say more than NumPy's warnings.
+            with np.errstate(over="ignore", invalid="ignore"):
+                self._step(idx, rows[first : first + self.plan.batch_size], record)
             if self.on_step is not None:
                 self.on_step(idx + 1, self.steps_per_epoch)
         host_record = self.ops.to_numpy(record)
         self._check_finite(host_record, 0)
+        self._check_finite_arrays()
         state.epoch += 1
         return self._report(host_record, perf_counter() - start)
 
@@ -112,13 +115,21 @@ class _Run:
         """Raise DivergedError for the first step of `record` whose loss is not finite."""
         for idx, loss in enumerate(record[:, LOSS].tolist(), start=first_idx):
             if not isfinite(loss):
-                raise DivergedError(
-                    epoch=self.state.epoch + 1,
-                    step=self.state.epoch * self.steps_per_epoch + idx + 1,
-                    lr=self._lr(idx),
-                    last_finite_loss=self.last_finite_loss,
-                )
+                raise self._diverged(idx)
             self.last_finite_loss = loss
+
+    def _check_finite_arrays(self) -> None:
+        """Raise DivergedError if the epoch's last updates left numbers that no later step could save."""
+        if not all(np.isfinite(self.ops.to_numpy(array)).all() for array in self.arrays.values()):
+            raise self._diverged(self.steps_per_epoch - 1)
+
+    def _diverged(self, idx: int) -> DivergedError:
+        return DivergedError(
+            epoch=self.state.epoch + 1,
+            step=self.state.epoch * self.steps_per_epoch + idx + 1,
+            lr=self._lr(idx),
+            last_finite_loss=self.last_finite_loss,
+        )
 
     def _report(self, record: npt.NDArray[np.float64], seconds: float) -> EpochReport:
         losses, weights = record[:, LOSS], record[:, WEIGHT]
@@ -129,7 +140,7 @@ class _Run:
             epoch=self.state.epoch,
             loss=float(losses @ weights / total_weight) if total_weight else 0.0,
             accuracy=float(record[:, CORRECT].sum() / num_rows) if counts else None,
-            lr=self._lr(-1),  # the epoch is over: its last step is the one before the next's first
+            lr=float(self._lr(-1)),  # the epoch is over: its last step is the one before the next's first
             seconds=seconds,
             num_rows=num_rows,
             step_losses=losses.copy(),

@@ -10,7 +10,7 @@ from typing import Any
 
 from warpfit.backends import Array
 from warpfit.engines.base import EpochReport
-from warpfit.errors import ConfigError
+from warpfit.errors import ConfigError, FileFormatError
 from warpfit.files import atomic_path
 from warpfit.training.history import COLUMNS
 from warpfit.training.run import Run
@@ -36,12 +36,24 @@ class Callback:
     def on_end(self, run: Run) -> None:
         """Act after the last epoch, also after an interrupt, but not after an error."""
 
+    def close(self) -> None:
+        """Let go of what is held; the last call, after an error too."""
+
     def checkpoint_state(self) -> tuple[Numbers, Arrays]:
-        """Return what a checkpoint must hold for a resumed run to go on as if never stopped."""
+        """Return what a resumed run needs to go on as if never stopped: JSON-ready numbers, and arrays.
+
+        Neither may change afterwards.
+        """
         return {}, {}
 
     def resume(self, numbers: Numbers, arrays: Arrays) -> None:
-        """Take over what `checkpoint_state` returned."""
+        """Take over what `checkpoint_state` returned; both are empty if the checkpoint knows no such callback.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            If they are not what `checkpoint_state` returns.
+        """
 
 
 class EarlyStopping(Callback):
@@ -86,7 +98,10 @@ class EarlyStopping(Callback):
 
     def on_start(self, run: Run) -> None:
         if not run.history.reports:
-            self.best, self.best_epoch, self.bad_epochs, self._best_arrays = None, 0, 0, {}
+            self.resume({}, {})
+        shapes = {name: array.shape for name, array in run.state.arrays.items()}
+        if self._best_arrays and shapes != {name: a.shape for name, a in self._best_arrays.items()}:
+            raise FileFormatError("EarlyStopping: expected best weights in the model's shapes, found others")
 
     def on_epoch_end(self, run: Run) -> None:
         value = getattr(run.report, self.monitor)
@@ -121,8 +136,13 @@ class EarlyStopping(Callback):
         return numbers, dict(self._best_arrays)
 
     def resume(self, numbers: Numbers, arrays: Arrays) -> None:
-        self.best, self.best_epoch = numbers["best"], numbers["best_epoch"]
-        self.bad_epochs, self._best_arrays = numbers["bad_epochs"], dict(arrays)
+        best = numbers.get("best")
+        self.best = None if best is None else float(best)
+        self.best_epoch, self.bad_epochs = (
+            int(numbers.get("best_epoch", 0)),
+            int(numbers.get("bad_epochs", 0)),
+        )
+        self._best_arrays = dict(arrays)
 
 
 class Checkpoint(Callback):

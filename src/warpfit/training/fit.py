@@ -12,7 +12,7 @@ import numpy as np
 from warpfit import backends, losses
 from warpfit.backends import Array, Backend
 from warpfit.engines.base import Plan, TrainingData
-from warpfit.errors import ConfigError, ShapeError
+from warpfit.errors import ConfigError, FileFormatError, ShapeError
 from warpfit.losses import Loss
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
@@ -32,7 +32,7 @@ from warpfit.training.plan import plan as make_plan
 from warpfit.training.progress import ProgressBar
 from warpfit.training.run import Run
 from warpfit.training.state import state_of, trained_names, write_back
-from warpfit.training.storage import load_checkpoint, save_checkpoint
+from warpfit.training.storage import CallbackState, Snapshot, load_checkpoint, save_checkpoint
 
 __all__ = ["fit"]
 
@@ -69,7 +69,8 @@ def fit(
     model : Module
         A `Sequential` of the package's layers runs on every engine, any other module on ``layerwise``.
     x : array_like (N, ...)
-        Rows of any numeric dtype; uint8 means x / 255. It is not copied where the device can read it.
+        Rows of any numeric dtype; uint8 means x / 255. An array in C order is not copied where the device can
+        read it.
     y : array_like
         Targets as the loss takes them: integer labels (N,) for ``'cross_entropy'``.
     loss : str or Loss
@@ -111,36 +112,37 @@ def fit(
     ShapeError, DTypeError, DataError, ConfigError, DeviceError
         If an argument is not what is described here; nothing has changed then.
     DivergedError
-        If the loss becomes NaN or infinite. Like after Ctrl-C, which ends the run without an error, the model
-        has the weights of the last whole epoch then.
+        If the loss or a weight becomes NaN or infinite. Like after Ctrl-C, which ends the run without an
+        error, the model has the weights of the last whole epoch then.
     """
-    check_count("epochs", epochs, 0)
-    check_count("batch_size", batch_size, 1)
-    check_count("report_every", report_every, 1)
-    if not isinstance(optimizer, Optimizer):
-        raise ConfigError(f"expected an optimizer of warpfit.optim, got {type(optimizer).__name__}")
+    _check_kinds(optimizer, plan, callbacks)
     rows = as_rows("x", x)
     network = network_of(model, rows.shape[1:])
-    loss = losses.resolve(loss)
-    targets = loss.prepare_targets(as_rows("y", y), network.output_shape, model.dtype)
+    trained = trained_names(model, optimizer)
+    if plan is None:
+        device = backends.resolve_device(device)
+        draft = Plan(
+            engine=engine,
+            device=device,
+            precision=resolve_precision(precision, model.dtype, device),
+            network=network,
+            loss=losses.resolve(loss),
+            optimizer=optimizer.spec,
+            batch_size=check_count("batch_size", batch_size, 1),
+            epochs=check_count("epochs", epochs, 0),
+            trained=trained,
+            num_rows=len(rows),
+            shuffle=shuffle,
+            report_every=check_count("report_every", report_every, 1),
+        )
+    else:
+        draft = replace(_checked_plan(plan, network, trained, optimizer), num_rows=len(rows))
+    targets = draft.loss.prepare_targets(as_rows("y", y), network.output_shape, draft.precision)
     check_same_length("y", targets, len(rows))
-    loss = resolve_class_weight(loss, class_weight, targets, (*network.output_shape, 0)[0])
-
-    device = backends.resolve_device(device if plan is None else plan.device)
-    draft = plan or Plan(
-        engine=engine,
-        device=device,
-        precision=resolve_precision(precision, model.dtype, device),
-        network=network,
-        loss=loss,
-        optimizer=optimizer.spec,
-        batch_size=batch_size,
-        epochs=epochs,
-        trained=trained_names(model, optimizer),
-        shuffle=shuffle,
-    )
-    _check_plan_fits(draft, network, trained_names(model, optimizer))
-    ops = backends.get(device)
+    if plan is None:
+        num_classes = (*network.output_shape, 0)[0]
+        draft = replace(draft, loss=resolve_class_weight(draft.loss, class_weight, targets, num_classes))
+    ops = backends.get(draft.device)
     data = _training_data(ops, draft, rows, targets, sample_weight)
     state = state_of(model, optimizer, ops, draft.precision, check_seed(seed))
     run = Run(make_plan(draft, state, data), state, History(), ops)
@@ -149,23 +151,46 @@ def fit(
         run,
         data,
         _validation(ops, draft, validation_data),
-        report_every,
         [*callbacks, ProgressBar()] if verbose else list(callbacks),
     )
     if resume_from is not None:
         job.resume(resume_from)
-    try:
-        job.train()
-    finally:
-        write_back(job.whole, model, optimizer)
+    _carry_out(job, model, optimizer)
     return run.history
 
 
-def _check_plan_fits(plan: Plan, network: Any, trained: tuple[str, ...]) -> None:
-    if plan.network != network or plan.trained != trained:
+def _carry_out(job: _Job, model: Module, optimizer: Optimizer) -> None:
+    """Run the job and hand its numbers over, however it ends; an error before the first step changes nothing."""
+    try:
+        job.start()
+        try:
+            job.train()
+        finally:
+            write_back(job.whole.state, model, optimizer)
+    finally:
+        job.close()
+
+
+def _check_kinds(optimizer: Any, plan: Any, callbacks: Any) -> None:
+    """Raise ConfigError unless these arguments are objects of this package's classes."""
+    if not isinstance(optimizer, Optimizer):
+        raise ConfigError(f"expected an optimizer of warpfit.optim, got {type(optimizer).__name__}")
+    if not isinstance(plan, Plan | None):
+        raise ConfigError(f"expected plan to be an earlier run's plan or None, got {type(plan).__name__}")
+    if not isinstance(callbacks, Sequence) or not all(isinstance(c, Callback) for c in callbacks):
+        raise ConfigError(f"expected callbacks to be a sequence of Callback objects, got {callbacks!r}")
+
+
+def _checked_plan(plan: Plan, network: Any, trained: tuple[str, ...], optimizer: Optimizer) -> Plan:
+    """Return the plan, or raise ConfigError if it was made for something else."""
+    if plan.network != network or plan.trained != trained or type(plan.optimizer) is not type(optimizer.spec):
+        raise ConfigError("expected a plan made for this model, optimizer and shape of x, got one for others")
+    if plan.optimizer.slot_names != optimizer.spec.slot_names:
         raise ConfigError(
-            "expected a plan made for this model, optimizer and shape of x, got one for another network"
+            f"expected a plan whose optimizer keeps {optimizer.spec.slot_names}, "
+            f"got one with {plan.optimizer.slot_names}"
         )
+    return plan
 
 
 def _training_data(ops: Backend, plan: Plan, rows: Any, targets: Any, sample_weight: Any) -> TrainingData:
@@ -173,14 +198,10 @@ def _training_data(ops: Backend, plan: Plan, rows: Any, targets: Any, sample_wei
     class_weights = plan.loss.class_weights()
     return TrainingData(
         x=ops.asarray(rows),
-        y=ops.asarray(_in_precision(targets, plan.precision)),
+        y=ops.asarray(targets),
         sample_weight=None if weights is None else ops.asarray(weights),
         class_weight=None if class_weights is None else ops.asarray(np.array(class_weights), plan.precision),
     )
-
-
-def _in_precision(targets: Any, precision: str) -> Any:
-    return targets.astype(precision, copy=False) if targets.dtype.kind == "f" else targets
 
 
 def _validation(ops: Backend, plan: Plan, validation_data: Any) -> tuple[Array, Array] | None:
@@ -207,46 +228,69 @@ class _Job:
     run: Run
     data: TrainingData
     validation: tuple[Array, Array] | None
-    report_every: int
     callbacks: list[Callback]
 
     def __post_init__(self) -> None:
-        # The state after the last whole epoch: what remains when an epoch is broken off.
-        self.whole = self.run.state
+        # The run after its last whole epoch: what remains when an epoch is broken off.
+        self.whole = Snapshot(self.run.state, [], [])
 
     def resume(self, path: str | os.PathLike[str]) -> None:
         run = self.run
         stored = load_checkpoint(path, run.plan, run.state, run.ops)
-        run.state = self.whole = stored.state
-        run.history.reports = stored.reports
-        for callback, (numbers, arrays) in zip(self.callbacks, stored.callbacks, strict=False):
-            callback.resume(numbers, arrays)
+        if stored.state.epoch > run.plan.epochs:
+            raise ConfigError(
+                f"expected epochs to be at least the {stored.state.epoch} that {path} has done, got {run.plan.epochs}"
+            )
+        try:
+            self._go_to(stored)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise FileFormatError(f"{path} holds no state of these callbacks: {error}") from error
+        self.whole = stored
+
+    def _go_to(self, snapshot: Snapshot) -> None:
+        """Put the run and its callbacks where they stood at `snapshot`; callbacks are known by their kind."""
+        self.run.state, self.run.history.reports = snapshot.state, list(snapshot.reports)
+        remembered = list(snapshot.callbacks)
+        for callback in self.callbacks:
+            kind = type(callback).__name__
+            known = next((state for state in remembered if state.kind == kind), CallbackState(kind, {}, {}))
+            callback.resume(known.numbers, known.arrays)
+            remembered = [state for state in remembered if state is not known]
+
+    def _snapshot(self) -> Snapshot:
+        run = self.run
+        remembered = [CallbackState(type(c).__name__, *c.checkpoint_state()) for c in self.callbacks]
+        return Snapshot(run.state.copy(run.ops), list(run.history.reports), remembered)
+
+    def start(self) -> None:
+        self._tell(lambda callback: callback.on_start(self.run))
 
     def train(self) -> None:
         run = self.run
-        self._tell(lambda callback: callback.on_start(run))
         try:
             self._train_epochs()
         except KeyboardInterrupt:
-            run.state = self.whole
+            self._go_to(self.whole)
             run.stop("interrupt")
         run.history.stopped_by = run.stop_reason or "epochs"
         self._save_checkpoints(due=lambda checkpoint: True)
         self._tell(lambda callback: callback.on_end(run))
-        self.whole = run.state
+        self.whole = replace(self.whole, state=run.state)
+
+    def close(self) -> None:
+        self._tell(lambda callback: callback.close())
 
     def _train_epochs(self) -> None:
         run = self.run
         remaining = run.plan.epochs - run.state.epoch
-        self.whole = run.state.copy(run.ops)
+        self.whole = self._snapshot()
         on_step = self._on_step if any(_listens_to_steps(callback) for callback in self.callbacks) else None
         for report in engine_of(run.plan).run(run.plan, run.state, self.data, remaining, on_step):
-            due = report.epoch % self.report_every == 0 or report.epoch == run.plan.epochs
-            if due:
+            if report.epoch % run.plan.report_every == 0 or report.epoch == run.plan.epochs:
                 run.history.reports.append(self._with_validation(report))
                 self._observe()
                 self._tell(lambda callback: callback.on_epoch_end(run))
-            self.whole = run.state.copy(run.ops)
+            self.whole = self._snapshot()
             self._save_checkpoints(due=lambda checkpoint: run.state.epoch % checkpoint.every == 0)
             if run.stop_reason is not None:
                 return
@@ -283,14 +327,7 @@ class _Job:
     def _save_checkpoints(self, due: Callable[[Checkpoint], bool]) -> None:
         for checkpoint in self.callbacks:
             if isinstance(checkpoint, Checkpoint) and due(checkpoint):
-                save_checkpoint(
-                    checkpoint.path,
-                    self.run.plan,
-                    self.whole,
-                    self.run.history.reports,
-                    [callback.checkpoint_state() for callback in self.callbacks],
-                    self.run.ops,
-                )
+                save_checkpoint(checkpoint.path, self.run.plan, self.whole, self.run.ops)
 
 
 def _listens_to_steps(callback: Callback) -> bool:

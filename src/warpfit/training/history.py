@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit.engines.base import EpochReport
+from warpfit.errors import ConfigError
 from warpfit.files import atomic_path
 
 __all__ = ["History"]
@@ -52,7 +53,7 @@ class History:
 
     @property
     def step_losses(self) -> npt.NDArray[np.float64]:
-        """The loss of every step of the run, (steps,) float64."""
+        """The loss of every step of the reported epochs, (steps,) float64."""
         return np.concatenate([report.step_losses for report in self.reports] or [np.empty(0)])
 
     def to_dict(self) -> dict[str, list[Any]]:
@@ -72,8 +73,11 @@ class History:
 
         figure = plot_history(self, title)
         if path is not None:
+            form = Path(path).suffix.lstrip(".") or "png"
+            if form.lower() not in figure.canvas.get_supported_filetypes():
+                raise ConfigError(f"expected a picture's name to end like .png, .svg or .pdf, got {path}")
             with atomic_path(path) as temporary:
-                figure.savefig(temporary, format=Path(path).suffix.lstrip(".") or "png", dpi=120)
+                figure.savefig(temporary, format=form, dpi=120)
         return figure
 
     def __repr__(self) -> str:

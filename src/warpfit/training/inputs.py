@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,14 +25,18 @@ def check_count(name: str, value: Any, lowest: int) -> int:
 
 
 def as_rows(name: str, value: Any, *, min_rows: int = 1) -> npt.NDArray[Any]:
-    """Return `value` as an array of rows (N, ...) of finite numbers, without a copy where it is one.
+    """Return `value` as an array of rows (N, ...) of finite numbers, without a copy if it is one in C order.
 
     Raises
     ------
     DTypeError, ShapeError, DataError
         If it holds something other than numbers, too few rows, or NaN or infinity.
     """
-    rows = np.asarray(value)
+    try:
+        # In C order, because taking a batch out of any other may copy the whole array.
+        rows = np.asarray(value, order="C")
+    except (TypeError, ValueError) as error:
+        raise ShapeError(f"expected {name} to be an array of rows, but {error}") from None
     if rows.dtype.kind not in "fiub":
         raise DTypeError(f"expected {name} to hold numbers, got dtype {rows.dtype}")
     if rows.ndim == 0:
@@ -82,18 +87,22 @@ def resolve_class_weight(
         return loss
     if not isinstance(loss, SoftmaxCrossEntropy):
         raise ConfigError(f"expected no class_weight for the loss {loss.name!r}, got {class_weight!r}")
+    weights: Any
     if isinstance(class_weight, str):
         if class_weight != "balanced":
             raise ConfigError(
                 f"expected class_weight 'balanced', a mapping or a sequence, got {class_weight!r}"
             )
         counts = np.bincount(np.asarray(y, dtype=np.int64), minlength=num_classes)
-        weights = (counts.sum() / (num_classes * np.maximum(counts, 1))).tolist()
+        weights = counts.sum() / (num_classes * np.maximum(counts, 1))
     elif isinstance(class_weight, Mapping):
-        foreign = sorted(set(class_weight) - set(range(num_classes)))
+        foreign = [label for label in class_weight if label not in range(num_classes)]
         if foreign:
             raise ConfigError(f"expected class weights for classes in [0, {num_classes}), got {foreign}")
         weights = [class_weight.get(label, 1.0) for label in range(num_classes)]
     else:
-        weights = list(class_weight)
-    return SoftmaxCrossEntropy(loss.label_smoothing, tuple(weights))
+        weights = class_weight
+    checked = as_rows("class_weight", weights)
+    if checked.shape != (num_classes,):
+        raise ShapeError(f"expected {num_classes} class weights, one a class, got shape {checked.shape}")
+    return replace(loss, class_weight=tuple(checked.tolist()))

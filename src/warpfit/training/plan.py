@@ -42,7 +42,7 @@ def plan(draft: Plan, state: TrainState, data: TrainingData) -> Plan:
     Parameters
     ----------
     draft : Plan
-        What is to be run; its engine is a name or ``'auto'``.
+        What is to be run; its engine is a name or ``'auto'``. A reason that is there stays.
     state : TrainState
     data : TrainingData
 
@@ -59,7 +59,7 @@ def plan(draft: Plan, state: TrainState, data: TrainingData) -> Plan:
     else:
         reason = f"engine {draft.engine!r} was asked for"
     engine = Layerwise.name if draft.engine == "auto" else draft.engine
-    return replace(draft, engine=engine, bytes=_bytes(draft, state, data), reason=reason)
+    return replace(draft, engine=engine, bytes=_bytes(draft, state, data), reason=draft.reason or reason)
 
 
 def engine_of(plan: Plan) -> Engine:

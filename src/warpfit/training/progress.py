@@ -21,7 +21,7 @@ class ProgressBar(Callback):
         self._progress: Any = None
         self._task: Any = None
         self._last_update = 0.0
-        self._epochs = 0
+        self._epoch = self._epochs = 0
 
     def on_start(self, run: Run) -> None:
         if not sys.stderr.isatty():
@@ -29,7 +29,7 @@ class ProgressBar(Callback):
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-        self._epochs = run.plan.epochs
+        self._epoch, self._epochs = run.state.epoch, run.plan.epochs
         self._progress = Progress(
             TextColumn("[progress.description]{task.description}"),
             BarColumn(),
@@ -43,21 +43,23 @@ class ProgressBar(Callback):
         self._progress.start()
 
     def on_step(self, step: int, steps_per_epoch: int) -> None:
-        if self._progress is not None and monotonic() - self._last_update > SECONDS_BETWEEN_UPDATES:
+        if self._progress is None:
+            return
+        self._epoch += step == 1  # not every epoch need be reported
+        if monotonic() - self._last_update > SECONDS_BETWEEN_UPDATES:
             self._last_update = monotonic()
-            self._progress.update(self._task, completed=step, total=steps_per_epoch)
+            self._progress.update(
+                self._task, description=self._title(self._epoch), completed=step, total=steps_per_epoch
+            )
 
     def on_epoch_end(self, run: Run) -> None:
         if self._progress is None:
             return
+        self._epoch = run.state.epoch
         self._progress.console.print(self._line(run))
         self._progress.reset(self._task, description=self._title(run.state.epoch + 1), total=None)
 
-    def on_end(self, run: Run) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Take the bar off the screen."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None

@@ -49,9 +49,10 @@ def state_of(model: Module, optimizer: Optimizer, ops: Backend, precision: str, 
 
 
 def write_back(state: TrainState, model: Module, optimizer: Optimizer) -> None:
-    """Hand the numbers of a finished run over to the model and the optimizer."""
+    """Hand the numbers of a finished run over to the model and the optimizer; old gradients go."""
     names = trained_names(model, optimizer)
     for name, holder in model.named_arrays().items():
         holder.data = state.arrays[name]
+    model.zero_grad()
     optimizer.slots = {slot: [arrays[name] for name in names] for slot, arrays in state.slots.items()}
     optimizer.step_count = state.step

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from warpfit.backends import Backend
+from warpfit.backends import Array, Backend
 from warpfit.backends.base import FLOAT_DTYPES
 from warpfit.engines.base import EpochReport, Plan, TrainState
-from warpfit.errors import ConfigError, FileFormatError, WarpfitError
+from warpfit.errors import ConfigError, FileFormatError, ShapeError, WarpfitError
 from warpfit.files import atomic_path
 from warpfit.nn.network import NetworkSpec, Sequential
-from warpfit.nn.spec import LayerSpec
+from warpfit.nn.spec import LayerSpec, Shape
 from warpfit.optim.schedules import PlateauState
 
-__all__ = ["StoredCheckpoint", "load", "load_checkpoint", "load_metadata", "save", "save_checkpoint"]
+__all__ = ["CallbackState", "Snapshot", "load", "load_checkpoint", "load_metadata", "save", "save_checkpoint"]
 
 MODEL, CHECKPOINT = "warpfit-model", "warpfit-checkpoint"
 VERSION = 1
@@ -36,13 +36,29 @@ PathLike = str | os.PathLike[str]
 
 
 def _write(path: PathLike, kind: str, arrays: HostArrays, header: dict[str, Any]) -> None:
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save as to_bytes
 
-    text = json.dumps({"format": kind, "version": VERSION, **header})
+    try:
+        text = json.dumps({"format": kind, "version": VERSION, **header}, default=_plain)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"cannot write {path}: expected what JSON can hold, but {error}") from error
+    content = to_bytes({name: np.asarray(array, order="C") for name, array in arrays.items()}, {HEADER: text})
     with atomic_path(path) as temporary:
-        save_file(
-            {name: np.ascontiguousarray(array) for name, array in arrays.items()}, temporary, {HEADER: text}
-        )
+        temporary.write_bytes(content)
+
+
+def _plain(value: Any) -> Any:
+    """Return a NumPy scalar as JSON's number."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"got an object of type {type(value).__name__}")
+
+
+def _int64(digits: str) -> int:
+    """Return an integer that NumPy can compute with; a seed may need all 64 bits."""
+    if len(digits) > 20 or abs(value := int(digits)) >= 2**64:
+        raise ValueError(f"expected integers of 64 bits, found {digits[:25]}")
+    return value
 
 
 def _read(path: PathLike, kind: str) -> tuple[dict[str, Any], HostArrays]:
@@ -55,7 +71,7 @@ def _read(path: PathLike, kind: str) -> tuple[dict[str, Any], HostArrays]:
         with safe_open(str(path), framework="numpy") as file:
             text = (file.metadata() or {}).get(HEADER)
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        header = json.loads(text) if text is not None else {}
+        header = json.loads(text, parse_int=_int64) if text is not None else {}
     except (SafetensorError, OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise FileFormatError(f"{path} is no readable {kind} file: {error}") from error
     found = header.get("format") if isinstance(header, dict) else None
@@ -111,28 +127,34 @@ def load(path: PathLike) -> Sequential:
         If the file is missing, cut short, of another kind, or its arrays do not fit its layers.
     """
     header, arrays = _read(path, MODEL)
-    network = NetworkSpec.from_dict({"layers": header.get("layers"), "input_shape": ()})
     dtype = header.get("dtype")
     if dtype not in FLOAT_DTYPES or any(str(array.dtype) != dtype for array in arrays.values()):
         raise FileFormatError(
             f"{path}: expected all arrays in its dtype, float32 or float64, found {dtype!r}"
         )
-    _check_sizes(path, [spec for _, spec in network.layers], arrays)
     try:
+        network = NetworkSpec.from_dict({"layers": header.get("layers"), "input_shape": ()})
+        _check_arrays(network, arrays)
         return Sequential.from_spec(network, arrays, dtype=dtype)
-    except WarpfitError as error:
-        raise FileFormatError(f"{path}: the arrays do not fit the layers: {error}") from error
+    except (WarpfitError, TypeError, ValueError, OverflowError) as error:
+        raise FileFormatError(f"{path} holds no model: {error}") from error
 
 
-def _check_sizes(path: PathLike, specs: Sequence[LayerSpec], arrays: HostArrays) -> None:
-    """Raise FileFormatError before a forged layer size could ask for more memory than the file holds."""
-    described = 0
-    for spec in specs:
-        for part in (*spec.parameters().values(), *spec.buffers().values()):
-            described += int(np.prod([int(size) for size in part.shape], dtype=object))
-    held = sum(array.size for array in arrays.values())
-    if described > held * max(1, len(specs)):
-        raise FileFormatError(f"{path}: expected {described} numbers for its layers, found {held}")
+def _check_arrays(network: NetworkSpec, arrays: HostArrays) -> None:
+    """Raise ShapeError unless the arrays are those of the layers: a forged size then asks for no memory."""
+    specs: dict[str, LayerSpec] = {}
+    expected: dict[str, Shape] = {}
+    for name, spec in network.layers:
+        if specs.setdefault(name, spec) != spec:
+            raise ConfigError(f"expected one layer of the name {name!r}, found two that differ")
+        parts = {**spec.parameters(), **spec.buffers()}
+        expected |= {f"{name}.{own}": part.shape for own, part in parts.items()}
+    found = {name: array.shape for name, array in arrays.items()}
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            raise ShapeError(
+                f"expected shape {expected.get(name)} for {name}, found {found.get(name)} (None: no such array)"
+            )
 
 
 def load_metadata(path: PathLike) -> dict[str, Any]:
@@ -147,32 +169,34 @@ def load_metadata(path: PathLike) -> dict[str, Any]:
 # -- checkpoints ---------------------------------------------------------------------------------------------
 
 
+class CallbackState(NamedTuple):
+    """What a callback of a kind remembered: JSON-ready numbers, and arrays."""
+
+    kind: str
+    numbers: dict[str, Any]
+    arrays: dict[str, Array]
+
+
 @dataclass(frozen=True)
-class StoredCheckpoint:
-    """A run as a checkpoint holds it: state, reports so far, and what each callback remembered."""
+class Snapshot:
+    """A run between two epochs: state, reports so far, and what each callback remembered."""
 
     state: TrainState
     reports: list[EpochReport]
-    callbacks: list[tuple[dict[str, Any], HostArrays]]
+    callbacks: list[CallbackState]
 
 
-def save_checkpoint(
-    path: PathLike,
-    plan: Plan,
-    state: TrainState,
-    reports: Sequence[EpochReport],
-    callbacks: Sequence[tuple[dict[str, Any], dict[str, Any]]],
-    ops: Backend,
-) -> None:
+def save_checkpoint(path: PathLike, plan: Plan, snapshot: Snapshot, ops: Backend) -> None:
     """Write a run between two epochs, with the identity of its plan."""
+    state = snapshot.state
     named = {f"parameters/{name}": array for name, array in state.parameters.items()}
     named |= {f"buffers/{name}": array for name, array in state.buffers.items()}
     for slot, arrays in state.slots.items():
         named |= {f"slots/{slot}/{name}": array for name, array in arrays.items()}
-    for idx, (_, arrays) in enumerate(callbacks):
-        named |= {f"callbacks/{idx}/{name}": array for name, array in arrays.items()}
+    for idx, callback in enumerate(snapshot.callbacks):
+        named |= {f"callbacks/{idx}/{name}": array for name, array in callback.arrays.items()}
     host = {name: ops.to_numpy(array) for name, array in named.items()}
-    host |= {f"losses/{report.epoch}": report.step_losses for report in reports}
+    host |= {f"losses/{report.epoch}": report.step_losses for report in snapshot.reports}
     header = {
         "plan": plan.identity(),
         "step": state.step,
@@ -180,15 +204,15 @@ def save_checkpoint(
         "seed": state.seed,
         "plateau": asdict(state.plateau),
         "reports": [
-            {key: value for key, value in asdict(report).items() if key != "step_losses"}
-            for report in reports
+            {name: value for name, value in vars(report).items() if name != "step_losses"}
+            for report in snapshot.reports
         ],
-        "callbacks": [numbers for numbers, _ in callbacks],
+        "callbacks": [{"kind": kind, "numbers": numbers} for kind, numbers, _ in snapshot.callbacks],
     }
     _write(path, CHECKPOINT, host, header)
 
 
-def load_checkpoint(path: PathLike, plan: Plan, like: TrainState, ops: Backend) -> StoredCheckpoint:
+def load_checkpoint(path: PathLike, plan: Plan, like: TrainState, ops: Backend) -> Snapshot:
     """Return the run in a checkpoint, for a run of the same plan.
 
     Parameters
@@ -215,27 +239,53 @@ def load_checkpoint(path: PathLike, plan: Plan, like: TrainState, ops: Backend) 
             parameters=_take(arrays, "parameters/", like.parameters, ops),
             buffers=_take(arrays, "buffers/", like.buffers, ops),
             slots={slot: _take(arrays, f"slots/{slot}/", known, ops) for slot, known in like.slots.items()},
-            step=int(header["step"]),
-            epoch=int(header["epoch"]),
+            step=_count(header["step"]),
+            epoch=_count(header["epoch"]),
             seed=like.seed,
-            plateau=PlateauState(**header["plateau"]),
+            plateau=_plateau(**header["plateau"]),
         )
-        reports = [
-            EpochReport(**report, step_losses=arrays[f"losses/{report['epoch']}"])
-            for report in header["reports"]
-        ]
-        callbacks = [
-            (
-                dict(numbers),
-                {name: ops.asarray(array) for name, array in _under(arrays, f"callbacks/{idx}/").items()},
-            )
-            for idx, numbers in enumerate(header["callbacks"])
-        ]
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, WarpfitError):
-            raise
-        raise FileFormatError(f"{path}: expected a whole checkpoint, found one without {error}") from error
-    return StoredCheckpoint(state, reports, callbacks)
+        return Snapshot(
+            state,
+            [_report(arrays, **report) for report in header["reports"]],
+            [
+                CallbackState(
+                    str(stored["kind"]),
+                    dict(stored["numbers"]),
+                    {name: ops.asarray(array) for name, array in _under(arrays, f"callbacks/{idx}/").items()},
+                )
+                for idx, stored in enumerate(header["callbacks"])
+            ],
+        )
+    except WarpfitError:
+        raise
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise FileFormatError(f"{path} holds no whole checkpoint, wrong or missing is: {error}") from error
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"count {value!r}")
+    return value
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise ValueError(f"number {value!r}")
+    return float(value)
+
+
+def _plateau(*, scale: Any, best: Any, bad_epochs: Any, cooldown: Any) -> PlateauState:
+    return PlateauState(_number(scale), _number(best), _count(bad_epochs), _count(cooldown))
+
+
+def _report(arrays: HostArrays, *, epoch: Any, num_rows: Any, **numbers: Any) -> EpochReport:
+    optional = ("accuracy", "val_loss", "val_accuracy")
+    checked: dict[str, Any] = {
+        name: None if value is None and name in optional else _number(value)
+        for name, value in numbers.items()
+    }
+    losses = arrays[f"losses/{epoch}"].astype(np.float64).reshape(-1)
+    return EpochReport(epoch=_count(epoch), num_rows=_count(num_rows), step_losses=losses, **checked)
 
 
 def _under(arrays: HostArrays, prefix: str) -> HostArrays:
@@ -255,7 +305,7 @@ def _take(arrays: HostArrays, prefix: str, like: Mapping[str, Any], ops: Backend
 
 def _check_same_run(path: PathLike, header: Mapping[str, Any], plan: Plan, seed: int) -> None:
     # Through JSON and back, so that tuples and lists compare alike.
-    ours: dict[str, Any] = json.loads(json.dumps({**plan.identity(), "seed": seed}))
+    ours: dict[str, Any] = json.loads(json.dumps({**plan.identity(), "seed": seed}, default=_plain))
     theirs = {**header["plan"], "seed": header["seed"]}
     differing = sorted(key for key in ours if ours[key] != theirs.get(key))
     if differing:

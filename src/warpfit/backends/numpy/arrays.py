@@ -79,7 +79,7 @@ class ArrayOps(Backend):
 
     def gather_rows(self, x: Array, rows: Array, dtype: str) -> Array:
         out = self.empty((len(rows), *x.shape[1:]), dtype)
-        if x.dtype == dtype:
+        if x.dtype == dtype and x.flags.c_contiguous:
             # The rows are known to be in range; 'clip' lets take write into `out` without a detour.
             return np.take(x, rows, axis=0, out=out, mode="clip")
         if x.dtype == np.uint8 and out.dtype.kind == "f":

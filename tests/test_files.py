@@ -1,0 +1,98 @@
+"""Files that are whole or not there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from warpfit.errors import ConfigError
+from warpfit.files import atomic_path, make_folder
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def break_off(target: Path, error: BaseException) -> None:
+    with atomic_path(target) as temporary:
+        temporary.write_text("half")
+        raise error
+
+
+def test_the_file_appears_when_the_block_ends(tmp_path: Path) -> None:
+    target = tmp_path / "file.txt"
+    with atomic_path(target) as temporary:
+        temporary.write_text("new")
+        assert temporary.parent == tmp_path
+        assert not target.exists()
+    assert target.read_text() == "new"
+    assert names(tmp_path) == ["file.txt"]
+
+
+def test_an_old_file_is_replaced_at_once(tmp_path: Path) -> None:
+    target = tmp_path / "file.txt"
+    target.write_text("old")
+    with atomic_path(str(target)) as temporary:
+        temporary.write_text("new")
+        assert target.read_text() == "old"
+    assert target.read_text() == "new"
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, ConfigError])
+def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path: Path, error: type[BaseException]) -> None:
+    target = tmp_path / "file.txt"
+    target.write_text("old")
+    with pytest.raises(error, match="while writing"):
+        break_off(target, error("while writing"))
+    assert target.read_text() == "old"
+    assert names(tmp_path) == ["file.txt"]
+
+
+def test_a_failure_of_the_disk_is_a_config_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot write .*file: No space left on device"):
+        break_off(tmp_path / "file", OSError(28, os.strerror(28)))
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        ("missing/file", "No such file or directory"),
+        ("a file/below", "Not a directory"),
+        ("a folder", "Is a directory"),
+        ("x" * 300, "File name too long"),
+    ],
+)
+def test_places_that_cannot_be_written(tmp_path: Path, place: str, reason: str) -> None:
+    (tmp_path / "a file").touch()
+    (tmp_path / "a folder").mkdir()
+    with (
+        pytest.raises(ConfigError, match=rf"^cannot write {tmp_path / place}: {reason}$"),
+        atomic_path(tmp_path / place) as temporary,
+    ):
+        temporary.write_text("new")
+    assert names(tmp_path) == ["a file", "a folder"]
+
+
+def test_make_folder_makes_parents_and_keeps_what_is_there(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "a" / "b")
+    (folder / "file").touch()
+    assert make_folder(str(folder)) == tmp_path / "a" / "b"
+    assert names(folder) == ["file"]
+
+
+def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in ("file", "file/below"):
+        with pytest.raises(ConfigError, match=f"cannot make the folder {tmp_path / place}: "):
+            make_folder(tmp_path / place)
+
+
+def test_a_folder_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: False
+    )  # the tests may run as root, who may everything
+    with pytest.raises(ConfigError, match=f"cannot write to the folder {tmp_path}: permission denied"):
+        make_folder(tmp_path)

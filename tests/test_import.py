@@ -1,0 +1,68 @@
+"""What `import warpfit` needs, and what it leaves for later."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import warpfit
+
+HEAVY = [
+    "scipy",
+    "sklearn",
+    "matplotlib",
+    "pooch",
+    "PIL",
+    "rich",
+    "typer",
+    "safetensors",
+    "cuda",
+    "torch",
+    "pandas",
+]
+
+TRAIN = """
+import numpy as np
+import warpfit as wf
+x = np.random.default_rng(0).uniform(size=(32, 4))
+model = wf.nn.Sequential(wf.nn.Linear(4, 3), wf.nn.ReLU(), wf.nn.Linear(3, 2))
+optimizer = wf.optim.Adam(model.parameters())
+wf.fit(model, x, x[:, 0] > 0.5, optimizer=optimizer, epochs=2, callbacks=[wf.EarlyStopping("loss")])
+assert wf.predict(model, x).shape == (32, 2)
+assert wf.evaluate(model, x, x[:, 0] > 0.5).loss < 2
+"""
+
+
+def run(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_import_leaves_heavy_packages_alone() -> None:
+    found = run("import sys, warpfit; print(*sorted({name.split('.')[0] for name in sys.modules}))").split()
+    assert "numpy" in found
+    assert set(HEAVY).isdisjoint(found)
+
+
+def test_import_and_training_work_without_them() -> None:
+    run(f"import sys\nfor name in {HEAVY}: sys.modules[name] = None\n{TRAIN}")
+
+
+def test_every_public_name_is_there() -> None:
+    assert sorted(warpfit.__all__) == warpfit.__all__
+    for name in warpfit.__all__:
+        assert getattr(warpfit, name) is not None
+    assert warpfit.__version__
+
+
+@pytest.mark.parametrize(
+    "module", ["nn", "optim", "losses", "data", "autograd", "training", "files", "errors"]
+)
+def test_modules_export_what_they_say(module: str) -> None:
+    imported = __import__(f"warpfit.{module}", fromlist=["__all__"])
+    assert all(hasattr(imported, name) for name in imported.__all__)

@@ -1,0 +1,128 @@
+"""History: columns, tables, pictures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import warpfit as wf
+from support.training import adam, blobs, mlp
+from warpfit.engines.base import EpochReport
+from warpfit.errors import ConfigError
+from warpfit.training.plots import plot_confusion_matrix
+
+PNG = b"\x89PNG\r\n"
+
+
+def fit(epochs: int = 3, **settings: Any) -> wf.History:
+    x, labels = blobs(50)
+    model = mlp(6, 3)
+    return wf.fit(
+        model, x, labels, optimizer=adam(model), epochs=epochs, batch_size=16, verbose=False, **settings
+    )
+
+
+@pytest.fixture(scope="module")
+def history() -> wf.History:
+    return fit(validation_data=blobs(20, seed=1))
+
+
+@pytest.fixture(scope="module")
+def bare() -> wf.History:
+    return fit()
+
+
+def test_columns_are_lists_over_the_epochs(history: wf.History) -> None:
+    assert history["epoch"] == [1, 2, 3]
+    assert history["num_rows"] == [50, 50, 50]
+    assert len(history) == 3
+    assert [report.loss for report in history] == history["loss"]
+    for report, speed in zip(history, history["samples_per_second"], strict=True):
+        assert speed == 50 / report.seconds > 0
+
+
+def test_unknown_columns(history: wf.History) -> None:
+    with pytest.raises(KeyError, match=r"expected a column among epoch, loss, .*, got 'speed'"):
+        history["speed"]
+
+
+def test_step_losses_of_all_epochs(history: wf.History) -> None:
+    assert history.step_losses.shape == (12,)
+    assert history.step_losses.dtype == np.float64
+    np.testing.assert_array_equal(history.step_losses[4:8], history.reports[1].step_losses)
+    assert wf.History().step_losses.shape == (0,)
+
+
+def test_the_table_is_json_and_leaves_out_what_is_not_known(history: wf.History, bare: wf.History) -> None:
+    table = history.to_dict()
+    assert json.loads(json.dumps(table, allow_nan=False)) == table
+    assert list(table) == [
+        *("epoch", "loss", "accuracy", "lr", "seconds", "num_rows", "val_loss", "val_accuracy"),
+        "samples_per_second",
+    ]
+    assert all(len(values) == 3 for values in table.values())
+    assert set(table) - set(bare.to_dict()) == {"val_loss", "val_accuracy"}
+    assert wf.History().to_dict() == {}
+
+
+def test_a_regression_has_no_accuracy() -> None:
+    report = EpochReport(1, 0.5, None, 0.1, 1.0, 10, np.zeros(1))
+    assert "accuracy" not in wf.History([report]).to_dict()
+
+
+def test_repr_says_how_it_ended(history: wf.History) -> None:
+    assert repr(history).startswith("History(3 epochs, stopped by epochs, last: EpochReport(epoch=3, loss=")
+    assert repr(wf.History()) == "History(0 epochs, stopped by epochs)"
+
+
+def test_plot_writes_a_picture(history: wf.History, tmp_path: Path) -> None:
+    figure = history.plot(tmp_path / "curve.png", title="a run")
+    assert (tmp_path / "curve.png").read_bytes().startswith(PNG)
+    assert [axes.get_ylabel() for axes in figure.axes] == ["loss", "accuracy"]
+    lines = figure.axes[0].get_lines()
+    assert [line.get_label() for line in lines] == ["training", "validation"]
+    np.testing.assert_array_equal(lines[1].get_ydata(), history["val_loss"])
+    history.plot(str(tmp_path / "without_ending"))
+    assert (tmp_path / "without_ending").read_bytes().startswith(PNG)
+    history.plot(tmp_path / "curve.svg")
+    assert b"<svg" in (tmp_path / "curve.svg").read_bytes()
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_plot_without_a_path_or_reports_only_draws(bare: wf.History) -> None:
+    assert [len(axes.get_lines()) for axes in bare.plot().axes] == [1, 1]
+    assert [len(axes.get_lines()) for axes in wf.History().plot().axes] == [0]
+
+
+def test_pictures_that_cannot_be_written(bare: wf.History, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot write .*missing/curve.png: No such file"):
+        bare.plot(tmp_path / "missing" / "curve.png")
+    with pytest.raises(ConfigError, match=r"expected a picture's name to end like .png, .svg or .pdf, got"):
+        bare.plot(tmp_path / "curve.xyz")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_matplotlib_the_error_says_what_to_install(
+    bare: wf.History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    with pytest.raises(ConfigError, match=r"pictures need matplotlib: pip install 'warpfit\[plot\]'"):
+        bare.plot()
+
+
+def test_a_confusion_matrix_counts_true_classes_in_rows() -> None:
+    labels, predicted = np.array([0, 0, 0, 1, 2, 2]), np.array([0, 0, 1, 1, 2, 0])
+    (axes,) = plot_confusion_matrix(labels, predicted, ["a", "b", "long name"], "title").axes
+    texts = {(text.get_position()[1], text.get_position()[0]): text.get_text() for text in axes.texts}
+    assert texts == {(0, 0): "2", (0, 1): "1", (1, 1): "1", (2, 0): "1", (2, 2): "1"}
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == ("predicted", "true", "title")
+
+
+def test_a_confusion_matrix_of_many_or_missing_classes() -> None:
+    (axes,) = plot_confusion_matrix(np.array([0]), np.array([39]), [str(label) for label in range(40)]).axes
+    assert len(axes.texts) == 0
+    assert len(axes.get_xticks()) == 40

@@ -1,0 +1,321 @@
+"""Model files: what is saved comes back, and what is no model is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import warpfit as wf
+from support.training import Taped, adam, assert_same_weights, blobs, mlp
+from warpfit import nn
+from warpfit.errors import ConfigError, FileFormatError
+from warpfit.nn.spec import LayerSpec
+from warpfit.training.storage import HEADER
+
+# Every layer of the package with samples that it takes.
+LAYERS: dict[str, tuple[nn.Layer, tuple[int, ...]]] = {
+    "Linear": (nn.Linear(5, 3, seed=0), (5,)),
+    "Linear without bias": (nn.Linear(5, 3, bias=False, seed=0), (5,)),
+    "Linear of no inputs": (nn.Linear(0, 3, seed=0), (0,)),
+    "Conv2d": (nn.Conv2d(2, 3, (3, 2), stride=2, padding=(1, 0), dilation=(1, 2), seed=0), (6, 5, 2)),
+    "Conv2d without bias": (nn.Conv2d(1, 2, 1, bias=False, seed=0), (2, 2, 1)),
+    "MaxPool2d": (nn.MaxPool2d(3, stride=2, padding=1), (6, 5, 2)),
+    "AvgPool2d": (nn.AvgPool2d((2, 3)), (6, 6, 2)),
+    "BatchNorm1d": (nn.BatchNorm1d(5, eps=1e-3, momentum=0.3), (5,)),
+    "BatchNorm1d plain": (nn.BatchNorm1d(5, affine=False), (5,)),
+    "BatchNorm2d": (nn.BatchNorm2d(2), (3, 3, 2)),
+    "LayerNorm": (nn.LayerNorm((3, 2), eps=1e-3), (4, 3, 2)),
+    "LayerNorm without bias": (nn.LayerNorm(5, bias=False), (5,)),
+    "LayerNorm plain": (nn.LayerNorm(5, elementwise_affine=False), (5,)),
+    "Dropout": (nn.Dropout(0.3), (5,)),
+    "Flatten": (nn.Flatten(), (2, 3)),
+    "Identity": (nn.Identity(), (5,)),
+    "ReLU": (nn.ReLU(), (5,)),
+    "LeakyReLU": (nn.LeakyReLU(0.3), (5,)),
+    "Tanh": (nn.Tanh(), (5,)),
+    "Sigmoid": (nn.Sigmoid(), (5,)),
+    "GELU": (nn.GELU(), (5,)),
+    "GELU by tanh": (nn.GELU("tanh"), (5,)),
+    "SiLU": (nn.SiLU(), (5,)),
+    "Softmax": (nn.Softmax(), (5,)),
+    "LogSoftmax": (nn.LogSoftmax(), (5,)),
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "model.safetensors"
+
+
+def rows(shape: tuple[int, ...], dtype: str = "float32") -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(4, *shape)).astype(dtype)
+
+
+# -- there and back ------------------------------------------------------------------------------------------
+
+
+def test_every_kind_of_layer_is_tried() -> None:
+    assert {layer.spec.kind for layer, _ in LAYERS.values()} == set(LayerSpec.by_kind)
+    public = {value for value in vars(nn).values() if isinstance(value, type) and issubclass(value, nn.Layer)}
+    assert {type(layer) for layer, _ in LAYERS.values()} == public - {nn.Layer}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_kind_of_layer_comes_back(name: str, path: Path) -> None:
+    layer, shape = LAYERS[name]
+    model = nn.Sequential(layer)
+    for holder in model.named_arrays().values():
+        holder.data[...] = np.random.default_rng(1).uniform(0.5, 1.5, holder.data.shape)
+    wf.save(model, path)
+    loaded = wf.load(path)
+    assert repr(loaded) == repr(model)
+    assert type(loaded[0]) is type(layer)
+    assert loaded[0].spec == layer.spec
+    assert_same_weights(loaded, model)
+    np.testing.assert_array_equal(wf.predict(loaded, rows(shape)), wf.predict(model, rows(shape)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_trained_network_comes_back(dtype: str, path: Path) -> None:
+    x, labels = blobs(50)
+    layers = mlp(6, 8, 3, dtype=dtype)
+    model = nn.Sequential(layers[0], nn.BatchNorm1d(8, dtype=dtype), nn.Dropout(0.2), *list(layers)[1:])
+    wf.fit(model, x, labels, optimizer=adam(model), epochs=3, verbose=False)
+    wf.save(model, path)
+    loaded = wf.load(str(path))
+    assert loaded.dtype == dtype
+    assert loaded.state_dict().keys() == model.state_dict().keys()
+    assert_same_weights(loaded, model)
+    np.testing.assert_array_equal(wf.predict(loaded, x), wf.predict(model, x))
+    assert wf.evaluate(loaded, x, labels) == wf.evaluate(model, x, labels)
+
+
+def test_a_loaded_network_is_ones_own_and_trains_on(path: Path) -> None:
+    x, labels = blobs(50)
+    model = mlp(6, 8, 3)
+    wf.save(model, path)
+    first, second = wf.load(path), wf.load(path)
+    for one in (model, first):
+        wf.fit(one, x, labels, optimizer=adam(one), epochs=2, verbose=False)
+    assert_same_weights(first, model)
+    assert_same_weights(second, mlp(6, 8, 3))
+
+
+def test_nested_chains_come_back_flat(path: Path) -> None:
+    model = nn.Sequential(
+        nn.Sequential(nn.Linear(5, 4, seed=0), nn.ReLU()), nn.Sequential(nn.Linear(4, 3, seed=1))
+    )
+    wf.save(model, path)
+    loaded = wf.load(path)
+    assert len(loaded) == 3
+    np.testing.assert_array_equal(wf.predict(loaded, rows((5,))), wf.predict(model, rows((5,))))
+
+
+def test_a_layer_used_twice_is_one_layer_again(path: Path) -> None:
+    shared = nn.Linear(5, 5, seed=0)
+    model = nn.Sequential(shared, nn.ReLU(), shared)
+    wf.save(model, path)
+    loaded = wf.load(path)
+    assert loaded[0] is loaded[2]
+    np.testing.assert_array_equal(wf.predict(loaded, rows((5,))), wf.predict(model, rows((5,))))
+
+
+def test_several_dropouts_keep_masks_of_their_own(path: Path) -> None:
+    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(5, 5, seed=0), nn.Dropout(0.5))
+    wf.save(model, path)
+    loaded = wf.load(path)
+    assert [loaded[idx].spec.layer_idx for idx in (0, 2)] == [0, 1]
+
+
+def test_a_chain_of_nothing(path: Path) -> None:
+    wf.save(nn.Sequential(), path)
+    assert len(wf.load(path)) == 0
+
+
+def test_strided_parameters_are_saved_as_they_look(path: Path) -> None:
+    model = mlp(6, 3)
+    model[0].weight.data = np.asfortranarray(model[0].weight.data)
+    wf.save(model, path)
+    assert_same_weights(wf.load(path), mlp(6, 3))
+
+
+def test_metadata_comes_back(path: Path) -> None:
+    metadata = {"classes": ["a", "b", "ß"], "accuracy": 0.975, "nested": {"none": None}}
+    wf.save(mlp(6, 3), path, metadata=metadata)
+    assert wf.load_metadata(path) == metadata
+    wf.save(mlp(6, 3), path, metadata={"accuracy": np.float32(0.5), "epochs": np.int64(3)})
+    assert wf.load_metadata(path) == {"accuracy": 0.5, "epochs": 3}
+    wf.save(mlp(6, 3), path)
+    assert wf.load_metadata(path) == {}
+
+
+def test_a_file_is_a_plain_safetensors_file(path: Path) -> None:
+    model = mlp(6, 3)
+    wf.save(model, path)
+    np.testing.assert_equal(load_file(path), model.state_dict())
+    assert list(path.parent.iterdir()) == [path]
+
+
+# -- what cannot be saved ------------------------------------------------------------------------------------
+
+
+class Chain(nn.Sequential):
+    """A subclass, whose code a file does not hold."""
+
+
+class Scaled(nn.Linear):
+    """A user's layer on top of one of ours."""
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(x) * 2
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Taped(mlp(6, 3)),
+        nn.Sequential(Taped(mlp(6, 3))),
+        nn.Sequential(Scaled(6, 3)),
+        Chain(nn.Linear(6, 3)),
+        nn.Linear(6, 3),
+    ],
+    ids=["module", "module in a chain", "layer of one's own", "subclass", "layer"],
+)
+def test_other_modules_are_refused(model: nn.Module, path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"save: expected a Sequential of warpfit's layers"):
+        wf.save(model, path)  # type: ignore[arg-type]
+    assert not path.exists()
+
+
+def test_places_that_cannot_be_written(path: Path) -> None:
+    wf.save(mlp(6, 3), path)
+    for place in (path.parent, path / "below", path.parent / "missing" / "file"):
+        with pytest.raises(ConfigError, match=f"cannot write {place}: "):
+            wf.save(mlp(6, 3), place)
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, np.zeros(3), b"bytes"])
+def test_metadata_that_json_cannot_hold(value: Any, path: Path) -> None:
+    wf.save(mlp(6, 3), path)
+    with pytest.raises(ConfigError, match=f"cannot write {path}: expected what JSON can hold"):
+        wf.save(mlp(6, 4), path, metadata={"value": value})
+    assert_same_weights(wf.load(path), mlp(6, 3))
+
+
+# -- what is no model ----------------------------------------------------------------------------------------
+
+
+def rewrite(path: Path, *, arrays: Any = None, **changes: Any) -> None:
+    """Save a small network and change the file's arrays, or entries of its JSON text."""
+    model = mlp(6, 8, 3)
+    wf.save(model, path)
+    content = path.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(json.loads(content[8 : 8 + size])["__metadata__"][HEADER])
+    header.update(changes)
+    save_file(model.state_dict() | (arrays or {}), path, {HEADER: json.dumps(header)})
+
+
+def refused(path: Path, match: str) -> None:
+    with pytest.raises(FileFormatError, match=match) as caught:
+        wf.load(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_rewriting_alone_is_harmless(path: Path) -> None:
+    rewrite(path)
+    assert_same_weights(wf.load(path), mlp(6, 8, 3))
+
+
+def test_files_of_other_kinds(path: Path) -> None:
+    refused(path, "expected a warpfit-model file, found none at")
+    refused(path.parent, "found none at")
+    for content in (
+        b"",
+        b"hello",
+        b"\0" * 100,
+        b"\xff" * 100,
+        json.dumps({"format": "warpfit-model"}).encode(),
+    ):
+        path.write_bytes(content)
+        refused(path, "is no readable warpfit-model file")
+    save_file({"a": np.zeros(3)}, path)
+    refused(path, "to be a warpfit-model file, found format None")
+    for text in ("null", "[]", '"warpfit-model"', "{}"):
+        save_file({}, path, {HEADER: text})
+        refused(path, "to be a warpfit-model file, found format None")
+    for text in ("{", "", "[" * 100_000, '{"format": 1' + "0" * 5000 + "}"):
+        save_file({}, path, {HEADER: text})
+        refused(path, "is no readable warpfit-model file")
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"format": "warpfit-checkpoint"}, "found format 'warpfit-checkpoint'"),
+        ({"version": 2}, "to have version 1, found 2"),
+        ({"dtype": "float64"}, "expected all arrays in its dtype, float32 or float64, found 'float64'"),
+        ({"dtype": "float16"}, "found 'float16'"),
+        ({"dtype": None}, "found None"),
+        ({"layers": None}, "holds no model: expected a network"),
+        ({"layers": 3}, "holds no model: expected a network"),
+        ({"layers": [3]}, "holds no model: expected a network"),
+        ({"layers": []}, r"holds no model: expected shape None for 0.bias, found \(8,\)"),
+        ({"layers": [{"kind": "linear"}]}, "holds no model: expected a network"),
+        ({"layers": [{"name": "0", "kind": "system"}]}, "expected a layer kind among .*, got 'system'"),
+        ({"layers": [{"name": "0", "kind": []}]}, "holds no model: "),
+        ({"layers": [{"name": "0", "kind": "linear"}]}, "expected a description of a"),
+    ],
+)
+def test_foreign_texts(changes: dict[str, Any], match: str, path: Path) -> None:
+    rewrite(path, **changes)
+    refused(path, match)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "match"),
+    [
+        ({"0.weight": np.zeros((6, 9), "f4")}, r"expected shape \(6, 8\) for 0.weight, found \(6, 9\)"),
+        ({"0.weight": np.zeros((8, 6), "f4")}, r"expected shape \(6, 8\) for 0.weight, found \(8, 6\)"),
+        ({"0.weight": np.zeros(48, "f4")}, r"found \(48,\)"),
+        ({"extra": np.zeros(1, "f4")}, r"expected shape None for extra, found \(1,\)"),
+        ({"0.weight": np.zeros((6, 8), "f8")}, "expected all arrays in its dtype"),
+        ({"0.weight": np.zeros((6, 8), "f2")}, "expected float32 or float64 in 0.weight, found float16"),
+        ({"0.weight": np.zeros((6, 8), "i4")}, "expected float32 or float64 in 0.weight, found int32"),
+    ],
+)
+def test_foreign_arrays(arrays: dict[str, np.ndarray], match: str, path: Path) -> None:
+    rewrite(path, arrays=arrays)
+    refused(path, match)
+
+
+@pytest.mark.parametrize("size", [10**9, 2**62, 2**63, 10**30, -1, 7.5, "6", None, True, [6]])
+@pytest.mark.parametrize("bias", [True, False])
+def test_forged_sizes_ask_for_no_memory(size: Any, bias: bool, path: Path) -> None:
+    for sizes in ((size, 8), (6, size), (0, size), (size, size)):
+        linear = {"kind": "linear", "bias": bias, "activation": {"name": "identity"}}
+        layer = {"name": "0", **linear, "in_features": sizes[0], "out_features": sizes[1]}
+        rewrite(path, layers=[layer])
+        refused(path, "holds no model: |is no readable")
+
+
+def test_one_name_for_two_layers(path: Path) -> None:
+    linear = {"name": "0", "kind": "linear", "bias": True, "activation": {"name": "identity"}}
+    sizes = ({"in_features": 6, "out_features": 8}, {"in_features": 8, "out_features": 3})
+    rewrite(path, layers=[linear | sizes[0], linear | sizes[1]])
+    refused(path, "expected one layer of the name '0', found two that differ")
+
+
+def test_metadata_that_is_none(path: Path) -> None:
+    rewrite(path, metadata=[1, 2])
+    with pytest.raises(FileFormatError, match="expected metadata as a JSON object, found list"):
+        wf.load_metadata(path)
+    path.write_bytes(b"")
+    with pytest.raises(FileFormatError, match="is no readable"):
+        wf.load_metadata(path)
