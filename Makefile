@@ -9,6 +9,9 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 train: $(VENV)/.train
 	$(BIN)/warpfit train $(ARGS)
 
+# One BLAS thread in each of pytest's processes: together they fill the cores, and no more.
+test test-all: export OPENBLAS_NUM_THREADS = 1
+
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto -m "not slow" $(ARGS)
 

@@ -1,0 +1,82 @@
+"""What all benchmarks share: the environment they ran in, and the one writer of results files."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from warpfit.files import atomic_path
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+
+PACKAGES = ("warpfit", "numpy", "scipy", "scikit-learn", "torch", "jax", "cuda-core", "cuda-bindings")
+
+
+def environment() -> dict[str, Any]:
+    """Return machine, versions, commit and date."""
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": _commit(),
+        "cpu": _cpu_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
+    }
+
+
+def write_results(name: str, results: dict[str, Any]) -> Path:
+    """Write results with their environment to results/<name>.json, and return the path."""
+    path = RESULTS / f"{name}.json"
+    with atomic_path(path) as temporary:
+        text = json.dumps({"environment": environment(), **results}, indent=1)
+        temporary.write_text(text + "\n", encoding="utf-8")
+    return path
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Return median, least and largest of some measurements."""
+    return {"median": median(values), "min": min(values), "max": max(values)}
+
+
+def run_worker(script: str, *arguments: str) -> dict[str, Any]:
+    """Run ``python script arguments`` in a process of its own, and return the JSON that it prints last."""
+    command = [sys.executable, script, *arguments]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    if finished.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{finished.stderr}")
+    result: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
+    return result
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str:
+    git = ["git", "-C", str(ROOT)]
+    commit = subprocess.run(
+        [*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False
+    )
+    changes = subprocess.run(
+        [*git, "status", "--porcelain", "--", "src"], capture_output=True, text=True, check=False
+    )
+    return (commit.stdout.strip() or "unknown") + (" with changes" if changes.stdout.strip() else "")
+
+
+def _cpu_name() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or "unknown"
