@@ -1,0 +1,5 @@
+"""``python -m warpfit``."""
+
+from warpfit.cli import main
+
+main()

@@ -1,0 +1,96 @@
+"""Runs a command, and turns what goes wrong into one line and an exit code.
+
+0: done. 1: the fault is ours, or the training diverged, or a check failed. 2: the user's input is at fault.
+130: interrupted by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+import warpfit
+from warpfit.cli import datasets, evaluate, gradcheck, info, predict, train
+from warpfit.errors import CompileError, DivergedError, WarpfitError
+
+__all__ = ["app", "main"]
+
+OK, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
+WARPFIT_DEBUG = "WARPFIT_DEBUG"
+
+# Typer brings its own copy of click or uses the one installed, by version; its public name leads to either.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+app = typer.Typer(
+    help="Trains neural networks, and says how good they are.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _module in (train, evaluate, predict, info, gradcheck, datasets):
+    app.command()(getattr(_module, _module.__name__.rpartition(".")[2]))
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"warpfit {warpfit.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line `arguments` (``sys.argv``'s if None) and exit."""
+    given = sys.argv[1:] if arguments is None else arguments
+    sys.exit(_run(list(given) or ["--help"]))
+
+
+def _run(arguments: list[str]) -> int:
+    command: Any = typer.main.get_command(app)
+    try:
+        return command.main(arguments, prog_name="warpfit", standalone_mode=False) or OK
+    except WarpfitError as error:
+        _say(str(error))
+        return FAILED if isinstance(error, (DivergedError, CompileError)) else MISUSED
+    except _UsageError as error:
+        _say(f"{_message_of(error)}; see `{_command_of(error)} --help`")
+        return MISUSED
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except MemoryError as error:
+        _say(f"not enough memory: {error}")
+        return FAILED
+    except Exception as error:
+        if os.environ.get(WARPFIT_DEBUG) == "1":
+            traceback.print_exc()
+        _say(
+            f"unexpected {type(error).__name__}: {error} (please report this, with what "
+            f"{WARPFIT_DEBUG}=1 prints)"
+        )
+        return FAILED
+
+
+def _say(sentence: str) -> None:
+    """Print one line on stderr, whatever line breaks the message has."""
+    print("warpfit:", " ".join(line.strip() for line in sentence.splitlines()), file=sys.stderr)
+
+
+def _message_of(error: Any) -> str:
+    return str(error.format_message()).rstrip(".")
+
+
+def _command_of(error: Exception) -> str:
+    context = getattr(error, "ctx", None)
+    return context.command_path if context is not None else "warpfit"

@@ -1,0 +1,54 @@
+"""What all commands print with: plain lines and tables, coloured on a terminal only."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+__all__ = ["Printer", "percent", "print_json"]
+
+WIDTH_OF_A_LOG = 400  # wide enough that no line of a log file is broken
+
+
+class Printer:
+    """Prints to standard output, unless it is told to be quiet."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        from rich.console import Console
+
+        width = None if sys.stdout.isatty() else WIDTH_OF_A_LOG
+        self.console = Console(quiet=quiet, width=width, highlight=False, markup=False, emoji=False)
+
+    def line(self, text: str = "", style: str | None = None) -> None:
+        """Print a line of text, which is not broken however long it is."""
+        self.console.print(text, style=style, soft_wrap=True)
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
+        """Print a table with a header; the columns named in `right` are aligned to the right."""
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        for column in columns:
+            table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*row)
+        self.console.print(table)
+
+    def pairs(self, rows: Iterable[tuple[str, str]]) -> None:
+        """Print names and values, one pair a line, the values aligned."""
+        rows = list(rows)
+        width = max(len(name) for name, _ in rows)
+        for name, value in rows:
+            self.line(f"{name:<{width}}  {value}")
+
+
+def percent(share: float | None) -> str:
+    """Return a share as a percentage; ``-`` for None."""
+    return "-" if share is None else f"{share:.2%}"
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))

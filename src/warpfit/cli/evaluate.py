@@ -1,0 +1,66 @@
+"""``warpfit evaluate``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from warpfit.cli.console import Printer, percent, print_json
+
+__all__ = ["evaluate"]
+
+
+def evaluate(
+    model: Annotated[str, typer.Argument(help="The model.safetensors of a run.", metavar="MODEL")],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Known dataset or path; by default what the model was trained on.", metavar="NAME|PATH"
+        ),
+    ] = None,
+    data_dir: Annotated[
+        str | None, typer.Option(help="Folder to look for known datasets in first.", metavar="DIR")
+    ] = None,
+    label_column: Annotated[str | None, typer.Option(help="Of a .csv file.", metavar="NAME")] = None,
+    split: Annotated[str, typer.Option(help="Which rows: test, train or all.", metavar="NAME")] = "test",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say how good a model is: loss, accuracy, and each class."""
+    from warpfit.training.recipes import open_data
+    from warpfit.training.trained import class_scores, load_trained
+
+    trained = load_trained(model)
+    if data is None:
+        data, label_column = trained.card.data, label_column or trained.card.label_column
+    dataset = open_data(data, data_dir=data_dir, label_column=label_column)
+    result = trained.test_on(dataset, split)
+    scores = class_scores(result, trained.card.class_names)
+    if as_json:
+        print_json(
+            {
+                "model": model,
+                "data": data,
+                "split": split,
+                **asdict(result.evaluation),
+                "classes": [asdict(score) for score in scores],
+            }
+        )
+        return
+    printer = Printer()
+    evaluation = result.evaluation
+    printer.pairs(
+        [
+            ("rows", f"{evaluation.num_rows:,} ({split} rows of {dataset.name})"),
+            ("loss", f"{evaluation.loss:.4f}"),
+            ("accuracy", percent(evaluation.accuracy)),
+        ]
+    )
+    if scores:
+        printer.line()
+        printer.table(
+            ("class", "rows", "found", "right when named"),
+            [(s.name, f"{s.num_rows:,}", percent(s.recall), percent(s.precision)) for s in scores],
+            right=("rows", "found", "right when named"),
+        )

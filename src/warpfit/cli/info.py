@@ -1,0 +1,84 @@
+"""``warpfit info``."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+
+import warpfit
+from warpfit.cli.console import Printer
+
+__all__ = ["info"]
+
+NOT_YET = "not in this version"
+
+
+def info() -> None:
+    """Show versions, devices, engines, datasets and folders."""
+    printer = Printer()
+    for title, rows in (
+        ("versions", _versions()),
+        ("devices", _devices()),
+        ("engines", _engines()),
+        ("datasets", _datasets()),
+        ("folders", _folders()),
+    ):
+        printer.line(title, style="bold")
+        printer.pairs((f"  {name}", value) for name, value in rows)
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    yield "warpfit", warpfit.__version__
+    yield "python", f"{platform.python_version()} ({platform.system()} {platform.machine()})"
+    for package in ("numpy", "scipy", "scikit-learn", "safetensors", "matplotlib"):
+        try:
+            yield package, version(package)
+        except PackageNotFoundError:
+            yield package, "not installed"
+    yield "BLAS", _blas()
+
+
+def _blas() -> str:
+    try:
+        from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
+    except ImportError:
+        return "unknown: threadpoolctl is not installed"
+    found = [
+        f"{pool['internal_api']} {pool['version']}, {pool['num_threads']} threads"
+        for pool in threadpool_info()
+        if pool["user_api"] == "blas"
+    ]
+    return "; ".join(found) or "unknown"
+
+
+def _devices() -> Iterator[tuple[str, str]]:
+    yield "cpu", f"{os.cpu_count()} cores"
+    yield "cuda", f"{NOT_YET}, so there are no compiled kernels and no kernel cache"
+
+
+def _engines() -> Iterator[tuple[str, str]]:
+    from warpfit.training.plan import ENGINES
+
+    for name in ENGINES:
+        yield name, "available, on every device"
+    for name in ("graph", "one_launch"):
+        if name not in ENGINES:
+            yield name, f"not available: it needs a CUDA device, which is {NOT_YET}"
+
+
+def _datasets() -> Iterator[tuple[str, str]]:
+    from warpfit.data import available_datasets
+
+    for listing in available_datasets():
+        yield listing.name, listing.location or "not here"
+
+
+def _folders() -> Iterator[tuple[str, str]]:
+    from warpfit.data.registry import WARPFIT_DATA, user_cache
+    from warpfit.training.settings import default_folder
+
+    yield "results", str(default_folder())
+    yield f"${WARPFIT_DATA}", os.environ.get(WARPFIT_DATA) or "not set"
+    yield "downloads", str(user_cache())

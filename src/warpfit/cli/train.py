@@ -1,0 +1,219 @@
+"""``warpfit train``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from warpfit.cli.console import Printer, percent
+from warpfit.training.callbacks import Callback
+from warpfit.training.settings import (
+    LOSSES,
+    MODELS,
+    OPTIMIZERS,
+    SCHEDULES,
+    TrainSettings,
+    default_folder,
+    merged_settings,
+)
+
+if TYPE_CHECKING:
+    from warpfit.training.jobs import Job, Outcome
+    from warpfit.training.run import Run
+
+__all__ = ["train"]
+
+INTERRUPTED = 130
+DATA, NETWORK, OPTIMIZER, RUN, RESULTS = "Data", "Network", "Optimizer", "Run", "Results"
+
+
+def _option(panel: str, metavar: str, text: str, default: str | None = None) -> Any:
+    """Return an option that is None if not given, so that a settings file can stand in for it."""
+    return typer.Option(
+        help=text + (f" (default: {default})" if default else ""), metavar=metavar, rich_help_panel=panel
+    )
+
+
+def _switch(panel: str, flags: str, text: str) -> Any:
+    return typer.Option(flags, help=text, rich_help_panel=panel)
+
+
+def _default(name: str) -> str:
+    return str(getattr(TrainSettings, name))
+
+
+Text = str | None
+Integer = int | None
+Number = float | None
+
+
+def train(
+    context: typer.Context,
+    data: Annotated[
+        Text,
+        _option(
+            DATA,
+            "NAME|PATH",
+            "A known dataset (see `warpfit datasets`), an .npz file, a .csv file, or a folder of images with a "
+            "sub-folder a class.",
+            "mnist; digits without MNIST and network",
+        ),
+    ] = None,
+    data_dir: Annotated[Text, _option(DATA, "DIR", "Folder to look for known datasets in first.")] = None,
+    label_column: Annotated[Text, _option(DATA, "NAME", "Column of a .csv file that has the labels.")] = None,
+    limit: Annotated[Integer, _option(DATA, "N", "Train on the first N rows only; 0 for all.")] = None,
+    model: Annotated[Text, _option(NETWORK, "NAME", f"{' or '.join(MODELS)}.", _default("model"))] = None,
+    hidden: Annotated[
+        Text,
+        _option(NETWORK, "N,N,...", "Widths of the hidden layers, or none.", "256; 128 for cnn"),
+    ] = None,
+    activation: Annotated[
+        Text, _option(NETWORK, "NAME", "relu, gelu, silu, tanh, ...", _default("activation"))
+    ] = None,
+    dropout: Annotated[
+        Number, _option(NETWORK, "P", "Share of hidden units dropped while training.", _default("dropout"))
+    ] = None,
+    optimizer: Annotated[
+        Text, _option(OPTIMIZER, "NAME", f"{', '.join(OPTIMIZERS)}.", _default("optimizer"))
+    ] = None,
+    lr: Annotated[Number, _option(OPTIMIZER, "X", "Learning rate.", "0.05 for sgd, else 0.001")] = None,
+    momentum: Annotated[
+        Number, _option(OPTIMIZER, "X", "For sgd and rmsprop.", "0.9 for sgd, 0 for rmsprop")
+    ] = None,
+    nesterov: Annotated[
+        bool | None, _switch(OPTIMIZER, "--nesterov/--no-nesterov", "Look ahead along the momentum.")
+    ] = None,
+    weight_decay: Annotated[
+        Number, _option(OPTIMIZER, "X", "Weight decay.", "0.01 for adamw, else 0")
+    ] = None,
+    clip_norm: Annotated[
+        Number, _option(OPTIMIZER, "X", "Largest norm of all gradients together; 0 for any.")
+    ] = None,
+    schedule: Annotated[
+        Text,
+        _option(OPTIMIZER, "NAME", f"Of the learning rate: {', '.join(SCHEDULES)}.", _default("schedule")),
+    ] = None,
+    warmup_epochs: Annotated[
+        Number, _option(OPTIMIZER, "X", "Epochs of linear rise, for cosine.", _default("warmup_epochs"))
+    ] = None,
+    loss: Annotated[
+        Text,
+        _option(
+            OPTIMIZER, "NAME", f"{', '.join(LOSSES)}; auto is cross_entropy for classes, mse for floats."
+        ),
+    ] = None,
+    label_smoothing: Annotated[Number, _option(OPTIMIZER, "X", "For cross_entropy.")] = None,
+    epochs: Annotated[
+        Integer,
+        _option(RUN, "N", "Passes over the data.", "5, more for small data: 1,000 steps, at most 100"),
+    ] = None,
+    batch_size: Annotated[Integer, _option(RUN, "N", "Rows a step.", _default("batch_size"))] = None,
+    precision: Annotated[
+        Text, _option(RUN, "NAME", "auto, float32 or float64.", _default("precision"))
+    ] = None,
+    device: Annotated[Text, _option(RUN, "NAME", "auto or cpu.", _default("device"))] = None,
+    engine: Annotated[Text, _option(RUN, "NAME", "auto or layerwise.", _default("engine"))] = None,
+    seed: Annotated[
+        Integer, _option(RUN, "N", "Of initial values, epoch order and dropout.", _default("seed"))
+    ] = None,
+    early_stopping: Annotated[
+        Integer,
+        _option(
+            RUN,
+            "N",
+            "Stop after N epochs without a better validation loss, and keep the best weights. A tenth of the "
+            "training rows is held out for it.",
+        ),
+    ] = None,
+    checkpoint_every: Annotated[
+        Integer, _option(RUN, "N", "Write a checkpoint every N epochs, and on Ctrl-C.")
+    ] = None,
+    resume: Annotated[
+        Text,
+        _option(
+            RUN, "PATH", "Go on from a checkpoint, with the settings beside it where no --config is given."
+        ),
+    ] = None,
+    config: Annotated[
+        Text,
+        _option(RUN, "FILE", "Settings in TOML, by the names of these options, which win over the file."),
+    ] = None,
+    out: Annotated[Text, _option(RESULTS, "DIR", "Folder for the results.", "runs/<time>")] = None,
+    quiet: Annotated[bool | None, _switch(RESULTS, "--quiet", "Print nothing but errors.")] = None,
+) -> None:
+    """Train a network, test it, and write model, history and pictures into a folder."""
+    flags = dict(context.params)
+    settings = merged_settings(flags, flags.pop("config"))
+
+    from warpfit.training.jobs import prepare
+
+    printer = Printer(quiet=settings.quiet)
+    job = prepare(settings)
+    narrator = _Narrator(printer, settings, job)
+    outcome = job.run(settings.out or default_folder(), [narrator], verbose=not settings.quiet)
+    _print_outcome(printer, outcome)
+    if outcome.history.stopped_by == "interrupt":
+        raise typer.Exit(INTERRUPTED)
+
+
+class _Narrator(Callback):
+    """Prints what is trained and how; and a line an epoch into a log, which does not get the progress bar's."""
+
+    def __init__(self, printer: Printer, asked: TrainSettings, job: Job) -> None:
+        self.printer, self.asked, self.job = printer, asked, job
+
+    def on_start(self, run: Run) -> None:
+        line, job, settings, plan = self.printer.line, self.job, self.job.settings, run.plan
+        if self.asked.data is None and settings.data != "mnist":
+            line(f"MNIST was not found and could not be downloaded: training on {settings.data} instead.")
+        line(str(job.dataset), style="bold")
+        line(job.trained.model.summary(job.trained.card.network_shape))
+        line(
+            f"{job.optimizer.spec.kind}, lr {settings.lr:g} {settings.schedule}, {job.loss.name}; "
+            f"epochs {settings.epochs}, batch size {settings.batch_size}, seed {settings.seed}"
+        )
+        line(f"validation: {job.validation_source}")
+        line(
+            f"{plan.engine} on {plan.device} in {plan.precision}, {plan.bytes / 2**20:,.0f} MiB: {plan.reason}"
+        )
+
+    def on_epoch_end(self, run: Run) -> None:
+        if sys.stdout.isatty() and sys.stderr.isatty():
+            return
+        report = run.report
+        parts = [f"epoch {report.epoch}/{run.plan.epochs}", f"loss {report.loss:.4f}"]
+        if report.accuracy is not None:
+            parts.append(f"accuracy {percent(report.accuracy)}")
+        if report.val_loss is not None:
+            parts.append(f"val loss {report.val_loss:.4f}")
+        if report.val_accuracy is not None:
+            parts.append(f"val accuracy {percent(report.val_accuracy)}")
+        parts.append(f"{report.seconds:.2f} s, {report.samples_per_second:,.0f} samples/s")
+        self.printer.line("  ".join(parts))
+
+
+def _print_outcome(printer: Printer, outcome: Outcome) -> None:
+    history = outcome.history
+    if not len(history):
+        printer.line("interrupted before the first epoch was over")
+        return
+    seconds, num_rows = sum(history["seconds"]), sum(history["num_rows"])
+    rows = [
+        ("epochs", f"{len(history)}" + ("" if history.stopped_by == "epochs" else f" ({history.stopped_by})"))
+    ]
+    if outcome.test is not None:
+        evaluation = outcome.test.evaluation
+        if evaluation.accuracy is not None:
+            rows.append(("test accuracy", percent(evaluation.accuracy)))
+        rows.append(("test loss", f"{evaluation.loss:.4f}"))
+    rows.append(("seconds", f"{seconds:.2f}"))
+    rows.append(("samples/s", f"{num_rows / seconds:,.0f}"))
+    printer.line()
+    printer.pairs(rows)
+    printer.line()
+    for path in sorted(outcome.folder.files):
+        printer.line(str(path))
+    if outcome.folder.missing:
+        printer.line(outcome.folder.missing)

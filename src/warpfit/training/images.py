@@ -1,0 +1,149 @@
+"""Image files as samples for a trained model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit.data.user import COLOUR_MODES, GRAY_MODES, IMAGE_SUFFIXES
+from warpfit.errors import ConfigError, DataError, FileFormatError, ShapeError
+from warpfit.training.evaluate import predict
+from warpfit.training.trained import TrainedModel
+
+__all__ = ["ImagePrediction", "Skipped", "predict_images"]
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class ImagePrediction:
+    """What a model says of an image.
+
+    Attributes
+    ----------
+    path : Path
+    resized_from : (width, height) or None
+        The image's own size, where it was not the model's.
+    classes : tuple of (name, probability)
+        The most probable first; empty for regression.
+    outputs : tuple of float
+        What the network gives; empty for classes.
+    """
+
+    path: Path
+    resized_from: tuple[int, int] | None
+    classes: tuple[tuple[str, float], ...] = ()
+    outputs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A file that was left out, and why."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class _Image:
+    path: Path
+    pixels: npt.NDArray[np.uint8]
+    resized_from: tuple[int, int] | None
+
+
+def predict_images(
+    trained: TrainedModel, path: PathLike, *, invert: bool = False, top: int = 3
+) -> tuple[list[ImagePrediction], list[Skipped]]:
+    """Return what a model says of an image file, or of every image in a folder, sorted by name.
+
+    Images become gray or coloured and are resized as the model needs them; pixels count as x/255.
+
+    Parameters
+    ----------
+    trained : TrainedModel
+    path : path of a file or a folder
+    invert : bool
+        Whether to turn black into white first: MNIST's digits are white on black.
+    top : int
+        How many classes to give.
+
+    Returns
+    -------
+    (list of ImagePrediction, list of Skipped)
+        Of a folder, hidden files and sub-folders are ignored, and files that are no images are skipped.
+
+    Raises
+    ------
+    ShapeError, ConfigError
+        If the model does not take images with pixels from 0 to 1, or `top` is less than 1.
+    DataError
+        If there is no image.
+    """
+    if top < 1:
+        raise ConfigError(f"expected top of at least 1, got {top}")
+    card = trained.card
+    if len(card.input_shape) not in (2, 3) or card.input_shape[2:] not in ((), (1,), (3,)):
+        raise ShapeError(f"expected a model of images, got one of samples of shape {card.input_shape}")
+    if card.scale is None:
+        raise ConfigError("expected a model trained on pixels from 0 to 1, got one trained on other numbers")
+    images, skipped = _read(Path(path).expanduser(), card.input_shape, invert)
+    kind = "probabilities" if card.class_names else "outputs"
+    rows = predict(trained.model, trained.inputs(np.stack([image.pixels for image in images])), kind=kind)
+    return [
+        _as_prediction(image, row, card.class_names, top) for image, row in zip(images, rows, strict=True)
+    ], skipped
+
+
+def _as_prediction(
+    image: _Image, row: npt.NDArray[Any], class_names: Sequence[str], top: int
+) -> ImagePrediction:
+    if not class_names:
+        return ImagePrediction(image.path, image.resized_from, outputs=tuple(row.tolist()))
+    best = np.argsort(-row, kind="stable")[:top]
+    classes = tuple((class_names[i], float(row[i])) for i in best)
+    return ImagePrediction(image.path, image.resized_from, classes=classes)
+
+
+def _read(path: Path, shape: tuple[int, ...], invert: bool) -> tuple[list[_Image], list[Skipped]]:
+    if not path.exists():
+        raise DataError(f"{path} does not exist; expected an image file or a folder of images")
+    if not path.is_dir():
+        return [_read_image(path, shape, invert)], []
+    images, skipped = [], []
+    for file in sorted(path.iterdir()):
+        if file.is_dir() or file.name.startswith("."):
+            continue
+        try:
+            if file.suffix.lower() not in IMAGE_SUFFIXES:
+                raise FileFormatError("not an image")
+            images.append(_read_image(file, shape, invert))
+        except DataError as error:
+            skipped.append(Skipped(file, str(error)))
+    if not images:
+        raise DataError(f"{path} has no images; expected files ending in {', '.join(IMAGE_SUFFIXES)}")
+    return images, skipped
+
+
+def _read_image(path: Path, shape: tuple[int, ...], invert: bool) -> _Image:
+    """Return the image with pixels of the shape (H, W), (H, W, 1) or (H, W, 3)."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as file:
+            image = file.copy()
+    except Exception as error:  # on damaged files Pillow's parsers raise almost anything
+        raise FileFormatError(f"{path} is no readable image: {error}") from error
+    if image.mode not in GRAY_MODES + COLOUR_MODES:
+        raise DataError(f"{path} has pixels of mode {image.mode}; expected 8 bits per channel")
+    size, own_size = (shape[1], shape[0]), image.size
+    image = image.convert("RGB" if shape[2:] == (3,) else "L")
+    if own_size != size:
+        image = image.resize(size, Image.Resampling.LANCZOS)
+    pixels = np.asarray(image).reshape(shape)
+    return _Image(path, 255 - pixels if invert else pixels, None if own_size == size else own_size)

@@ -1,0 +1,202 @@
+"""A training from its settings to its folder of results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from warpfit.data import Dataset, dataset_names
+from warpfit.data.dataset import split_rows
+from warpfit.errors import DataError
+from warpfit.losses import Loss
+from warpfit.optim import Optimizer
+from warpfit.random import manual_seed
+from warpfit.training.callbacks import Callback, Checkpoint, EarlyStopping
+from warpfit.training.fit import fit
+from warpfit.training.history import History
+from warpfit.training.recipes import (
+    make_loss,
+    make_model,
+    make_optimizer,
+    mnist_or_digits,
+    network_shape,
+    open_data,
+)
+from warpfit.training.run_folder import RunFolder
+from warpfit.training.settings import CHECKPOINT_NAME, TrainSettings, checkpoint_file
+from warpfit.training.trained import ModelCard, Score, TrainedModel
+
+__all__ = ["Job", "Outcome", "prepare"]
+
+Array = npt.NDArray[Any]
+Rows = tuple[Array, Array]
+
+VALIDATION_FRACTION = 0.1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out of a training: its reports, its test (None without test rows or whole epochs), its files."""
+
+    history: History
+    test: Score | None
+    folder: RunFolder
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training that is ready to run.
+
+    Attributes
+    ----------
+    settings : TrainSettings
+        Resolved.
+    dataset : Dataset
+        With the rows to train on, less those held out for validation.
+    validation : (x, y) or None
+        The test set; or rows held out from the training set, where validation decides over the run.
+    trained : TrainedModel
+    optimizer, loss
+    """
+
+    settings: TrainSettings
+    dataset: Dataset
+    validation: Rows | None
+    trained: TrainedModel
+    optimizer: Optimizer
+    loss: Loss
+
+    @property
+    def title(self) -> str:
+        """Data and model in a few words."""
+        settings, shape = self.settings, self.trained.card.network_shape
+        widths = "-".join(map(str, (*shape[:1], *(settings.hidden or ()), _num_outputs(self.dataset))))
+        return f"{self.dataset.name}, {'mlp ' + widths if settings.model == 'mlp' else settings.model}"
+
+    @property
+    def validation_source(self) -> str:
+        """Where the validation rows come from, in a few words."""
+        if self.validation is None:
+            return "none"
+        part = "training" if self.settings.watches_validation else "test"
+        return f"{len(self.validation[0]):,} rows of the {part} set"
+
+    def run(self, folder: str | Path, callbacks: Sequence[Callback] = (), *, verbose: bool = True) -> Outcome:
+        """Train, test, and write everything into a folder.
+
+        The folder is made when `fit` has checked its arguments. If the training fails, what remains is its
+        last checkpoint, or nothing. After Ctrl-C the results are those of the last whole epoch.
+
+        Raises
+        ------
+        WarpfitError
+            As `fit`; ConfigError if the folder cannot be written to.
+        """
+        settings = self.settings
+        run_folder = RunFolder(folder, settings)
+        x, y = self.dataset.x_train, self.dataset.y_train
+        history = fit(
+            self.trained.model,
+            self.trained.inputs(x),
+            y,
+            loss=self.loss,
+            optimizer=self.optimizer,
+            epochs=settings.epochs or 0,
+            batch_size=settings.batch_size,
+            validation_data=self.validation,
+            device=settings.device,
+            precision=settings.precision,
+            engine=settings.engine,
+            seed=settings.seed,
+            callbacks=[run_folder, *self._callbacks(run_folder.path), *callbacks],
+            resume_from=settings.resume,
+            verbose=verbose,
+        )
+        test = self.trained.test_on(self.dataset) if len(history) and len(self.dataset.x_test) else None
+        if len(history):
+            run_folder.write_results(self.title, self.trained, history, test)
+        return Outcome(history, test, run_folder)
+
+    def _callbacks(self, folder: Path) -> list[Callback]:
+        settings = self.settings
+        callbacks: list[Callback] = []
+        if settings.early_stopping:
+            callbacks.append(EarlyStopping(patience=settings.early_stopping))
+        if settings.checkpoint_every:
+            callbacks.append(Checkpoint(folder / CHECKPOINT_NAME, every=settings.checkpoint_every))
+        return callbacks
+
+
+def prepare(settings: TrainSettings) -> Job:
+    """Return the job that settings describe: data loaded, model made, nothing written.
+
+    Raises
+    ------
+    ConfigError, DataError, ShapeError
+        If settings and data do not go together, or the data cannot be had.
+    """
+    source = settings.data or mnist_or_digits(settings.data_dir)
+    settings = _with_full_paths(replace(settings, data=source))
+    dataset = open_data(source, data_dir=settings.data_dir, label_column=settings.label_column)
+    if settings.limit:
+        dataset = _with_training_rows(dataset, slice(settings.limit))
+    validation = (dataset.x_test, dataset.y_test) if len(dataset.x_test) else None
+    if settings.watches_validation:
+        dataset, validation = _hold_out(dataset, settings.seed)
+    settings = settings.resolved(num_rows=len(dataset.x_train), has_classes=bool(dataset.class_names))
+    manual_seed(settings.seed)
+    shape = network_shape(settings.model, dataset.x_train.shape[1:])
+    model, loss = make_model(settings, shape, _num_outputs(dataset)), make_loss(settings)
+    trained = TrainedModel(model, _card(settings, dataset, shape, loss))
+    if validation is not None:
+        validation = (trained.inputs(validation[0]), validation[1])
+    return Job(settings, dataset, validation, trained, make_optimizer(settings, model), loss)
+
+
+def _with_full_paths(settings: TrainSettings) -> TrainSettings:
+    """Return the settings with paths that hold from any working directory."""
+    paths = {"data_dir": settings.data_dir}
+    if settings.resume is not None:
+        paths["resume"] = str(checkpoint_file(settings.resume))
+    if settings.data not in dataset_names():
+        paths["data"] = settings.data
+    full = {name: str(Path(path).expanduser().resolve()) for name, path in paths.items() if path is not None}
+    return replace(settings, **full)  # type: ignore[arg-type]
+
+
+def _with_training_rows(dataset: Dataset, rows: slice | Array) -> Dataset:
+    return replace(dataset, x_train=dataset.x_train[rows], y_train=dataset.y_train[rows])
+
+
+def _hold_out(dataset: Dataset, seed: int) -> tuple[Dataset, Rows]:
+    """Return the dataset without a tenth of its training rows, and these."""
+    kept, held_out = split_rows(dataset.y_train, VALIDATION_FRACTION, seed)
+    if not len(held_out):
+        raise DataError(
+            f"{dataset.name} has {len(kept)} training rows, too few to hold out a tenth for validation"
+        )
+    validation = (dataset.x_train[held_out], dataset.y_train[held_out])
+    return _with_training_rows(dataset, kept), validation
+
+
+def _num_outputs(dataset: Dataset) -> int:
+    return dataset.num_classes or prod(dataset.y_train.shape[1:])
+
+
+def _card(settings: TrainSettings, dataset: Dataset, shape: tuple[int, ...], loss: Loss) -> ModelCard:
+    x = dataset.x_train
+    in_unit_interval = x.size > 0 and x.min() >= 0 and x.max() <= 1
+    return ModelCard(
+        data=settings.data or dataset.name,
+        label_column=settings.label_column,
+        input_shape=x.shape[1:],
+        network_shape=shape,
+        class_names=dataset.class_names,
+        scale=255 if in_unit_interval else None,
+        loss=loss.to_dict(),
+    )

@@ -1,0 +1,120 @@
+"""The folder of a run: model, history, settings, pictures, checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from warpfit.engines.base import Plan
+from warpfit.files import atomic_path, make_folder
+from warpfit.training.callbacks import Callback, CSVLog
+from warpfit.training.history import History
+from warpfit.training.plots import plot_confusion_matrix
+from warpfit.training.run import Run
+from warpfit.training.settings import CHECKPOINT_NAME, CONFIG_NAME, TrainSettings
+from warpfit.training.trained import Score, TrainedModel
+
+__all__ = ["RunFolder"]
+
+
+class RunFolder(Callback):
+    """Makes the folder when `fit` has checked everything, and takes it away again if nothing came into it.
+
+    Parameters
+    ----------
+    path : path of the folder
+    settings : TrainSettings
+        Resolved; the plan's precision, device and engine are added.
+
+    Attributes
+    ----------
+    files : list of Path
+        The files written.
+    missing : str or None
+        Why there are no pictures, if there are none.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], settings: TrainSettings) -> None:
+        self.path, self.settings = Path(path).expanduser(), settings
+        self.files: list[Path] = []
+        self.missing: str | None = None
+        self._made: list[Path] = []
+
+    def on_start(self, run: Run) -> None:
+        self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        make_folder(self.path)
+
+    def on_epoch_end(self, run: Run) -> None:
+        if self.settings.checkpoint_every:  # a checkpoint is of use only with the settings of its run
+            self._write_settings(run.plan)
+
+    def on_end(self, run: Run) -> None:
+        self.on_epoch_end(run)
+        if self.settings.checkpoint_every:
+            self.files.append(self.path / CHECKPOINT_NAME)
+        if run.history.reports:
+            CSVLog(self._new("history.csv")).on_epoch_end(run)
+
+    def close(self) -> None:
+        with suppress(OSError):  # a folder that is not empty stays, and so do those above it
+            for folder in self._made:
+                folder.rmdir()
+
+    def write_results(self, title: str, trained: TrainedModel, history: History, test: Score | None) -> None:
+        """Write the model, the history, the settings and the pictures.
+
+        Raises
+        ------
+        ConfigError
+            If a file cannot be written.
+        """
+        trained.save(self._new("model.safetensors"))
+        self._write_text("history.json", json.dumps(_report(history, test)) + "\n")
+        self._write_settings(history.plan)
+        if find_spec("matplotlib") is None:
+            self.missing = (
+                "matplotlib is not installed, so there are no pictures: pip install 'warpfit[plot]'"
+            )
+            return
+        title = title if test is None else f"{title}\n{_in_words(test)}"
+        history.plot(self._new("curves.png"), title=title)
+        if test is not None and test.labels is not None and test.predicted is not None:
+            figure = plot_confusion_matrix(test.labels, test.predicted, trained.card.class_names, title)
+            with atomic_path(self._new("confusion.png")) as temporary:
+                figure.savefig(temporary, format="png", dpi=120)
+
+    def _write_settings(self, plan: Plan) -> None:
+        settings = replace(self.settings, precision=plan.precision, device=plan.device, engine=plan.engine)
+        self._write_text(CONFIG_NAME, settings.to_toml())
+
+    def _write_text(self, name: str, text: str) -> None:
+        with atomic_path(self._new(name)) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+
+    def _new(self, name: str) -> Path:
+        path = self.path / name
+        if path not in self.files:
+            self.files.append(path)
+        return path
+
+
+def _report(history: History, test: Score | None) -> dict[str, Any]:
+    report: dict[str, Any] = {"stopped_by": history.stopped_by, "epochs": history.to_dict()}
+    if test is not None:
+        evaluation = test.evaluation
+        report["test"] = {"loss": evaluation.loss, "rows": evaluation.num_rows}
+        if evaluation.accuracy is not None:
+            report["test"]["accuracy"] = evaluation.accuracy
+    return report
+
+
+def _in_words(test: Score) -> str:
+    evaluation = test.evaluation
+    if evaluation.accuracy is None:
+        return f"loss {evaluation.loss:.4g} on {evaluation.num_rows:,} test rows"
+    return f"{evaluation.accuracy:.2%} of {evaluation.num_rows:,} test rows right"

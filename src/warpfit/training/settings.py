@@ -1,0 +1,333 @@
+"""The settings of a training by their names, as ``warpfit train`` and its TOML files give them."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, get_args, get_type_hints
+
+from warpfit.backends.base import ACTIVATIONS
+from warpfit.errors import ConfigError
+from warpfit.losses import Loss
+from warpfit.optim.schedules import Cosine, ReduceOnPlateau, Schedule
+from warpfit.random import check_seed
+from warpfit.training.inputs import check_count
+
+__all__ = [
+    "LOSSES",
+    "MODELS",
+    "OPTIMIZERS",
+    "SCHEDULES",
+    "TrainSettings",
+    "checkpoint_file",
+    "default_folder",
+    "merged_settings",
+    "parse_hidden",
+    "read_settings",
+]
+
+MODELS = ("mlp", "cnn")
+OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop")
+SCHEDULES = tuple(Schedule.by_name)
+LOSSES = ("auto", *Loss.by_name)
+
+# What None stands for, by optimizer or by model.
+DEFAULT_LR = {"sgd": 0.05, "adam": 1e-3, "adamw": 1e-3, "rmsprop": 1e-3}
+DEFAULT_MOMENTUM = {"sgd": 0.9, "rmsprop": 0.0}
+DEFAULT_WEIGHT_DECAY = {"adamw": 0.01}
+DEFAULT_HIDDEN = {"mlp": (256,), "cnn": (128,)}
+LEAST_EPOCHS, MOST_EPOCHS, ENOUGH_STEPS = 5, 100, 1000
+
+CONFIG_NAME = "config.toml"
+CHECKPOINT_NAME = "checkpoint.safetensors"
+
+_NOT_RECORDED = {"recorded": False}
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """Everything that ``warpfit train`` can be told; a frozen value, checked when it is made.
+
+    None means that the value follows from the others, see `resolved`; 0 switches off `clip_norm`, `limit`,
+    `early_stopping` and `checkpoint_every`.
+
+    Parameters
+    ----------
+    data : str, optional
+        A known dataset's name or a path; None is MNIST, or digits where MNIST cannot be had.
+    data_dir : str, optional
+        Folder to look for known datasets in first.
+    label_column : str, optional
+        Of a ``.csv`` file.
+    limit : int
+        Train on the first rows of the training set only.
+    model : {'mlp', 'cnn'}
+    hidden : tuple of int, optional
+        Widths of the dense hidden layers: (256,) for an mlp, (128,) for a cnn.
+    activation : str
+    dropout : float
+        Share of hidden units dropped.
+    optimizer : {'sgd', 'adam', 'adamw', 'rmsprop'}
+    lr, momentum, weight_decay : float, optional
+        By default the optimizer's: lr 0.05 and momentum 0.9 for sgd, else lr 0.001 and no momentum; weight
+        decay 0.01 for adamw, else none.
+    nesterov : bool
+    clip_norm : float
+        Largest joint norm of the gradients.
+    schedule : str
+        Of the learning rate, see `warpfit.optim.schedules`.
+    warmup_epochs : float
+        For ``'cosine'``.
+    epochs : int, optional
+        By default 5, and more (up to 100) for small data: as many as make 1,000 steps.
+    batch_size : int
+    loss : str
+        ``'auto'`` is cross_entropy for classes and mse for float targets.
+    label_smoothing : float
+        For cross_entropy.
+    precision, device, engine : str
+        As `warpfit.fit` takes them.
+    seed : int
+        Of initial values, epoch order and dropout.
+    early_stopping : int
+        Epochs without a better validation loss before the run ends.
+    checkpoint_every : int
+        Epochs between two checkpoints.
+    resume : str, optional
+        A checkpoint to go on from, or the folder that holds it.
+    out : str, optional
+        Folder for the results; None is ``runs/<time>``. Not recorded in the run's own settings file.
+    quiet : bool
+        Print nothing but errors. Not recorded either.
+
+    Raises
+    ------
+    ConfigError
+        If a value is unknown, out of range, or has no effect together with the others.
+    """
+
+    data: str | None = None
+    data_dir: str | None = None
+    label_column: str | None = None
+    limit: int = 0
+    model: str = "mlp"
+    hidden: tuple[int, ...] | None = None
+    activation: str = "relu"
+    dropout: float = 0.0
+    optimizer: str = "sgd"
+    lr: float | None = None
+    momentum: float | None = None
+    nesterov: bool = False
+    weight_decay: float | None = None
+    clip_norm: float = 0.0
+    schedule: str = "cosine"
+    warmup_epochs: float = 0.0
+    epochs: int | None = None
+    batch_size: int = 64
+    loss: str = "auto"
+    label_smoothing: float = 0.0
+    precision: str = "auto"
+    device: str = "auto"
+    engine: str = "auto"
+    seed: int = 0
+    early_stopping: int = 0
+    checkpoint_every: int = 0
+    resume: str | None = None
+    out: str | None = field(default=None, metadata=_NOT_RECORDED)
+    quiet: bool = field(default=False, metadata=_NOT_RECORDED)
+
+    def __post_init__(self) -> None:
+        for name, choices in (
+            ("model", MODELS),
+            ("activation", ACTIVATIONS),
+            ("optimizer", OPTIMIZERS),
+            ("schedule", SCHEDULES),
+            ("loss", LOSSES),
+        ):
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"expected {name} among {', '.join(choices)}, got {getattr(self, name)!r}")
+        for name in ("limit", "early_stopping", "checkpoint_every"):
+            check_count(name, getattr(self, name), 0)
+        check_count("batch_size", self.batch_size, 1)
+        for width in self.hidden or ():
+            check_count("every hidden width", width, 1)
+        if self.epochs is not None:
+            check_count("epochs", self.epochs, 1)
+        check_seed(self.seed)
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"expected dropout in [0, 1), got {self.dropout!r}")
+        if not self.clip_norm >= 0:
+            raise ConfigError(f"expected clip_norm of at least 0, got {self.clip_norm!r}")
+        self._check_effects()
+
+    def _check_effects(self) -> None:
+        """Raise ConfigError for a setting that the others leave without effect."""
+        for name, works_with, allowed in (
+            ("momentum", "optimizer", ("sgd", "rmsprop")),
+            ("nesterov", "optimizer", ("sgd",)),
+            ("warmup_epochs", "schedule", (Cosine.name,)),
+            ("label_smoothing", "loss", ("auto", "cross_entropy")),
+        ):
+            if getattr(self, name) and getattr(self, works_with) not in allowed:
+                raise ConfigError(
+                    f"{name} works with {works_with} {' or '.join(allowed)}, not with {getattr(self, works_with)}"
+                )
+
+    @property
+    def watches_validation(self) -> bool:
+        """Whether the validation loss decides over the run, and so must not come from the test set."""
+        return self.early_stopping > 0 or self.schedule == ReduceOnPlateau.name
+
+    def resolved(self, *, num_rows: int, has_classes: bool) -> TrainSettings:
+        """Return the same settings with nothing left open but precision, device and engine.
+
+        Parameters
+        ----------
+        num_rows : int
+            Rows to train on.
+        has_classes : bool
+            Whether the targets are labels of classes.
+
+        Raises
+        ------
+        ConfigError
+            If the loss does not go with such targets.
+        """
+        loss = self.loss
+        if loss == "auto":
+            loss = "cross_entropy" if has_classes else "mse"
+        elif (loss == "cross_entropy") != has_classes:
+            targets = "labels of classes" if has_classes else "float targets"
+            raise ConfigError(f"expected a loss for {targets}, got {loss!r}")
+        steps = -(-num_rows // self.batch_size)
+        enough = min(MOST_EPOCHS, max(LEAST_EPOCHS, -(-ENOUGH_STEPS // steps)))
+        return replace(
+            self,
+            hidden=_given(self.hidden, DEFAULT_HIDDEN[self.model]),
+            lr=_given(self.lr, DEFAULT_LR[self.optimizer]),
+            momentum=_given(self.momentum, DEFAULT_MOMENTUM.get(self.optimizer)),
+            weight_decay=_given(self.weight_decay, DEFAULT_WEIGHT_DECAY.get(self.optimizer, 0.0)),
+            epochs=_given(self.epochs, enough),
+            loss=loss,
+        )
+
+    def to_toml(self) -> str:
+        """Return the settings as the text of a TOML file, which `read_settings` reads back."""
+        recorded = [each.name for each in fields(self) if each.metadata.get("recorded", True)]
+        values = {name: getattr(self, name) for name in recorded}
+        lines = [f"{name} = {_toml(value)}" for name, value in values.items() if value is not None]
+        return "# warpfit train --config <this file> repeats the run.\n" + "\n".join(lines) + "\n"
+
+
+def _given(value: Any, otherwise: Any) -> Any:
+    return otherwise if value is None else value
+
+
+def _toml(value: Any) -> str:
+    # JSON's strings, integers, booleans and lists are TOML's; repr gives floats that read back exactly.
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def parse_hidden(text: str) -> tuple[int, ...]:
+    """Return widths from text: ``'256'``, ``'256,128'``, or ``'none'`` for no hidden layer."""
+    if text.strip().lower() == "none":
+        return ()
+    try:
+        return tuple(int(width) for width in text.split(","))
+    except ValueError:
+        raise ConfigError(f"expected hidden widths like 256 or 256,128, or none, got {text!r}") from None
+
+
+def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the settings in a TOML file, by the names of `TrainSettings`; ``-`` may stand for ``_``.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, is no TOML, or has an unknown key or a value of the wrong type.
+    """
+    try:
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is no readable TOML file: {error}") from error
+    types = get_type_hints(TrainSettings)
+    settings = {}
+    for key, value in table.items():
+        name = key.replace("-", "_")
+        if name not in types:
+            raise ConfigError(f"{path}: unknown setting {key!r}; expected one of {', '.join(types)}")
+        settings[name] = _hidden(value) if name == "hidden" else value
+        if not _fits(settings[name], types[name]):
+            raise ConfigError(f"{path}: expected {key} to be {_in_words(types[name])}, got {value!r}")
+    return settings
+
+
+def _hidden(value: Any) -> Any:
+    """Return widths given as text, as one integer or as a list; what is none of these, as it is."""
+    if isinstance(value, list):
+        return tuple(value)
+    try:
+        return parse_hidden(value) if isinstance(value, str) else (value,)
+    except ConfigError:
+        return value
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if isinstance(hint, UnionType):
+        return any(_fits(value, each) for each in get_args(hint))
+    if hint == tuple[int, ...]:
+        return isinstance(value, tuple) and all(_fits(item, int) for item in value)
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return type(value) is hint
+
+
+def _in_words(hint: Any) -> str:
+    words = {str: "text", int: "an integer", float: "a number", bool: "true or false"}
+    plain = next(
+        each for each in (get_args(hint) if isinstance(hint, UnionType) else (hint,)) if each != NoneType
+    )
+    return words.get(plain, "a list of integers")
+
+
+def merged_settings(flags: Mapping[str, Any], config: str | os.PathLike[str] | None = None) -> TrainSettings:
+    """Return settings from flags, what they leave open from a TOML file, and the rest from the defaults.
+
+    Parameters
+    ----------
+    flags : mapping
+        By the names of `TrainSettings`; None means not given, and `hidden` may be text.
+    config : path, optional
+        If None and the flags have `resume`, the settings that lie beside that checkpoint.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    if isinstance(given.get("hidden"), str):
+        given["hidden"] = parse_hidden(given["hidden"])
+    if "resume" in given:
+        beside = checkpoint_file(given["resume"]).with_name(CONFIG_NAME)
+        config = beside if config is None and beside.is_file() else config
+    return TrainSettings(**{**(read_settings(config) if config is not None else {}), **given})
+
+
+def checkpoint_file(path: str | os.PathLike[str]) -> Path:
+    """Return the checkpoint's path, given itself or as the folder of its run."""
+    path = Path(path).expanduser()
+    return path / CHECKPOINT_NAME if path.is_dir() else path
+
+
+def default_folder() -> Path:
+    """Return a new folder's path below ``runs``, named by the time, for a run that starts now."""
+    time = datetime.now().strftime("%Y%m%d-%H%M%S")
+    names = (time if number == 1 else f"{time}-{number}" for number in count(1))
+    return next(folder for folder in (Path("runs") / name for name in names) if not folder.exists())

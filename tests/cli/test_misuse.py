@@ -1,0 +1,205 @@
+"""Bad input to every command: one sentence, exit code 2, nothing written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.commands import Invoke
+from warpfit.data import write_idx
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--batch-size", "0"], "batch_size to be an integer of at least 1, got 0"),
+        (["--batch-size", "many"], "--batch-size"),
+        (["--epochs", "0"], "epochs to be an integer of at least 1, got 0"),
+        (["--hidden", "16,x"], "'16,x'"),
+        (["--hidden", "16,0"], "width to be an integer of at least 1, got 0"),
+        (["--dropout", "1"], "dropout in [0, 1), got 1.0"),
+        (["--optimizer", "sdg"], "optimizer among sgd, adam, adamw, rmsprop, got 'sdg'"),
+        (["--optimizer", "adam", "--momentum", "0.5"], "momentum works with optimizer sgd or rmsprop"),
+        (["--momentum", "1"], "momentum in [0, 1), got 1.0"),
+        (["--momentum", "0", "--nesterov"], "momentum above 0 for nesterov"),
+        (["--schedule", "step", "--warmup-epochs", "1"], "warmup_epochs works with schedule cosine"),
+        (["--lr", "-1"], "learning rate that is finite and at least 0"),
+        (["--clip-norm", "nan"], "clip_norm of at least 0, got nan"),
+        (["--weight-decay", "-1"], "weight_decay of at least 0, got -1.0"),
+        (["--loss", "mse"], "loss for labels of classes, got 'mse'"),
+        (["--label-smoothing", "2"], "label_smoothing in [0, 1], got 2.0"),
+        (["--activation", "tan"], "activation among"),
+        (["--model", "rnn"], "model among mlp, cnn, got 'rnn'"),
+        (["--model", "cnn"], "images (H, W) or (H, W, C) for a cnn, got samples of shape (5,)"),
+        (["--precision", "float16"], "precision 'auto', 'float32' or 'float64'"),
+        (["--device", "cuda"], "no CUDA backend"),
+        (["--engine", "steam"], "engine among auto, layerwise, got 'steam'"),
+        (["--seed", "-1"], "seed that is an integer"),
+        (["--limit", "-1"], "limit to be an integer of at least 0"),
+        (["--label-column", "y"], "label_column names a column of a .csv file"),
+        (["--out", "blobs.npz"], "cannot make the folder blobs.npz"),
+        (["--out", "blobs.npz/below"], "cannot make the folder"),
+        (["--resume", "nothing.safetensors"], "nothing.safetensors"),
+        (["--config", "nothing.toml"], "cannot read nothing.toml"),
+        (["--early-stopping", "1", "--limit", "5"], "too few to hold out a tenth"),
+        (["--unknown", "1"], "--unknown"),
+    ],
+)
+def test_settings(misuse: Invoke, blobs: Path, flags: list[str], message: str) -> None:
+    assert message in misuse("train", "--data", blobs, *flags).err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("epoch = 5", "mine.toml: unknown setting 'epoch'"),
+        ("batch-size = '64'", "mine.toml: expected batch-size to be an integer, got '64'"),
+        ("epochs = 5.0", "mine.toml: expected epochs to be an integer, got 5.0"),
+        ("lr = true", "mine.toml: expected lr to be a number, got True"),
+        ("nesterov = 1", "mine.toml: expected nesterov to be true or false, got 1"),
+        ("data = 3", "mine.toml: expected data to be text, got 3"),
+        ("hidden = [1, 'x']", "mine.toml: expected hidden to be a list of integers"),
+        ("hidden = 'x'", "mine.toml: expected hidden to be a list of integers"),
+        ("lr = ", "mine.toml is no readable TOML file"),
+        ("batch_size = 0", "batch_size to be an integer of at least 1, got 0"),
+    ],
+)
+def test_settings_file(misuse: Invoke, tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "mine.toml").write_text(text)
+    assert message in misuse("train", "--config", "mine.toml").err
+
+
+def save_npz(path: Path, **arrays: Any) -> None:
+    with path.open("wb") as file:
+        np.savez(file, **arrays)
+
+
+def with_nan() -> np.ndarray:
+    x = np.ones((6, 4))
+    x[2, 1] = np.nan
+    return x
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": np.ones(6), "y": np.arange(6) % 2}, "at least two dimensions; got shape (6,)"),
+        ({"x": np.ones((6, 4)), "y": np.arange(5) % 2}, "expected as many rows"),
+        ({"x": with_nan(), "y": np.arange(6) % 2}, "nan in row 2, column 1"),
+        ({"x": np.ones((6, 4)), "y": with_nan()[:, 1]}, "nan in row 2"),
+        ({"x": np.ones((0, 4)), "y": np.arange(0)}, "has no rows"),
+        ({"a": np.ones(3)}, "found a"),
+    ],
+)
+def test_arrays(misuse: Invoke, tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
+    save_npz(tmp_path / "data.npz", **arrays)
+    assert message in misuse("train", "--data", "data.npz").err
+
+
+def test_label_column_of_a_known_dataset(misuse: Invoke) -> None:
+    assert "digits is a known dataset" in misuse("train", "--data", "digits", "--label-column", "y").err
+
+
+def test_labels_out_of_range(misuse: Invoke, tmp_path: Path) -> None:
+    folder = tmp_path / "fashion_mnist"
+    folder.mkdir()
+    for part in ("train", "t10k"):
+        write_idx(folder / f"{part}-images-idx3-ubyte", np.zeros((3, 28, 28), np.uint8))
+        write_idx(folder / f"{part}-labels-idx1-ubyte", np.array([0, 9, 10], np.uint8))
+    outcome = misuse("train", "--data", "fashion_mnist", "--data-dir", tmp_path)
+    assert "label 10 in row 2; expected 0 to 9" in outcome.err
+
+
+@pytest.mark.parametrize("name", ["empty.npz", "empty.csv", "empty.txt"])
+def test_empty_files(misuse: Invoke, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    assert name in misuse("train", "--data", name).err
+    assert name in misuse("evaluate", name).err
+    assert name in misuse("predict", name, name).err
+
+
+def test_unknown_dataset(misuse: Invoke, trained: Path) -> None:
+    message = "unknown data 'mnits': expected a dataset among mnist"
+    assert message in misuse("train", "--data", "mnits").err
+    assert message in misuse("evaluate", trained / "model.safetensors", "--data", "mnits").err
+
+
+def test_dataset_that_is_not_here(misuse: Invoke) -> None:
+    outcome = misuse("train", "--data", "mnist")
+    assert "the dataset 'mnist' is not in" in outcome.err
+    assert "no connection" in outcome.err
+
+
+def test_evaluate_on_other_data(misuse: Invoke, trained: Path, blobs: Path, tmp_path: Path) -> None:
+    model = trained / "model.safetensors"
+    assert "expected samples of shape (8, 8)" in misuse("evaluate", model, "--data", blobs).err
+    assert "split among test, train, all" in misuse("evaluate", model, "--split", "dev").err
+    x = np.zeros((4, 8, 8), np.float32)
+    save_npz(tmp_path / "other.npz", x=x, y=np.array(["0", "1", "cat", "cat"]))
+    assert "got cat" in misuse("evaluate", model, "--data", "other.npz", "--split", "all").err
+    save_npz(tmp_path / "floats.npz", x=x, y=np.ones(4))
+    assert (
+        "expected labels of classes"
+        in misuse("evaluate", model, "--data", "floats.npz", "--split", "all").err
+    )
+    save_npz(tmp_path / "one.npz", x=x[:1], y=np.array([1]))
+    assert "one has no test rows" in misuse("evaluate", model, "--data", "one.npz").err
+
+
+def test_files_that_are_no_models(misuse: Invoke, trained: Path, blobs: Path, tmp_path: Path) -> None:
+    import warpfit as wf
+
+    assert "blobs.npz" in misuse("evaluate", blobs).err
+    assert "none at nothing" in misuse("predict", "nothing", blobs).err
+    cut = (trained / "model.safetensors").read_bytes()[:-8]
+    (tmp_path / "cut.safetensors").write_bytes(cut)
+    assert "cut.safetensors" in misuse("evaluate", "cut.safetensors").err
+    wf.save(wf.nn.Sequential(wf.nn.Linear(2, 2)), "bare.safetensors")
+    assert "a model that `warpfit train` wrote" in misuse("evaluate", "bare.safetensors").err
+
+
+def test_resume_from_another_run(misuse: Invoke, invoke: Invoke, trained: Path, blobs: Path) -> None:
+    flags = ("--data", blobs, "--epochs", "1", "--hidden", "4")
+    assert invoke("train", *flags, "--checkpoint-every", "1", "--out", "first").code == 0
+    wider = misuse("train", "--resume", "first", "--hidden", "5", "--out", "second")
+    assert "differs in network" in wider.err
+    assert "warpfit-checkpoint" in misuse("train", "--resume", trained / "model.safetensors").err
+
+
+def test_unknown_command_and_missing_argument(misuse: Invoke) -> None:
+    assert "'trian'" in misuse("trian").err
+    assert "`warpfit evaluate --help`" in misuse("evaluate").err
+
+
+def test_images(misuse: Invoke, invoke: Invoke, trained: Path, blobs: Path, tmp_path: Path) -> None:
+    from PIL import Image
+
+    model = trained / "model.safetensors"
+    assert "nothing.png does not exist" in misuse("predict", model, "nothing.png").err
+    assert "no readable image" in misuse("predict", model, blobs).err
+    Image.fromarray(np.zeros((8, 8), np.uint16)).save("deep.png")
+    assert "8 bits per channel" in misuse("predict", model, "deep.png").err
+    Image.new("L", (8, 8)).save("fine.png")
+    assert "top of at least 1, got 0" in misuse("predict", model, "fine.png", "--top", "0").err
+    (tmp_path / "folder").mkdir()
+    assert "folder has no images" in misuse("predict", model, "folder").err
+    assert invoke("train", "--data", blobs, "--epochs", "1", "--out", "run").code == 0
+    assert "a model of images" in misuse("predict", "run/model.safetensors", "fine.png").err
+
+
+def test_pixels_of_an_unknown_scale(misuse: Invoke, invoke: Invoke, tmp_path: Path) -> None:
+    from PIL import Image
+
+    x = np.random.default_rng(0).normal(size=(20, 4, 4))
+    save_npz(tmp_path / "normal.npz", x=x, y=np.arange(20) % 2)
+    Image.new("L", (4, 4)).save("fine.png")
+    assert invoke("train", "--data", "normal.npz", "--epochs", "1", "--out", "run").code == 0
+    assert "pixels from 0 to 1" in misuse("predict", "run/model.safetensors", "fine.png").err
+
+
+def test_gradcheck(misuse: Invoke) -> None:
+    assert "float64, float32, both" in misuse("gradcheck", "--dtype", "float16").err
+    assert "'nonsense'" in misuse("gradcheck", "--only", "nonsense").err
