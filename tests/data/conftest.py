@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-REPO_ROOT = Path(__file__).parents[2]
+from support.mnist import find_mnist
 
 
 @pytest.fixture(scope="session")
 def mnist_root() -> Path:
-    """Return the first folder that has ``mnist/*.gz``: $WARPFIT_DATA, .data or ../shared/data."""
-    named = os.environ.get("WARPFIT_DATA")
-    roots = [Path(named)] if named else []
-    roots += [REPO_ROOT / ".data", REPO_ROOT.parent / "shared" / "data"]
-    for root in roots:
-        if len(list((root / "mnist").glob("*ubyte.gz"))) == 4:
-            return root.resolve()
-    pytest.skip(f"MNIST is not in {', '.join(map(str, roots))}")
+    """Return the folder that has the real MNIST, or skip."""
+    root = find_mnist()
+    if root is None:
+        pytest.skip("MNIST is not in $WARPFIT_DATA, .data or ../shared/data")
+    return root

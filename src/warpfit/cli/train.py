@@ -9,6 +9,7 @@ import typer
 
 from warpfit.cli.console import Printer, percent
 from warpfit.training.callbacks import Callback
+from warpfit.training.progress import epoch_line
 from warpfit.training.settings import (
     LOSSES,
     MODELS,
@@ -73,7 +74,7 @@ def train(
         Text, _option(NETWORK, "NAME", "relu, gelu, silu, tanh, ...", _default("activation"))
     ] = None,
     dropout: Annotated[
-        Number, _option(NETWORK, "P", "Share of hidden units dropped while training.", _default("dropout"))
+        Number, _option(NETWORK, "P", "Share of hidden units dropped while training.", "0; 0.5 for cnn")
     ] = None,
     optimizer: Annotated[
         Text, _option(OPTIMIZER, "NAME", f"{', '.join(OPTIMIZERS)}.", _default("optimizer"))
@@ -107,7 +108,9 @@ def train(
     label_smoothing: Annotated[Number, _option(OPTIMIZER, "X", "For cross_entropy.")] = None,
     epochs: Annotated[
         Integer,
-        _option(RUN, "N", "Passes over the data.", "5, more for small data: 1,000 steps, at most 100"),
+        _option(
+            RUN, "N", "Passes over the data.", "5, 10 for cnn; more for small data: 1,000 steps, at most 100"
+        ),
     ] = None,
     batch_size: Annotated[Integer, _option(RUN, "N", "Rows a step.", _default("batch_size"))] = None,
     precision: Annotated[
@@ -182,16 +185,7 @@ class _Narrator(Callback):
     def on_epoch_end(self, run: Run) -> None:
         if sys.stdout.isatty() and sys.stderr.isatty():
             return
-        report = run.report
-        parts = [f"epoch {report.epoch}/{run.plan.epochs}", f"loss {report.loss:.4f}"]
-        if report.accuracy is not None:
-            parts.append(f"accuracy {percent(report.accuracy)}")
-        if report.val_loss is not None:
-            parts.append(f"val loss {report.val_loss:.4f}")
-        if report.val_accuracy is not None:
-            parts.append(f"val accuracy {percent(report.val_accuracy)}")
-        parts.append(f"{report.seconds:.2f} s, {report.samples_per_second:,.0f} samples/s")
-        self.printer.line("  ".join(parts))
+        self.printer.line(epoch_line(run.report, run.plan.epochs))
 
 
 def _print_outcome(printer: Printer, outcome: Outcome) -> None:

@@ -6,12 +6,26 @@ import sys
 from time import monotonic
 from typing import Any
 
+from warpfit.engines.base import EpochReport
 from warpfit.training.callbacks import Callback
 from warpfit.training.run import Run
 
-__all__ = ["ProgressBar"]
+__all__ = ["ProgressBar", "epoch_line"]
 
 SECONDS_BETWEEN_UPDATES = 0.1
+
+
+def epoch_line(report: EpochReport, epochs: int) -> str:
+    """Return what there is to say of an epoch, in one line."""
+    parts = [f"epoch {report.epoch}/{epochs}", f"loss {report.loss:.4f}"]
+    if report.accuracy is not None:
+        parts.append(f"accuracy {report.accuracy:.2%}")
+    if report.val_loss is not None:
+        parts.append(f"val loss {report.val_loss:.4f}")
+    if report.val_accuracy is not None:
+        parts.append(f"val accuracy {report.val_accuracy:.2%}")
+    parts.append(f"{report.seconds:.2f} s, {report.samples_per_second:,.0f} samples/s")
+    return "  ".join(parts)
 
 
 class ProgressBar(Callback):
@@ -56,7 +70,7 @@ class ProgressBar(Callback):
         if self._progress is None:
             return
         self._epoch = run.state.epoch
-        self._progress.console.print(self._line(run))
+        self._progress.console.print(epoch_line(run.report, self._epochs), soft_wrap=True)
         self._progress.reset(self._task, description=self._title(run.state.epoch + 1), total=None)
 
     def close(self) -> None:
@@ -66,15 +80,3 @@ class ProgressBar(Callback):
 
     def _title(self, epoch: int) -> str:
         return f"epoch {min(epoch, self._epochs)}/{self._epochs}"
-
-    def _line(self, run: Run) -> str:
-        report = run.report
-        parts = [f"{self._title(report.epoch)}  loss {report.loss:.4f}"]
-        if report.accuracy is not None:
-            parts.append(f"accuracy {report.accuracy:.2%}")
-        if report.val_loss is not None:
-            parts.append(f"val loss {report.val_loss:.4f}")
-        if report.val_accuracy is not None:
-            parts.append(f"val accuracy {report.val_accuracy:.2%}")
-        parts.append(f"{report.seconds:.2f} s, {report.samples_per_second:,.0f} samples/s")
-        return "  ".join(parts)

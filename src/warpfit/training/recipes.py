@@ -87,8 +87,8 @@ def make_model(settings: TrainSettings, input_shape: Shape, num_outputs: int) ->
     """Return the network of resolved settings for samples of `input_shape`, with initial values.
 
     An mlp is dense layers with the activation, and dropout after each if asked for. A cnn is PyTorch's MNIST
-    example: 3×3 convolutions to 32 and to 64 channels, 2×2 maximum, dense layers; with dropout p it has the
-    example's two dropouts, p/2 after the maximum and p after each dense layer.
+    example: 3×3 convolutions to 32 and to 64 channels, 2×2 maximum, dense layers; dropout p is the example's two
+    dropouts, p/2 after the maximum and p after each dense layer.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def make_model(settings: TrainSettings, input_shape: Shape, num_outputs: int) ->
         nn.Conv2d(32, 64, 3),
         _activation(settings.activation),
         nn.MaxPool2d(2),
-        *_dropout(settings.dropout / 2),
+        *_dropout((settings.dropout or 0.0) / 2),
         nn.Flatten(),
     ]
     (width,) = network_of(nn.Sequential(*front), input_shape).output_shape
@@ -116,7 +116,11 @@ def make_model(settings: TrainSettings, input_shape: Shape, num_outputs: int) ->
 def _dense(settings: TrainSettings, width: int, num_outputs: int) -> list[Module]:
     layers: list[Module] = []
     for hidden in settings.hidden or ():
-        layers += [nn.Linear(width, hidden), _activation(settings.activation), *_dropout(settings.dropout)]
+        layers += [
+            nn.Linear(width, hidden),
+            _activation(settings.activation),
+            *_dropout(settings.dropout or 0.0),
+        ]
         width = hidden
     return [*layers, nn.Linear(width, num_outputs)]
 

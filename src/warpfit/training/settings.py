@@ -43,7 +43,9 @@ DEFAULT_LR = {"sgd": 0.05, "adam": 1e-3, "adamw": 1e-3, "rmsprop": 1e-3}
 DEFAULT_MOMENTUM = {"sgd": 0.9, "rmsprop": 0.0}
 DEFAULT_WEIGHT_DECAY = {"adamw": 0.01}
 DEFAULT_HIDDEN = {"mlp": (256,), "cnn": (128,)}
-LEAST_EPOCHS, MOST_EPOCHS, ENOUGH_STEPS = 5, 100, 1000
+DEFAULT_DROPOUT = {"mlp": 0.0, "cnn": 0.5}
+LEAST_EPOCHS = {"mlp": 5, "cnn": 10}
+MOST_EPOCHS, ENOUGH_STEPS = 100, 1000
 
 CONFIG_NAME = "config.toml"
 CHECKPOINT_NAME = "checkpoint.safetensors"
@@ -72,8 +74,8 @@ class TrainSettings:
     hidden : tuple of int, optional
         Widths of the dense hidden layers: (256,) for an mlp, (128,) for a cnn.
     activation : str
-    dropout : float
-        Share of hidden units dropped.
+    dropout : float, optional
+        Share of hidden units dropped: none for an mlp, 0.5 for a cnn.
     optimizer : {'sgd', 'adam', 'adamw', 'rmsprop'}
     lr, momentum, weight_decay : float, optional
         By default the optimizer's: lr 0.05 and momentum 0.9 for sgd, else lr 0.001 and no momentum; weight
@@ -86,7 +88,7 @@ class TrainSettings:
     warmup_epochs : float
         For ``'cosine'``.
     epochs : int, optional
-        By default 5, and more (up to 100) for small data: as many as make 1,000 steps.
+        By default 5, 10 for a cnn, and more (up to 100) for small data: as many as make 1,000 steps.
     batch_size : int
     loss : str
         ``'auto'`` is cross_entropy for classes and mse for float targets.
@@ -120,7 +122,7 @@ class TrainSettings:
     model: str = "mlp"
     hidden: tuple[int, ...] | None = None
     activation: str = "relu"
-    dropout: float = 0.0
+    dropout: float | None = None
     optimizer: str = "sgd"
     lr: float | None = None
     momentum: float | None = None
@@ -161,7 +163,7 @@ class TrainSettings:
         if self.epochs is not None:
             check_count("epochs", self.epochs, 1)
         check_seed(self.seed)
-        if not 0 <= self.dropout < 1:
+        if self.dropout is not None and not 0 <= self.dropout < 1:
             raise ConfigError(f"expected dropout in [0, 1), got {self.dropout!r}")
         if not self.clip_norm >= 0:
             raise ConfigError(f"expected clip_norm of at least 0, got {self.clip_norm!r}")
@@ -207,10 +209,11 @@ class TrainSettings:
             targets = "labels of classes" if has_classes else "float targets"
             raise ConfigError(f"expected a loss for {targets}, got {loss!r}")
         steps = -(-num_rows // self.batch_size)
-        enough = min(MOST_EPOCHS, max(LEAST_EPOCHS, -(-ENOUGH_STEPS // steps)))
+        enough = min(MOST_EPOCHS, max(LEAST_EPOCHS[self.model], -(-ENOUGH_STEPS // steps)))
         return replace(
             self,
             hidden=_given(self.hidden, DEFAULT_HIDDEN[self.model]),
+            dropout=_given(self.dropout, DEFAULT_DROPOUT[self.model]),
             lr=_given(self.lr, DEFAULT_LR[self.optimizer]),
             momentum=_given(self.momentum, DEFAULT_MOMENTUM.get(self.optimizer)),
             weight_decay=_given(self.weight_decay, DEFAULT_WEIGHT_DECAY.get(self.optimizer, 0.0)),

@@ -13,7 +13,7 @@ from warpfit.errors import ConfigError
 
 __all__ = ["OptimOps"]
 
-BLOCK = 16384
+BLOCK = 1 << 18
 CLIP_EPS = 1e-6
 FLUSH = 1e-30
 
@@ -70,13 +70,14 @@ class OptimOps(Backend):
             if weight_decay:
                 g = g + weight_decay * w
             if not momentum:
-                w -= lr * g
+                w -= np.multiply(g, lr, out=self.empty(g.shape, g.dtype))
                 continue
             if lr_in_velocity:
                 g = -lr * g
             _decay(v, momentum)
             v += g
-            w += rate * (g + momentum * v) if nesterov else rate * v
+            direction = g + momentum * v if nesterov else v
+            w += np.multiply(direction, rate, out=self.empty(g.shape, g.dtype))
 
     def adam_update(
         self,
@@ -103,7 +104,7 @@ class OptimOps(Backend):
                 w *= 1 - lr * weight_decay
             elif weight_decay:
                 g = g + weight_decay * w
-            scratch = g * (1 - beta1)
+            scratch = np.multiply(g, 1 - beta1, out=self.empty(g.shape, g.dtype))
             _decay(m, beta1)
             m += scratch
             np.multiply(g, g, out=scratch)
