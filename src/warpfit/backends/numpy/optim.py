@@ -76,8 +76,11 @@ class OptimOps(Backend):
                 g = -lr * g
             _decay(v, momentum)
             v += g
-            direction = g + momentum * v if nesterov else v
-            w += np.multiply(direction, rate, out=self.empty(g.shape, g.dtype))
+            step = np.multiply(v, momentum if nesterov else rate, out=self.empty(v.shape, v.dtype))
+            if nesterov:
+                step += g
+                step *= rate
+            w += step
 
     def adam_update(
         self,
