@@ -33,11 +33,17 @@ __all__ = [
 
 def check_float(op: str, *arrays: Array | None) -> None:
     """Raise DTypeError unless all arrays (None is skipped) have one and the same float dtype."""
-    dtypes = {array.dtype for array in arrays if array is not None}
-    if len(dtypes) > 1:
-        raise DTypeError(f"{op}: expected operands of one dtype, got {', '.join(sorted(map(str, dtypes)))}")
-    if dtypes and (dtype := dtypes.pop()) not in FLOAT_DTYPES:
-        raise DTypeError(f"{op}: expected float32 or float64, got {dtype}")
+    first = None
+    for array in arrays:
+        if array is None:
+            continue
+        if first is None:
+            first = array.dtype
+        elif array.dtype is not first and array.dtype != first:
+            dtypes = sorted({str(each.dtype) for each in arrays if each is not None})
+            raise DTypeError(f"{op}: expected operands of one dtype, got {', '.join(dtypes)}")
+    if first is not None and first not in FLOAT_DTYPES:
+        raise DTypeError(f"{op}: expected float32 or float64, got {first}")
 
 
 def check_same_shape(op: str, a: Array, b: Array) -> None:

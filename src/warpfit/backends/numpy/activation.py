@@ -132,7 +132,7 @@ _BACKWARD: dict[str, Callable[[Array, Array, Array, float, Array], Array]] = {
 
 def row_max(z: Array) -> Array:
     """Return the largest entry of each row, (..., 1); 0 for rows of no entries."""
-    return np.max(z, axis=-1, keepdims=True, initial=-np.inf if z.shape[-1] else 0)
+    return np.maximum.reduce(z, axis=-1, keepdims=True, initial=-np.inf if z.shape[-1] else 0)
 
 
 class ActivationOps(Backend):
