@@ -11,6 +11,7 @@ import pytest
 import warpfit as wf
 from support.training import Taped, adam, assert_same_weights, blobs, mlp, sgd
 from warpfit import losses, nn, optim
+from warpfit.errors import ConfigError
 from warpfit.training.plan import resolve_precision
 
 X, LABELS = blobs(50)
@@ -85,3 +86,15 @@ def test_a_plan_is_printable() -> None:
     text = repr(fit(mlp(6, 3), epochs=0).plan)
     for part in ("engine='layerwise'", "precision='float32'", "LinearSpec(in_features=6", "AdamSpec("):
         assert part in text
+
+
+@pytest.mark.parametrize(("num_rows", "batch_size"), [(9, 4), (3, 1)])
+def test_a_last_batch_too_small_for_a_layer_is_found_before_the_first_step(
+    num_rows: int, batch_size: int
+) -> None:
+    model = nn.Sequential(nn.Linear(3, 4, seed=0), nn.BatchNorm1d(4), nn.Linear(4, 2, seed=1))
+    before = model.state_dict()
+    x, y = np.ones((num_rows, 3), np.float32), np.zeros(num_rows, int)
+    with pytest.raises(ConfigError, match=r"at least 2 rows.*leave 1 for the last"):
+        wf.fit(model, x, y, optimizer=optim.SGD(model.parameters()), batch_size=batch_size, verbose=False)
+    assert all(np.array_equal(before[name], value) for name, value in model.state_dict().items())

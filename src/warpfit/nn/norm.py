@@ -85,6 +85,10 @@ class BatchNormSpec(LayerSpec):
         """Name of the layer's class."""
         return f"BatchNorm{self.num_dims}d"
 
+    @property
+    def least_rows(self) -> int:
+        return 2 if self.num_dims == 1 else 1
+
     def parameters(self) -> dict[str, ParameterSpec]:
         shape = (self.num_features,)
         if not self.affine:

@@ -75,6 +75,11 @@ class LayerSpec:
         """Return the arrays that belong to the state but have no gradient, by name."""
         return {}
 
+    @property
+    def least_rows(self) -> int:
+        """How many rows a batch must have in training."""
+        return 1
+
     def output_shape(self, input_shape: Shape) -> Shape:
         """Return the shape of one sample's output, or raise ShapeError if the layer does not take its input."""
         return input_shape

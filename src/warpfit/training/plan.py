@@ -49,9 +49,10 @@ def plan(draft: Plan, state: TrainState, data: TrainingData) -> Plan:
     Raises
     ------
     ConfigError
-        If there is no such engine.
+        If there is no such engine, or a batch of the epoch is too small for a layer.
     """
     backends.resolve_device(draft.device)
+    _check_last_batch(draft, len(data))
     if draft.engine not in ("auto", *ENGINES):
         raise ConfigError(f"expected an engine among auto, {', '.join(ENGINES)}, got {draft.engine!r}")
     if draft.engine == "auto":
@@ -65,6 +66,17 @@ def plan(draft: Plan, state: TrainState, data: TrainingData) -> Plan:
 def engine_of(plan: Plan) -> Engine:
     """Return the engine that a plan names."""
     return ENGINES[plan.engine]()
+
+
+def _check_last_batch(draft: Plan, num_rows: int) -> None:
+    """Raise ConfigError before the first step if the epoch's last batch would fail after all others."""
+    last = num_rows % draft.batch_size or draft.batch_size
+    for name, spec in draft.network.layers if isinstance(draft.network, NetworkSpec) else ():
+        if last < spec.least_rows:
+            raise ConfigError(
+                f"layer {name} ({spec.kind}) expects batches of at least {spec.least_rows} rows, but {num_rows} rows "
+                f"in batches of {draft.batch_size} leave {last} for the last; another batch_size will do"
+            )
 
 
 def _bytes(draft: Plan, state: TrainState, data: TrainingData) -> int:
