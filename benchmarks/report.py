@@ -62,6 +62,9 @@ def cpu_epoch(results: Results) -> str:
     return _table(header, rows) + _source(results)
 
 
+INITS = ("kaiming_uniform", "lecun_uniform", "default")
+
+
 def accuracy_gap(results: Results) -> str:
     rows = []
     for reduction in ("mean", "sum"):
@@ -78,6 +81,10 @@ def accuracy_gap(results: Results) -> str:
         for name, run in (("float32", ours), ("float64", double)):
             losses = ", ".join(f"{run['losses'][int(epoch) - 1]:.4f} ({epoch})" for epoch in epochs)
             rows.append([f"warpfit, {reduction} over the batch, {name}", losses, _percent(run)])
+        for init in INITS:
+            run = results["other_inits"][f"{reduction} {init}"]
+            losses = ", ".join(f"{run['losses'][int(epoch) - 1]:.4f} ({epoch})" for epoch in epochs)
+            rows.append([f"the same in float32, {init} initial values", losses, _percent(run)])
     return _table(["run", "training loss (after epoch)", "test accuracy"], rows) + _source(results)
 
 
