@@ -15,7 +15,6 @@ __all__ = ["OptimOps"]
 
 BLOCK = 1 << 18
 CLIP_EPS = 1e-6
-FLUSH = 1e-30
 
 
 def _blocks(op: str, *groups: Sequence[Array]) -> Iterator[tuple[Array, ...]]:
@@ -28,17 +27,6 @@ def _blocks(op: str, *groups: Sequence[Array]) -> Iterator[tuple[Array, ...]]:
         flat = [array.reshape(-1) for array in arrays]
         for start in range(0, flat[0].size, BLOCK):
             yield tuple(array[start : start + BLOCK] for array in flat)
-
-
-def _decay(average: Array, factor: float) -> None:
-    """Multiply by `factor` in place, and flush what is left of long-past gradients to zero.
-
-    An average whose gradients have stopped sinks among the subnormal numbers, where arithmetic is a hundred
-    times slower. Adding FLUSH and taking it away again rounds to 0 there and changes nothing above 1e-22.
-    """
-    average *= factor
-    average += FLUSH
-    average -= FLUSH
 
 
 def _check_velocities(op: str, velocities: Sequence[Array] | None, momentum: float) -> None:
@@ -74,7 +62,7 @@ class OptimOps(Backend):
                 continue
             if lr_in_velocity:
                 g = -lr * g
-            _decay(v, momentum)
+            v *= momentum
             v += g
             step = np.multiply(v, momentum if nesterov else rate, out=self.empty(v.shape, v.dtype))
             if nesterov:
@@ -108,7 +96,7 @@ class OptimOps(Backend):
             elif weight_decay:
                 g = g + weight_decay * w
             scratch = np.multiply(g, 1 - beta1, out=self.empty(g.shape, g.dtype))
-            _decay(m, beta1)
+            m *= beta1
             m += scratch
             np.multiply(g, g, out=scratch)
             scratch *= 1 - beta2
@@ -147,7 +135,7 @@ class OptimOps(Backend):
             s += (1 - alpha) * g * g
             direction = g / (np.sqrt(s) + eps)
             if momentum:
-                _decay(v, momentum)
+                v *= momentum
                 v += direction
                 direction = v
             w -= lr * direction
