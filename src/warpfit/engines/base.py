@@ -26,7 +26,7 @@ StepListener = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """How a run is computed, and why so. Runs of equal plans and seeds are bit-identical.
+    """How a run is computed, and why so. Runs of equal plans and seeds are bit-identical on one machine.
 
     Parameters
     ----------
