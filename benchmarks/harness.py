@@ -18,16 +18,27 @@ from warpfit.files import atomic_path
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 
-PACKAGES = ("warpfit", "numpy", "scipy", "scikit-learn", "torch", "jax", "cuda-core", "cuda-bindings")
+PACKAGES = (
+    "warpfit",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "torch",
+    "jax",
+    "cuda-core",
+    "cuda-bindings",
+    "nvidia-cuda-nvrtc",
+)
 
 
 def environment() -> dict[str, Any]:
-    """Return machine, versions, commit and date."""
+    """Return machine (with its GPU, if there is one), versions, commit and date."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": _commit(),
         "cpu": _cpu_name(),
         "cores": len(os.sched_getaffinity(0)),
+        **_gpu(),
         "python": platform.python_version(),
         "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
     }
@@ -73,6 +84,17 @@ def _commit() -> str:
         [*git, "status", "--porcelain", "--", "src"], capture_output=True, text=True, check=False
     )
     return (commit.stdout.strip() or "unknown") + (" with changes" if changes.stdout.strip() else "")
+
+
+def _gpu() -> dict[str, str]:
+    """Return the first GPU's name and its driver's version, where there is a GPU."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0"]
+    try:
+        found = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+    name, _, driver = found.partition(", ")
+    return {"gpu": name, "driver": driver}
 
 
 def _cpu_name() -> str:

@@ -1,11 +1,13 @@
 """The explicit style: every act of a training step is one line. Runs on digits, which needs no download.
 
-python examples/explicit_style.py [name of a data set]
+python examples/explicit_style.py [name of a data set] [device]
 """
 
 from __future__ import annotations
 
 import sys
+
+import numpy as np
 
 import warpfit as wf
 from warpfit.data import DataLoader, Dataset, load_dataset
@@ -16,11 +18,11 @@ from warpfit.optim import SGD
 EPOCHS = 20
 
 
-def main(name: str = "digits") -> None:
+def main(name: str = "digits", device: str = "cpu") -> None:
     wf.manual_seed(0)
     data = load_dataset(name, flat=True)
     model = Sequential(
-        Linear(data.x_train.shape[1], 256, "cpu"), ReLU(), Linear(256, data.num_classes, "cpu")
+        Linear(data.x_train.shape[1], 256, device), ReLU(), Linear(256, data.num_classes, device)
     )
     opt = SGD(model.parameters(), lr=0.1)
     dataloader = DataLoader(data.x_train, data.y_train, batch_size=32)
@@ -38,8 +40,9 @@ def main(name: str = "digits") -> None:
 
 def accuracy(model: Sequential, data: Dataset) -> float:
     """Return the share of test samples whose largest logit is at their label."""
-    return float((model(data.x_test).argmax(axis=1) == data.y_test).mean())
+    logits = np.asarray(model(data.x_test))
+    return float((logits.argmax(axis=1) == data.y_test).mean())
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    main(*sys.argv[1:3])

@@ -13,6 +13,7 @@ __all__ = [
     "DTypeError",
     "DataError",
     "DeviceError",
+    "DeviceWarning",
     "DivergedError",
     "FileFormatError",
     "ShapeError",
@@ -38,6 +39,10 @@ class ConfigError(WarpfitError, ValueError):
 
 class DeviceError(WarpfitError, RuntimeError):
     """A device is missing, unknown, or lacks what was asked of it."""
+
+
+class DeviceWarning(UserWarning):
+    """Work goes to another device than one might think."""
 
 
 class CompileError(WarpfitError, RuntimeError):

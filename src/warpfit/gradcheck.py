@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warpfit import losses, nn, random
+from warpfit import backends, losses, nn, random
 from warpfit.autograd import Tensor, concatenate, formulas, maximum, minimum, no_grad, stack, where
 from warpfit.backends import Activation
 from warpfit.backends.base import ACTIVATIONS, FLOAT_DTYPES
+from warpfit.backends.transfer import moved
 from warpfit.errors import ConfigError, DTypeError
 from warpfit.losses import Loss
 from warpfit.nn import Layer, Module
@@ -110,7 +111,12 @@ class GradcheckResult:
 
 
 def gradcheck(
-    function: Function, inputs: Sequence[Any], *, eps: float | None = None, tolerance: float | None = None
+    function: Function,
+    inputs: Sequence[Any],
+    *,
+    eps: float | None = None,
+    tolerance: float | None = None,
+    device: str | None = None,
 ) -> GradcheckResult:
     """Return how the derivatives of a function of tensors compare with central differences.
 
@@ -123,6 +129,8 @@ def gradcheck(
         How far an entry x is moved, times max(1, \\|x\\|); ``EPS`` if None.
     tolerance : float, optional
         What counts as passed; ``TOLERANCE`` of the inputs' dtype if None.
+    device : str, optional
+        Where the function runs, for the differences too; where each input lives if None.
 
     Raises
     ------
@@ -131,10 +139,11 @@ def gradcheck(
     DTypeError
         If an input is not of a float dtype, or the function returns no tensor.
     """
-    tensors = [_tensor_of(value) for value in inputs]
+    tensors = [_tensor_of(value, device) for value in inputs]
 
     def evaluate(values: Sequence[Numbers]) -> Numbers:
-        return function(*map(Tensor, values)).numpy()
+        moved_there = (Tensor(value).to(own.device) for value, own in zip(values, tensors, strict=True))
+        return function(*moved_there).numpy()
 
     names = [f"input {idx}" for idx in range(len(tensors))]
     return _check(dict(zip(names, tensors, strict=True)), function(*tensors), evaluate, eps, tolerance)
@@ -167,12 +176,13 @@ def gradcheck_model(
     """
     loss = losses.resolve(loss)
     dtype = model.dtype if model.parameters() else None
-    batch = _tensor_of(model.backend.asarray(x, dtype))
+    batch = _tensor_of(moved(x, model.backend, dtype))
     return _check_module(model, batch, lambda outputs: loss(outputs, y), eps, tolerance)
 
 
-def _tensor_of(value: Any) -> Tensor:
-    tensor = Tensor(value.data if isinstance(value, Tensor) else value, requires_grad=True)
+def _tensor_of(value: Any, device: str | None = None) -> Tensor:
+    data = value.data if isinstance(value, Tensor) else value
+    tensor = Tensor(data if device is None else moved(data, backends.get(device)), requires_grad=True)
     if str(tensor.dtype) not in FLOAT_DTYPES:
         raise DTypeError(f"gradcheck: expected inputs of float32 or float64, got {tensor.dtype}")
     return tensor
@@ -186,7 +196,7 @@ def _check_module(
     own.zero_grad()
 
     def evaluate(values: Sequence[Numbers]) -> Numbers:
-        batch, *parameters = map(reference.backend.asarray, values)
+        batch, *parameters = (backends.get(x.device).asarray(value) for value in values)
         for parameter, value in zip(reference.parameters(), parameters, strict=True):
             reference.backend.assign(parameter.data, value)
         return head(_run(reference, Tensor(batch))).numpy()
@@ -267,6 +277,8 @@ def _compare(name: str, analytic: Numbers, numeric: Numbers) -> InputCheck:
 # -- the standard checks: every op, layer and loss of the package ----------------------------------------------
 
 Check = Callable[[], GradcheckResult]
+# Takes a dtype and a device.
+CheckOn = Callable[[str, str], GradcheckResult]
 OpCases = list[tuple[Function, tuple[Numbers, ...]]]
 
 _SPAN = 1.3
@@ -286,14 +298,14 @@ def distinct_values(*shapes: Shape, seed: int = 0) -> list[Numbers]:
     return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
-def standard_checks() -> Iterator[tuple[str, Check]]:
-    """Yield (name, check) for every operator, layer and loss, in float64 and in float32.
+def standard_checks(device: str = "cpu") -> Iterator[tuple[str, Check]]:
+    """Yield (name, check) for every operator, layer and loss, in float64 and in float32, on a device.
 
     A check returns its `GradcheckResult` when called.
     """
     for name, check in (*_op_checks(), *_layer_checks(), *_loss_checks()):
         for dtype in reversed(FLOAT_DTYPES):
-            yield f"{name} {dtype}", partial(check, dtype)
+            yield f"{name} {dtype}", partial(check, dtype, device)
 
 
 def unchecked() -> list[str]:
@@ -319,13 +331,15 @@ def _merged(results: Sequence[GradcheckResult]) -> GradcheckResult:
     return GradcheckResult(tuple(check for one in results for check in one.inputs), results[0].tolerance)
 
 
-def _op_checks() -> Iterator[tuple[str, Callable[[str], GradcheckResult]]]:
+def _op_checks() -> Iterator[tuple[str, CheckOn]]:
     for name, cases in _op_cases().items():
         yield name, partial(_check_op, cases)
 
 
-def _check_op(cases: OpCases, dtype: str) -> GradcheckResult:
-    return _merged([gradcheck(function, [x.astype(dtype) for x in inputs]) for function, inputs in cases])
+def _check_op(cases: OpCases, dtype: str, device: str) -> GradcheckResult:
+    return _merged(
+        [gradcheck(function, [x.astype(dtype) for x in inputs], device=device) for function, inputs in cases]
+    )
 
 
 def _op_cases() -> dict[str, OpCases]:
@@ -400,18 +414,18 @@ def _moving_cases() -> dict[str, OpCases]:
     }
 
 
-def _layer_checks() -> Iterator[tuple[str, Callable[[str], GradcheckResult]]]:
+def _layer_checks() -> Iterator[tuple[str, CheckOn]]:
     for name, (layer, shape) in _layer_cases().items():
         yield name, partial(_check_layer, layer, shape)
 
 
-def _check_layer(layer: Layer, shape: Shape, dtype: str) -> GradcheckResult:
-    layer.to(dtype=dtype)
+def _check_layer(layer: Layer, shape: Shape, dtype: str, device: str) -> GradcheckResult:
+    layer.to(device, dtype=dtype)
     parameters = layer.parameters()
     x, *values = distinct_values(shape, *(parameter.shape for parameter in parameters))
     for parameter, value in zip(parameters, values, strict=True):
         layer.backend.assign(parameter.data, layer.backend.asarray(value))
-    return _check_module(layer, _tensor_of(x.astype(dtype)), lambda y: y)
+    return _check_module(layer, _tensor_of(x.astype(dtype), device), lambda y: y)
 
 
 def _layer_cases() -> dict[str, tuple[Layer, Shape]]:
@@ -473,7 +487,7 @@ def _evaluating(layer: Layer, shape: Shape) -> Layer:
     return layer.eval()
 
 
-def _loss_checks() -> Iterator[tuple[str, Callable[[str], GradcheckResult]]]:
+def _loss_checks() -> Iterator[tuple[str, CheckOn]]:
     for loss in _loss_cases():
         yield repr(loss), partial(_check_loss, loss)
 
@@ -492,7 +506,7 @@ def _loss_cases() -> list[Loss]:
     ]
 
 
-def _check_loss(loss: Loss, dtype: str) -> GradcheckResult:
+def _check_loss(loss: Loss, dtype: str, device: str) -> GradcheckResult:
     """Check a loss of outputs (4, 3), without and with sample weights."""
     # scikit-learn's half of the mean square has the gradient it claims for one output only.
     num_outputs = 1 if loss == losses.MeanSquaredError(half=True) else 3
@@ -504,7 +518,11 @@ def _check_loss(loss: Loss, dtype: str) -> GradcheckResult:
     weightings = (None, [0.5, 1.0, 0.0, 2.0])
     return _merged(
         [
-            gradcheck(lambda outputs, s=s: loss(outputs, targets, sample_weight=s), [outputs.astype(dtype)])
+            gradcheck(
+                lambda outputs, s=s: loss(outputs, targets, sample_weight=s),
+                [outputs.astype(dtype)],
+                device=device,
+            )
             for s in weightings
         ]
     )

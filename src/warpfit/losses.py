@@ -16,6 +16,8 @@ import numpy.typing as npt
 from warpfit import backends
 from warpfit.autograd import Tensor, record
 from warpfit.backends import Array, Backend
+from warpfit.backends.base import FLOAT_DTYPES
+from warpfit.backends.transfer import moved, to_host
 from warpfit.errors import ConfigError, DataError, DTypeError, ShapeError
 
 __all__ = [
@@ -70,6 +72,8 @@ class Loss:
     def prepare_targets(self, y: Any, output_shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
         """Return the targets as this loss needs them, checked against the shape of one sample's output.
 
+        They are checked on the host, wherever `y` lives.
+
         Raises
         ------
         ShapeError, DTypeError, DataError
@@ -92,7 +96,7 @@ class Loss:
         loss, _, pullback = self.vjp(ops, tensor.data, **prepared)
         if not isinstance(outputs, Tensor):
             return float(ops.to_numpy(loss))
-        return record(loss, (tensor,), lambda dy: (pullback() * dy,))
+        return record(loss, (tensor,), lambda dy: (ops.binary("mul", pullback(), dy),))
 
     @_OnClassOrInstance
     def forward_and_grad(
@@ -105,10 +109,12 @@ class Loss:
 
     def _prepare(self, outputs: Array, targets: Any, sample_weight: Any) -> tuple[Backend, dict[str, Array]]:
         ops, dtype = backends.of(outputs), str(outputs.dtype)
-        prepared = {"targets": ops.asarray(self.prepare_targets(targets, tuple(outputs.shape[1:]), dtype))}
+        host_dtype = dtype if dtype in FLOAT_DTYPES else "float32"
+        on_host = self.prepare_targets(targets, tuple(outputs.shape[1:]), host_dtype)
+        prepared = {"targets": ops.asarray(on_host, dtype if on_host.dtype.kind == "f" else None)}
         for name, weight in (("class_weight", self.class_weights()), ("sample_weight", sample_weight)):
             if weight is not None:
-                prepared[name] = ops.asarray(weight, dtype)
+                prepared[name] = moved(weight, ops, dtype)
         return ops, prepared
 
     def to_dict(self) -> dict[str, Any]:
@@ -117,7 +123,7 @@ class Loss:
 
 
 def _float_targets(name: str, y: Any, output_shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
-    targets = np.asarray(y)
+    targets = to_host(y)
     if targets.dtype.kind not in "fiub":
         raise DTypeError(f"{name}: expected numbers as targets, got dtype {targets.dtype}")
     if targets.shape[1:] == () and output_shape == (1,):
@@ -182,7 +188,7 @@ class SoftmaxCrossEntropy(Loss):
         )
 
     def prepare_targets(self, y: Any, output_shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
-        labels = np.asarray(y)
+        labels = to_host(y)
         if len(output_shape) != 1:
             raise ShapeError(
                 f"{self.name}: expected outputs of shape (M, C), got samples of shape {output_shape}"

@@ -7,15 +7,27 @@ from typing import Any
 
 import pytest
 
+from conftest import on_emulator, on_gpu
+from emulator.runtime import EmulatedRuntime
 from warpfit.backends import Backend, NumpyBackend
+from warpfit.backends.cuda import CudaBackend
+from warpfit.backends.cuda.runtime import open_device
 
-BACKENDS: dict[str, Callable[..., Backend]] = {"numpy": NumpyBackend}
 
-
-@pytest.fixture(scope="session", params=BACKENDS)
+@pytest.fixture(
+    scope="session",
+    params=[
+        "numpy",
+        pytest.param("emulator", marks=on_emulator),
+        pytest.param("cuda", marks=[pytest.mark.gpu, on_gpu]),
+    ],
+)
 def make_backend(request: pytest.FixtureRequest) -> Callable[..., Backend]:
     """Makes a backend, with ``reuse=True`` or without."""
-    return BACKENDS[request.param]
+    if request.param == "numpy":
+        return NumpyBackend
+    runtime: Any = EmulatedRuntime() if request.param == "emulator" else open_device(0)
+    return lambda *args, **kwargs: CudaBackend(runtime, *args, **kwargs)
 
 
 @pytest.fixture(scope="session")

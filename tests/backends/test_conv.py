@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.numeric import DTYPES, LAYOUTS, assert_derivative, assert_within_tolerance, call, layouts
+from support.numeric import (
+    DTYPES,
+    LAYOUTS,
+    assert_derivative,
+    assert_within_tolerance,
+    call,
+    download,
+    layouts,
+    owned,
+    upload,
+)
 from warpfit.backends import Activation, Backend, NumpyBackend
 from warpfit.backends.numpy import windows
 from warpfit.errors import ConfigError, DTypeError, ShapeError
@@ -97,7 +107,7 @@ def test_conv2d_forward_with_activation(backend: Backend, name: str) -> None:
     x, w, b, _ = operands(setting)
     y, z = call(backend.conv2d_forward, x, w, b, **setting.pairs, activation=activation)
     expected = naive_conv2d(x, w, b, setting)
-    assert_within_tolerance(y, call(backend.activation_forward, activation, expected))
+    assert_within_tolerance(y, NumpyBackend().activation_forward(activation, expected))
     assert (z is not None) == activation.needs_input
     if z is not None:
         assert_within_tolerance(z, expected)
@@ -224,20 +234,20 @@ def test_blocks_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch, name:
 
 
 def test_inputs_are_never_modified(backend: Backend) -> None:
-    arrays = operands(SETTINGS["everything"])
-    before = [array.copy() for array in arrays]
+    before = operands(SETTINGS["everything"])
+    arrays = owned(backend, before)
     x, w, b, dz = arrays
     pairs = SETTINGS["everything"].pairs
     backend.conv2d_forward(x, w, b, **pairs, activation=Activation("relu"))
     backend.conv2d_backward_input(dz, w, x.shape, **pairs)
     backend.conv2d_backward_weight(dz, x, w.shape[:2], **pairs)
     for array, copy in zip(arrays, before, strict=True):
-        np.testing.assert_array_equal(array, copy)
+        np.testing.assert_array_equal(download(backend, array), copy)
 
 
 def test_reused_buffers_keep_results_until_the_next_step(make_backend: Callable[..., Backend]) -> None:
     reusing, fresh = make_backend(reuse=True), make_backend()
-    x, w, b, dz = operands(SETTINGS["everything"])
+    x, w, b, dz = upload(fresh, list(operands(SETTINGS["everything"])))
     pairs = SETTINGS["everything"].pairs
     for rows in (3, 1, 3):
         reusing.begin_step()
@@ -250,7 +260,7 @@ def test_reused_buffers_keep_results_until_the_next_step(make_backend: Callable[
             for ops in (reusing, fresh)
         ]
         for result, expected in zip(*results, strict=True):
-            np.testing.assert_array_equal(result, expected)
+            np.testing.assert_array_equal(download(fresh, result), download(fresh, expected))
 
 
 # -- refusals ----------------------------------------------------------------------------------------------
@@ -294,6 +304,14 @@ def test_conv2d_refuses_pairs(backend: Backend, name: str, pair: Any) -> None:
         call(backend.conv2d_forward, np.zeros((1, 5, 5, 2)), np.zeros((3, 3, 2, 1)), None, **{name: pair})
 
 
+@pytest.mark.parametrize("pair", [(True, 1), (1.0, 1)])
+def test_conv2d_refuses_pairs_that_equal_accepted_ones(backend: Backend, pair: Any) -> None:
+    x, w = np.zeros((1, 5, 5, 2)), np.zeros((3, 3, 2, 1))
+    call(backend.conv2d_forward, x, w, None, stride=(1, 1))
+    with pytest.raises(ConfigError, match="conv2d_forward: expected stride to be two integers"):
+        call(backend.conv2d_forward, x, w, None, stride=pair)
+
+
 def test_conv2d_refuses_an_empty_kernel(backend: Backend) -> None:
     with pytest.raises(ConfigError, match="expected kernel to be two integers of at least 1"):
         call(backend.conv2d_forward, np.zeros((1, 5, 5, 2)), np.zeros((0, 3, 2, 1)), None)
@@ -321,7 +339,13 @@ def test_conv2d_refuses_dtypes(backend: Backend) -> None:
         DTypeError, match="conv2d_forward: expected operands of one dtype, got float32, float64"
     ):
         call(backend.conv2d_forward, x.astype("float32"), w, b)
-    with pytest.raises(DTypeError, match="conv2d_backward_input: expected float32 or float64, got float16"):
-        call(backend.conv2d_backward_input, dz.astype("float16"), w.astype("float16"), x.shape)
+    with pytest.raises(DTypeError, match=r"conv2d_backward_input: expected float32 or float64.*, got int32"):
+        call(backend.conv2d_backward_input, dz.astype("int32"), w.astype("int32"), x.shape)
     with pytest.raises(DTypeError, match="conv2d_backward_weight: expected operands of one dtype"):
         call(backend.conv2d_backward_weight, dz.astype("float32"), x, w.shape[:2])
+
+
+def test_numpy_refuses_half_precision() -> None:
+    x, w, _, dz = operands(SETTINGS["plain"], "float16")
+    with pytest.raises(DTypeError, match="conv2d_backward_input: expected float32 or float64, got float16"):
+        NumpyBackend().conv2d_backward_input(dz, w, x.shape)

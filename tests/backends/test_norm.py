@@ -15,6 +15,7 @@ from support.numeric import (
     call,
     download,
     layouts,
+    upload,
 )
 from warpfit.backends import Backend
 from warpfit.errors import DTypeError, ShapeError
@@ -46,10 +47,18 @@ def naive_batch_norm(x: Any, weight: Any, bias: Any, eps: float = 1e-5) -> Any:
     return (np.array(columns).T * weight + bias).reshape(x.shape)
 
 
+def run_batch_norm(backend: Backend, x: Any, arrays: dict[str, Any], **settings: Any) -> Any:
+    """Return y, what backward needs, and what the vectors are afterwards; the caller's stay as they are."""
+    on_device = {name: upload(backend, None if a is None else a.copy()) for name, a in arrays.items()}
+    y, saved = backend.batch_norm_forward(upload(backend, x), **on_device, **settings)
+    after = {name: download(backend, array) for name, array in on_device.items()}
+    return download(backend, y), saved, after
+
+
 def batch_norm_gradients(backend: Backend, dy: Any, x: Any, training: bool, **arrays: Any) -> Any:
-    copies = {name: array if array is None else array.copy() for name, array in arrays.items()}
-    _, saved = backend.batch_norm_forward(x, **copies, training=training)
-    return download(backend, backend.batch_norm_backward(dy, x, copies["weight"], saved, training=training))
+    _, saved, _ = run_batch_norm(backend, x, arrays, training=training)
+    dy, x, weight = (upload(backend, array) for array in (dy, x, arrays["weight"]))
+    return download(backend, backend.batch_norm_backward(dy, x, weight, saved, training=training))
 
 
 # -- batch norm --------------------------------------------------------------------------------------------
@@ -60,26 +69,25 @@ def batch_norm_gradients(backend: Backend, dy: Any, x: Any, training: bool, **ar
 def test_batch_norm_in_training(backend: Backend, shape: tuple[int, ...], dtype: str) -> None:
     x, arrays = normal(*shape).astype(dtype), vectors(3, dtype)
     before = {name: array.astype("float64") for name, array in arrays.items()}
-    y, _ = backend.batch_norm_forward(x, **arrays, training=True, momentum=0.3, eps=1e-3)
+    y, _, after = run_batch_norm(backend, x, arrays, training=True, momentum=0.3, eps=1e-3)
     precise = x.astype("float64")
     assert y.dtype == dtype
     assert_within_tolerance(y, naive_batch_norm(precise, before["weight"], before["bias"], eps=1e-3))
     rows = precise.reshape(-1, 3)
-    assert_within_tolerance(arrays["running_mean"], 0.7 * before["running_mean"] + 0.3 * rows.mean(axis=0))
+    assert_within_tolerance(after["running_mean"], 0.7 * before["running_mean"] + 0.3 * rows.mean(axis=0))
     unbiased = ((rows - rows.mean(axis=0)) ** 2).sum(axis=0) / (len(rows) - 1)
-    assert_within_tolerance(arrays["running_var"], 0.7 * before["running_var"] + 0.3 * unbiased)
+    assert_within_tolerance(after["running_var"], 0.7 * before["running_var"] + 0.3 * unbiased)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [*SHAPES, (1, 3), (0, 3), (0, 4, 5, 3)])
 def test_batch_norm_in_evaluation(backend: Backend, shape: tuple[int, ...], dtype: str) -> None:
     x, arrays = normal(*shape).astype(dtype), vectors(3, dtype)
-    before = {name: array.copy() for name, array in arrays.items()}
-    y, _ = backend.batch_norm_forward(x, **arrays, training=False)
-    weight, bias, mean, variance = (array.astype("float64") for array in before.values())
+    y, _, after = run_batch_norm(backend, x, arrays, training=False)
+    weight, bias, mean, variance = (array.astype("float64") for array in arrays.values())
     assert_within_tolerance(y, (x - mean) / np.sqrt(variance + 1e-5) * weight + bias, dtype)
     for name, array in arrays.items():
-        np.testing.assert_array_equal(array, before[name])
+        np.testing.assert_array_equal(after[name], array)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -89,8 +97,7 @@ def test_batch_norm_backward(backend: Backend, shape: tuple[int, ...], training:
     dx, dweight, dbias = batch_norm_gradients(backend, dy, x, training, **arrays)
 
     def inner(x: Any = x, **changed: Any) -> Any:
-        copies = {name: array.copy() for name, array in (arrays | changed).items()}
-        return np.sum(dy * backend.batch_norm_forward(x, **copies, training=training)[0])
+        return np.sum(dy * run_batch_norm(backend, x, arrays | changed, training=training)[0])
 
     assert_derivative(dx, inner, x)
     assert_derivative(dweight, lambda value: inner(weight=value), arrays["weight"])
@@ -130,7 +137,7 @@ def test_batch_norm_of_large_means(backend: Backend) -> None:
     x = (1e4 + normal(500, 3)).astype("float32")
     dy = normal(500, 3, seed=1).astype("float32")
     arrays = vectors(3, "float32")
-    y, _ = backend.batch_norm_forward(x, **{n: a.copy() for n, a in arrays.items()}, training=True)
+    y, _, _ = run_batch_norm(backend, x, arrays, training=True)
     expected = naive_batch_norm(x.astype("float64"), arrays["weight"], arrays["bias"])
     assert_within_tolerance(y, expected, "float32")
     single = batch_norm_gradients(backend, dy, x, True, **arrays)
@@ -140,7 +147,7 @@ def test_batch_norm_of_large_means(backend: Backend) -> None:
 
 
 def test_batch_norm_of_a_constant(backend: Backend) -> None:
-    y, _ = backend.batch_norm_forward(np.full((5, 2), 3.7), **vectors(2), training=True)
+    y, _, _ = run_batch_norm(backend, np.full((5, 2), 3.7), vectors(2), training=True)
     np.testing.assert_allclose(y, np.broadcast_to(vectors(2)["bias"], (5, 2)))
 
 
@@ -153,13 +160,13 @@ def test_batch_norm_against_torch(backend: Backend, torch: Any) -> None:
     expected = torch.nn.functional.batch_norm(x_torch, **tensors, training=True)
     expected.backward(torch.tensor(dy.transpose(0, 3, 1, 2)))
     dx, dweight, dbias = batch_norm_gradients(backend, dy, x, True, **arrays)
-    y, _ = backend.batch_norm_forward(x, **arrays, training=True)
+    y, _, after = run_batch_norm(backend, x, arrays, training=True)
     assert_within_tolerance(y.transpose(0, 3, 1, 2), expected.detach().numpy())
     assert_within_tolerance(dx.transpose(0, 3, 1, 2), x_torch.grad.numpy())
     assert_within_tolerance(dweight, tensors["weight"].grad.numpy())
     assert_within_tolerance(dbias, tensors["bias"].grad.numpy())
     for name in ("running_mean", "running_var"):
-        assert_within_tolerance(arrays[name], tensors[name].numpy())
+        assert_within_tolerance(after[name], tensors[name].numpy())
 
 
 def test_batch_norm_of_no_channels(backend: Backend) -> None:
@@ -170,36 +177,38 @@ def test_batch_norm_of_no_channels(backend: Backend) -> None:
 
 @pytest.mark.parametrize("shape", [(1, 3), (0, 3), (0, 4, 5, 3), (1, 1, 1, 3)])
 def test_batch_norm_refuses_too_few_values_in_training(backend: Backend, shape: tuple[int, ...]) -> None:
-    arrays = vectors(3)
+    arrays = {name: upload(backend, array) for name, array in vectors(3).items()}
     with pytest.raises(ShapeError, match=r"at least 2 values a channel in training, got [01] "):
-        backend.batch_norm_forward(np.zeros(shape), **arrays, training=True)
-    np.testing.assert_array_equal(arrays["running_mean"], vectors(3)["running_mean"])
+        backend.batch_norm_forward(upload(backend, np.zeros(shape)), **arrays, training=True)
+    np.testing.assert_array_equal(backend.to_numpy(arrays["running_mean"]), vectors(3)["running_mean"])
 
 
 @pytest.mark.parametrize("name", vectors(3))
 def test_batch_norm_refuses_vectors(backend: Backend, name: str) -> None:
     with pytest.raises(ShapeError, match=rf"batch_norm_forward: expected {name} of shape \(3,\), got \(2,\)"):
-        backend.batch_norm_forward(np.zeros((4, 3)), **(vectors(3) | {name: np.ones(2)}), training=True)
+        run_batch_norm(backend, np.zeros((4, 3)), vectors(3) | {name: np.ones(2)}, training=True)
     arrays = vectors(3) | {name: np.ones(3, "float32")}
     with pytest.raises(DTypeError, match="batch_norm_forward: expected operands of one dtype"):
-        backend.batch_norm_forward(np.zeros((4, 3)), **arrays, training=True)
+        run_batch_norm(backend, np.zeros((4, 3)), arrays, training=True)
 
 
 def test_batch_norm_refuses_other_operands(backend: Backend) -> None:
     with pytest.raises(ShapeError, match=r"expected x of shape \(M, C\) or \(M, H, W, C\), got \(3,\)"):
-        backend.batch_norm_forward(np.zeros(3), **vectors(3), training=False)
-    x = np.zeros((4, 3))
-    _, saved = backend.batch_norm_forward(x, **vectors(3), training=True)
+        run_batch_norm(backend, np.zeros(3), vectors(3), training=False)
+    x = upload(backend, np.zeros((4, 3)))
+    _, saved, _ = run_batch_norm(backend, np.zeros((4, 3)), vectors(3), training=True)
     with pytest.raises(ShapeError, match="batch_norm_backward: expected operands of the same shape"):
         backend.batch_norm_backward(x[:2], x, None, saved, training=True)
+    single = backend.asarray(x, "float32")
     with pytest.raises(DTypeError, match="batch_norm_backward: expected operands of one dtype"):
-        backend.batch_norm_backward(x.astype("float32"), x, None, saved, training=True)
+        backend.batch_norm_backward(single, x, None, saved, training=True)
 
 
 # -- layer norm --------------------------------------------------------------------------------------------
 
 
 def layer_norm_gradients(backend: Backend, dy: Any, x: Any, weight: Any, bias: Any, num_axes: int) -> Any:
+    dy, x, weight, bias = (upload(backend, array) for array in (dy, x, weight, bias))
     _, saved = backend.layer_norm_forward(x, weight, bias, num_axes=num_axes)
     return download(backend, backend.layer_norm_backward(dy, x, weight, saved, num_axes=num_axes))
 
@@ -211,7 +220,7 @@ def layer_norm_gradients(backend: Backend, dy: Any, x: Any, weight: Any, bias: A
 def test_layer_norm_forward(backend: Backend, shape: tuple[int, ...], num_axes: int, dtype: str) -> None:
     own = shape[len(shape) - num_axes :]
     x, weight, bias = (normal(*s, seed=i).astype(dtype) for i, s in enumerate((shape, own, own)))
-    y, _ = backend.layer_norm_forward(x, weight, bias, num_axes=num_axes, eps=1e-3)
+    y, _ = call(backend.layer_norm_forward, x, weight, bias, num_axes=num_axes, eps=1e-3)
     rows = x.astype("float64").reshape(-1, int(np.prod(own))).tolist()
     normalised = np.array([naive_normalise(row, 1e-3) for row in rows]).reshape(shape)
     assert y.dtype == dtype
@@ -225,7 +234,7 @@ def test_layer_norm_backward(backend: Backend, shape: tuple[int, ...], num_axes:
     dx, dweight, dbias = layer_norm_gradients(backend, dy, x, weight, bias, num_axes)
 
     def inner(x: Any = x, weight: Any = weight, bias: Any = bias) -> Any:
-        return np.sum(dy * backend.layer_norm_forward(x, weight, bias, num_axes=num_axes)[0])
+        return np.sum(dy * call(backend.layer_norm_forward, x, weight, bias, num_axes=num_axes)[0])
 
     assert_derivative(dx, inner, x)
     assert_derivative(dweight, lambda value: inner(weight=value), weight)
@@ -241,7 +250,7 @@ def test_layer_norm_without_parameters(backend: Backend) -> None:
 
 def test_layer_norm_of_large_means_in_float32(backend: Backend) -> None:
     x, dy = (1e4 + normal(6, 300)).astype("float32"), normal(6, 300, seed=1).astype("float32")
-    y, _ = backend.layer_norm_forward(x, None, None)
+    y, _ = call(backend.layer_norm_forward, x, None, None)
     expected = np.array([naive_normalise(row, 1e-5) for row in x.astype("float64").tolist()])
     assert_within_tolerance(y, expected, "float32")
     single = layer_norm_gradients(backend, dy, x, None, None, 1)
@@ -256,7 +265,7 @@ def test_layer_norm_against_torch(backend: Backend, torch: Any) -> None:
     tensors = [torch.tensor(array, requires_grad=True) for array in (x, weight, bias)]
     expected = torch.nn.functional.layer_norm(tensors[0], (4, 5), *tensors[1:])
     expected.backward(torch.tensor(dy))
-    y, _ = backend.layer_norm_forward(x, weight, bias, num_axes=2)
+    y, _ = call(backend.layer_norm_forward, x, weight, bias, num_axes=2)
     assert_within_tolerance(y, expected.detach().numpy())
     for result, tensor in zip(layer_norm_gradients(backend, dy, x, weight, bias, 2), tensors, strict=True):
         assert_within_tolerance(result, tensor.grad.numpy())
@@ -274,20 +283,21 @@ def test_layer_norm_refuses_num_axes(backend: Backend, num_axes: int) -> None:
     with pytest.raises(
         ShapeError, match=f"layer_norm_forward: expected num_axes from 1 to 2 .* got {num_axes}"
     ):
-        backend.layer_norm_forward(np.zeros((2, 3)), None, None, num_axes=num_axes)
+        call(backend.layer_norm_forward, np.zeros((2, 3)), None, None, num_axes=num_axes)
 
 
 def test_layer_norm_refuses_other_operands(backend: Backend) -> None:
     x = np.zeros((2, 3))
     with pytest.raises(ShapeError, match=r"layer_norm_forward: expected weight of shape \(3,\), got \(2,\)"):
-        backend.layer_norm_forward(x, np.ones(2), None)
+        call(backend.layer_norm_forward, x, np.ones(2), None)
     with pytest.raises(ShapeError, match=r"layer_norm_forward: expected bias of shape \(2, 3\), got \(3,\)"):
-        backend.layer_norm_forward(x, None, np.ones(3), num_axes=2)
+        call(backend.layer_norm_forward, x, None, np.ones(3), num_axes=2)
     with pytest.raises(DTypeError, match="layer_norm_forward: expected operands of one dtype"):
-        backend.layer_norm_forward(x, np.ones(3, "float32"), None)
-    _, saved = backend.layer_norm_forward(x, None, None)
+        call(backend.layer_norm_forward, x, np.ones(3, "float32"), None)
+    on_device = upload(backend, x)
+    _, saved = backend.layer_norm_forward(on_device, None, None)
     with pytest.raises(ShapeError, match="layer_norm_backward: expected operands of the same shape"):
-        backend.layer_norm_backward(x[:1], x, None, saved)
+        backend.layer_norm_backward(on_device[:1], on_device, None, saved)
 
 
 # -- both --------------------------------------------------------------------------------------------------
@@ -313,3 +323,61 @@ def test_any_shape_and_layout(
     y, _ = call(backend.layer_norm_forward, laid, None, None)
     assert_within_tolerance(y, naive_batch_norm(x.astype("float64").T, 1, 0).T, dtype)
     np.testing.assert_array_equal(x, before)
+
+
+def precise_norm(x: Any, dy: Any, weight: Any, axis: int, eps: float = 1e-5) -> tuple[Any, ...]:
+    """Return x̂ · weight, dx, dweight and dbias by the formulas, in float64; statistics along `axis` of a matrix."""
+    x, dy, weight = (array.astype("float64") for array in (x, dy, weight))
+    mean = x.mean(axis, keepdims=True)
+    inverse_std = 1 / np.sqrt(((x - mean) ** 2).mean(axis, keepdims=True) + eps)
+    x_hat, g = (x - mean) * inverse_std, dy * weight
+    dx = inverse_std * (g - g.mean(axis, keepdims=True) - x_hat * (g * x_hat).mean(axis, keepdims=True))
+    return x_hat * weight, dx, (dy * x_hat).sum(axis=0), dy.sum(axis=0)
+
+
+# Many rows; several tiles of columns, with and without vectors.
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1201, 1), (611, 3), (300, 8), (9, 1030), (9, 1032)])
+def test_batch_norm_of_larger_matrices(backend: Backend, shape: tuple[int, int], dtype: str) -> None:
+    x, dy = (2 + normal(*shape)).astype(dtype), normal(*shape, seed=1).astype(dtype)
+    arrays = vectors(shape[1], dtype) | {"bias": None}
+    y, _, _ = run_batch_norm(backend, x, arrays, training=True)
+    results = (y, *batch_norm_gradients(backend, dy, x, True, **arrays))
+    for result, expected in zip(results, precise_norm(x, dy, arrays["weight"], axis=0), strict=True):
+        assert_within_tolerance(result, expected, dtype)
+
+
+# A warp for every row, a block for every row, and rows longer than what a block's threads keep.
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(70, 17), (9, 1030), (9, 1032), (3, 8201)])
+def test_layer_norm_of_larger_matrices(backend: Backend, shape: tuple[int, int], dtype: str) -> None:
+    x, dy = (2 + normal(*shape)).astype(dtype), normal(*shape, seed=1).astype(dtype)
+    weight = vectors(shape[1], dtype)["weight"]
+    y, _ = call(backend.layer_norm_forward, x, weight, None)
+    results = (y, *layer_norm_gradients(backend, dy, x, weight, None, 1))
+    for result, expected in zip(results, precise_norm(x, dy, weight, axis=1), strict=True):
+        assert_within_tolerance(result, expected, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("place", [0, -1])
+def test_batch_norm_with_an_outlier(backend: Backend, place: int, dtype: str) -> None:
+    x, dy = normal(400, 2).astype(dtype), normal(400, 2, seed=1).astype(dtype)
+    x[place] = 1e4
+    arrays = vectors(2, dtype) | NO_PARAMETERS
+    y, _, after = run_batch_norm(backend, x, arrays, training=True, momentum=1.0)
+    expected, *_ = precise_norm(x, dy, np.ones(2), axis=0)
+    assert_within_tolerance(y, expected, dtype)
+    assert_within_tolerance(after["running_mean"], x.astype("float64").mean(axis=0), dtype)
+    assert_within_tolerance(after["running_var"], x.astype("float64").var(axis=0, ddof=1), dtype)
+
+
+def test_running_statistics_reach_into_views(backend: Backend) -> None:
+    x, arrays = normal(6, 3), vectors(3)
+    _, _, expected = run_batch_norm(backend, x, arrays, training=True)
+    bases = {name: upload(backend, np.repeat(array, 2)) for name, array in arrays.items()}
+    views = {name: base[::2] for name, base in bases.items()}
+    backend.batch_norm_forward(upload(backend, x), **views, training=True)
+    for name, base in bases.items():
+        np.testing.assert_array_equal(backend.to_numpy(base)[::2], expected[name])
+        np.testing.assert_array_equal(backend.to_numpy(base)[1::2], arrays[name])

@@ -246,6 +246,62 @@ def test_updates_reach_into_views(backend: Backend, op: str, num_slots: int, opt
         np.testing.assert_array_equal(backend.to_numpy(base)[:, -1], np.full(6, 7))
 
 
+def many(backend: Backend, values: list[Any], dtype: str) -> list[Array]:
+    """Return the arrays one behind the other in one piece of memory, with one number between: of any alignment."""
+    numbers = np.concatenate([np.append(value, 7.0) for value in values]).astype(dtype)
+    base = backend.copy(backend.asarray(numbers))
+    ends = np.cumsum([value.size + 1 for value in values])
+    return [base[end - 1 - value.size : end - 1] for end, value in zip(ends, values, strict=True)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_many_tensors_of_any_size_and_alignment(backend: Backend, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    sizes = [*range(1, 90), 2047, 2048, 2049, 0, 5000]
+    w, g, v = ([rng.standard_normal(size).astype(dtype) for size in sizes] for _ in range(3))
+    lists = [many(backend, values, dtype) for values in (w, g, v)]
+    norm = backend.clip_by_norm(lists[1], 3.0)
+    penalty = backend.l2_penalty(lists[0], lists[1], 0.5)
+    backend.sgd_update(*lists, lr=0.1, momentum=0.9)
+
+    precise = [[array.astype("float64") for array in arrays] for arrays in (w, g, v)]
+    expected_norm = np.linalg.norm(np.concatenate(precise[1]))
+    np.testing.assert_allclose(backend.to_numpy(norm), expected_norm, rtol=1e-12)
+    squares = np.sum(np.concatenate(precise[0]) ** 2)
+    np.testing.assert_allclose(
+        backend.to_numpy(penalty), 0.25 * squares, rtol=1e-12 if dtype == "float64" else 1e-6
+    )
+    for idx, (weight, gradient, velocity) in enumerate(zip(*precise, strict=True)):
+        total = gradient * 3.0 / (expected_norm + 1e-6) + 0.5 * weight
+        velocity = 0.9 * velocity + total
+        results = [backend.to_numpy(arrays[idx]) for arrays in lists]
+        for result, expected in zip(results, (weight - 0.1 * velocity, total, velocity), strict=True):
+            assert_within_tolerance(result, expected, dtype)
+
+
+def test_tensors_of_two_dtypes(backend: Backend) -> None:
+    values = [np.full(3, 2.0, dtype) for dtype in DTYPES]
+    weights, grads = owned(backend, values), owned(backend, values)
+    penalty = backend.l2_penalty(weights, grads, 0.5)
+    backend.sgd_update(weights, grads, None, lr=0.5)
+    assert float(backend.to_numpy(penalty)) == 6
+    for weight, value in zip(weights, values, strict=True):
+        assert weight.dtype == value.dtype
+        assert backend.to_numpy(weight).tolist() == [0.5] * 3
+
+
+def test_no_tensors(backend: Backend) -> None:
+    backend.sgd_update([], [], None, lr=0.1)
+    assert backend.to_numpy(backend.clip_by_norm([], 1.0)) == 0
+    assert backend.to_numpy(backend.l2_penalty([], [], 1.0)) == 0
+
+
+def test_sums_are_the_same_every_time(backend: Backend) -> None:
+    value = np.random.default_rng(0).standard_normal(20_000)
+    norms = [backend.to_numpy(backend.clip_by_norm([backend.asarray(value)], inf)) for _ in range(3)]
+    assert len({float(norm) for norm in norms}) == 1
+
+
 # -- clipping and the L2 penalty ---------------------------------------------------------------------------
 
 
@@ -269,7 +325,7 @@ def test_clip_by_norm(backend: Backend, max_norm: float, dtype: str) -> None:
 @pytest.mark.parametrize("max_norm", [5.0, 5.0 + 1e-7, 5.0 + 1e-3])
 def test_clip_by_norm_at_its_limit(backend: Backend, max_norm: float) -> None:
     array = backend.asarray(np.array([3.0, 4.0]))
-    assert backend.clip_by_norm([array], max_norm) == 5
+    assert float(backend.clip_by_norm([array], max_norm)) == 5
     expected = np.array([3.0, 4.0]) * min(1, max_norm / (5 + 1e-6))
     np.testing.assert_allclose(backend.to_numpy(array), expected, rtol=1e-15)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from support.commands import Invoke
+from support.devices import no_gpu
 from warpfit.data import write_idx
 
 
@@ -35,7 +36,8 @@ from warpfit.data import write_idx
         (["--model", "rnn"], "model among mlp, cnn, got 'rnn'"),
         (["--model", "cnn"], "images (H, W) or (H, W, C) for a cnn, got samples of shape (5,)"),
         (["--precision", "float16"], "precision 'auto', 'float32' or 'float64'"),
-        (["--device", "cuda"], "no CUDA backend"),
+        (["--device", "cuda"], "expected a CUDA device for 'cuda:0', but"),
+        (["--device", "tpu"], "expected device 'auto', 'cpu', 'cuda'"),
         (["--engine", "steam"], "engine among auto, layerwise, got 'steam'"),
         (["--seed", "-1"], "seed that is an integer"),
         (["--limit", "-1"], "limit to be an integer of at least 0"),
@@ -48,7 +50,10 @@ from warpfit.data import write_idx
         (["--unknown", "1"], "--unknown"),
     ],
 )
-def test_settings(misuse: Invoke, blobs: Path, flags: list[str], message: str) -> None:
+def test_settings(
+    misuse: Invoke, blobs: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], message: str
+) -> None:
+    no_gpu(monkeypatch)
     assert message in misuse("train", "--data", blobs, *flags).err
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import warpfit as wf
+from support.devices import no_gpu
 from support.numeric import assert_derivative
 from warpfit import Tensor, no_grad
 from warpfit.backends import Activation, Array, Backend
@@ -124,8 +125,9 @@ def test_refuses_other_dtypes(dtype: str) -> None:
         Linear(2, 2, dtype=dtype)
 
 
-def test_refuses_devices() -> None:
-    with pytest.raises(DeviceError, match="this version has no CUDA backend"):
+def test_refuses_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_gpu(monkeypatch)
+    with pytest.raises(DeviceError, match="expected a CUDA device for 'cuda:0', but "):
         Linear(784, 256, "cuda")
     with pytest.raises(ConfigError, match="got 'gpu'"):
         Linear(784, 256, "gpu")

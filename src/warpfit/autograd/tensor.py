@@ -19,7 +19,8 @@ import numpy.typing as npt
 from warpfit import backends
 from warpfit.autograd import formulas
 from warpfit.backends import Array, Backend
-from warpfit.backends.base import Axis
+from warpfit.backends.base import FLOAT_DTYPES, Axis
+from warpfit.backends.transfer import device_of, home_of, moved
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 
 __all__ = ["Tensor", "apply", "no_grad", "record", "tensor"]
@@ -45,14 +46,15 @@ class Tensor:
     """An array with a gradient.
 
     Operators take tensors, arrays and numbers, broadcast as in NumPy, and keep the tensor's dtype: a float64
-    array added to a float32 tensor gives a float32 tensor. Two tensors must have the same dtype. Nothing
-    changes a tensor in place. ``<``, ``<=``, ``>`` and ``>=`` give arrays of bool; ``==`` asks whether two
-    tensors are one and the same object, so that tensors can be kept in sets and dicts.
+    array added to a float32 tensor gives a float32 tensor. Two tensors must have the same dtype and live on
+    the same device; arrays and numbers are brought there. Nothing changes a tensor in place. ``<``, ``<=``,
+    ``>`` and ``>=`` give arrays of bool; ``==`` asks whether two tensors are one and the same object, so that
+    tensors can be kept in sets and dicts.
 
     Parameters
     ----------
     data : array_like
-        Kept without a copy if it is an array of a backend.
+        Kept without a copy if it is an array of a backend, or another library's on a GPU.
     requires_grad : bool
         Whether `backward` leaves this tensor's gradient in ``grad``.
 
@@ -68,7 +70,7 @@ class Tensor:
     __array_ufunc__ = None
 
     def __init__(self, data: Any, requires_grad: bool = False) -> None:
-        self.data: Array = backends.get("cpu").asarray(data)
+        self.data: Array = home_of(data).asarray(data)
         self.grad: Array | None = None
         self.requires_grad = requires_grad
         self._inputs: tuple[Tensor, ...] = ()
@@ -94,8 +96,20 @@ class Tensor:
     def dtype(self) -> Any:
         return self.data.dtype
 
+    @property
+    def device(self) -> str:
+        """Where the array lives: ``'cpu'``, ``'cuda:0'``, ..."""
+        return device_of(self.data)
+
+    def to(self, device: str) -> Tensor:
+        """Return this tensor on a device: itself, or one whose gradient flows back here."""
+        target, here = backends.get(device), self._ops
+        if target is here:
+            return self
+        return record(moved(self.data, target), (self,), lambda dy: (moved(dy, here),))
+
     def numpy(self) -> npt.NDArray[Any]:
-        """Return the values on the host; on the CPU the tensor's own memory."""
+        """Return the values on the host: on the CPU the tensor's own memory, otherwise a copy."""
         return self._ops.to_numpy(self.data)
 
     def item(self) -> float:
@@ -133,8 +147,9 @@ class Tensor:
     def __repr__(self) -> str:
         name = type(self).__name__
         values = np.array2string(self.numpy(), separator=", ", prefix=f"{name}(")
+        device = f", device={self.device!r}" if self.device != "cpu" else ""
         gradient = ", requires_grad=True" if self.requires_grad else ""
-        return f"{name}({values}, dtype={self.dtype}{gradient})"
+        return f"{name}({values}, dtype={self.dtype}{device}{gradient})"
 
     # -- operators ---------------------------------------------------------------------------------------
 
@@ -309,12 +324,12 @@ class Tensor:
         """
         if not self.requires_grad:
             raise ConfigError("backward: expected a tensor made from one that requires a gradient, got none")
-        ops = self._ops
         gradients = {id(self): self._seed_gradient(gradient)}
         for node in self._made_from():
             arrived = gradients.pop(id(node), None)
             if arrived is None:
                 continue
+            ops = backends.of(arrived)
             if node._pullback is None:
                 # A copy, because `arrived` may share memory with another tensor's gradient.
                 node.grad = ops.copy(arrived) if node.grad is None else ops.binary("add", node.grad, arrived)
@@ -322,14 +337,15 @@ class Tensor:
             for source, part in zip(node._inputs, node._pullback(arrived), strict=True):
                 if part is not None and source.requires_grad:
                     known = gradients.get(id(source))
-                    gradients[id(source)] = part if known is None else ops.binary("add", known, part)
+                    gradients[id(source)] = part if known is None else source._ops.binary("add", known, part)
 
     def _seed_gradient(self, gradient: Array | None) -> Array:
         if gradient is None:
             if self.size != 1:
                 raise ShapeError(f"backward: expected one element or a gradient, got shape {self.shape}")
             return self._ops.broadcast_to(self._ops.asarray(1.0, str(self.dtype)), self.shape)
-        gradient = self._ops.asarray(gradient, str(self.dtype))
+        values = gradient.data if isinstance(gradient, Tensor) else gradient
+        gradient = moved(values, self._ops, str(self.dtype))
         if gradient.shape != self.shape:
             raise ShapeError(f"backward: expected a gradient of shape {self.shape}, got {gradient.shape}")
         return gradient
@@ -367,6 +383,8 @@ def apply(formula: Formula, *operands: Any, **settings: Any) -> Tensor:
     ------
     DTypeError
         If two of the tensors differ in dtype, or an operand is no number.
+    DeviceError
+        If two of the tensors live on different devices.
     """
     tensors = _as_tensors(operands)
     arrays = [operand.data for operand in tensors]
@@ -375,9 +393,16 @@ def apply(formula: Formula, *operands: Any, **settings: Any) -> Tensor:
     return record(result, tensors, lambda dy: pullback(dy, needed))
 
 
-def tensor(data: Any, *, dtype: str = "float32", requires_grad: bool = False) -> Tensor:
-    """Return a tensor of a float dtype from anything array-like; uint8 is divided by 255."""
-    return Tensor(backends.get("cpu").asarray(data, dtype), requires_grad)
+def tensor(
+    data: Any, *, dtype: str = "float32", requires_grad: bool = False, device: str | None = None
+) -> Tensor:
+    """Return a tensor of a float dtype from anything array-like; uint8 is divided by 255.
+
+    It lives on `device`, or where `data` does if None.
+    """
+    values = data.data if isinstance(data, Tensor) else data
+    target = home_of(values) if device is None else backends.get(device)
+    return Tensor(moved(values, target, dtype), requires_grad)
 
 
 def _as_tensors(operands: Sequence[Any]) -> list[Tensor]:
@@ -392,8 +417,12 @@ def _as_tensors(operands: Sequence[Any]) -> list[Tensor]:
 
 def _values(ops: Backend, value: Any, dtype: str) -> Array:
     """Return a number or an array as `dtype`; integers mean themselves here, uint8 is not divided by 255."""
-    array = ops.asarray(value)
-    return ops.asarray(array if array.dtype.kind == "f" else ops.asarray(array, "int64"), dtype)
+    # Converted where it lives: a number on its way to a GPU costs one upload then, and no kernel.
+    home = home_of(value)
+    array = home.asarray(value)
+    if array.dtype.kind != "f":
+        array = home.asarray(array, "int64")
+    return moved(home.asarray(array, dtype if dtype in FLOAT_DTYPES else "float32"), ops, dtype)
 
 
 def _sizes(numbers: tuple[Any, ...]) -> tuple[int, ...]:

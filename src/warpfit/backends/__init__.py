@@ -2,48 +2,92 @@
 
 from __future__ import annotations
 
+import os
+import re
+import warnings
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from warpfit.backends.base import Activation, Array, Backend
 from warpfit.backends.numpy import NumpyBackend
-from warpfit.errors import ConfigError, DeviceError, DTypeError
+from warpfit.errors import ConfigError, DeviceError, DeviceWarning, DTypeError
 
 __all__ = ["Activation", "Array", "Backend", "NumpyBackend", "create", "get", "of", "resolve_device"]
 
 _CPU = NumpyBackend()
+_CUDA_NAME = re.compile(r"cuda(?::(\d{1,3}))?")
 
 
 def resolve_device(device: str) -> str:
-    """Return the name of the device that `device` stands for: ``'auto'`` and ``'cpu'`` give ``'cpu'``.
+    """Return the name of the device that `device` stands for.
+
+    ``'auto'`` is what the environment variable ``WARPFIT_DEVICE`` names; without it the first CUDA device, or
+    ``'cpu'`` where there is none, which a warning says once. ``'cuda'`` is ``'cuda:0'``.
 
     Raises
     ------
     DeviceError
-        For a CUDA device, which this version cannot drive.
+        For a CUDA device that is not there, or cannot be used; the message says what is missing.
     ConfigError
         For any other name.
     """
-    if device in ("auto", "cpu"):
-        return "cpu"
-    if isinstance(device, str) and device.split(":")[0] == "cuda":
-        raise DeviceError(
-            f"expected device 'cpu' or 'auto', got {device!r}: this version has no CUDA backend"
-        )
-    raise ConfigError(f"expected device 'auto', 'cpu' or 'cuda', got {device!r}")
+    if device == "cpu":
+        return device
+    if device == "auto":
+        preferred = os.environ.get("WARPFIT_DEVICE", "auto")
+        return _best_device() if preferred == "auto" else resolve_device(preferred)
+    match = _CUDA_NAME.fullmatch(device) if isinstance(device, str) else None
+    if match is None:
+        raise ConfigError(f"expected device 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got {device!r}")
+    return str(_runtime(f"cuda:{int(match[1] or 0)}").name)
+
+
+@cache
+def _best_device() -> str:
+    from warpfit.backends.cuda.runtime import why_unavailable
+
+    reason = why_unavailable()
+    if reason is None:
+        return "cuda:0"
+    warnings.warn(f"device 'auto' is the CPU: {reason}", DeviceWarning, stacklevel=4)
+    return "cpu"
+
+
+def _runtime(device: str) -> Any:
+    from warpfit.backends.cuda.runtime import open_device
+
+    return open_device(int(device.partition(":")[2]))
 
 
 def get(device: str) -> Backend:
     """Return the shared backend of a device; its results belong to the caller."""
-    resolve_device(device)
-    return _CPU
+    name = resolve_device(device)
+    if name == "cpu":
+        return _CPU
+    from warpfit.backends.cuda import backend_of
+
+    return backend_of(_runtime(name))
 
 
-def create(device: str) -> Backend:
-    """Return a backend of its own for a training loop: its buffers are reused from step to step."""
-    resolve_device(device)
-    return NumpyBackend(reuse=True)
+def create(device: str, *, precision: str = "float32", loss_scale: float = 1.0) -> Backend:
+    """Return a backend of its own for a training loop: its buffers are reused from step to step.
+
+    Parameters
+    ----------
+    device : str
+    precision : str
+        One of ``PRECISIONS``; ``'tf32'`` lets products of float32 numbers use tensor cores.
+    loss_scale : float
+        See `Backend.loss_scale`.
+    """
+    name = resolve_device(device)
+    if name == "cpu":
+        return NumpyBackend(reuse=True)
+    from warpfit.backends.cuda import CudaBackend
+
+    return CudaBackend(_runtime(name), reuse=True, precision=precision, loss_scale=loss_scale)
 
 
 def of(*arrays: Any) -> Backend:
@@ -53,8 +97,25 @@ def of(*arrays: Any) -> Backend:
     ------
     DTypeError
         If one of them is no array of a known backend.
+    DeviceError
+        If they live on different devices.
     """
-    for array in arrays:
-        if not isinstance(array, (np.ndarray, np.generic)):
-            raise DTypeError(f"expected an array, got {type(array).__name__}")
-    return _CPU
+    places = {_place(array) for array in arrays}
+    if len(places) > 1:
+        names = sorted("cpu" if place is None else place.name for place in places)
+        raise DeviceError(f"expected arrays on one device, got some on {' and '.join(names)}")
+    runtime = places.pop() if places else None
+    if runtime is None:
+        return _CPU
+    from warpfit.backends.cuda import backend_of
+
+    return backend_of(runtime)
+
+
+def _place(array: Any) -> Any:
+    """Return the runtime that an array lives on, None for the CPU."""
+    if isinstance(array, (np.ndarray, np.generic)):
+        return None
+    if type(array).__name__ != "DeviceArray":
+        raise DTypeError(f"expected an array, got {type(array).__name__}")
+    return array.runtime

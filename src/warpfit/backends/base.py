@@ -31,7 +31,9 @@ __all__ = [
     "BINARY",
     "COMPARISONS",
     "FLOAT_DTYPES",
+    "HALF_DTYPES",
     "IDENTITY",
+    "PRECISIONS",
     "REDUCTIONS",
     "TOLERANCE",
     "UNARY",
@@ -49,6 +51,13 @@ Pair = tuple[int, int]
 Axis = int | tuple[int, ...] | None
 
 FLOAT_DTYPES = ("float32", "float64")
+
+# Half-precision dtypes: stored as such, computed in float32. Only device arrays have them.
+HALF_DTYPES = ("float16", "bfloat16")
+
+# How a run computes: a float dtype for everything, or products of float32 numbers on tensor cores ("tf32"), or
+# activations and their gradients in half precision with parameters and sums in float32.
+PRECISIONS = (*FLOAT_DTYPES, "tf32", *HALF_DTYPES)
 
 # Largest |result - reference| / max(1, |reference|) element by element, against the NumPy backend in float64.
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
@@ -98,6 +107,9 @@ class Backend(ABC):
     name: str
     # Whether results can be read at once, without waiting for a device.
     synchronous: bool
+    # What gradients in half precision are multiplied by, a power of two, lest they underflow. Operations that
+    # return a parameter's gradient from half-precision operands return it as float32, and without this factor.
+    loss_scale: float = 1.0
 
     # -- arrays ------------------------------------------------------------------------------------------
 
@@ -132,6 +144,25 @@ class Backend(ABC):
     @abstractmethod
     def begin_step(self) -> None:
         """Take back every buffer that `empty` has given out (only with ``reuse=True``)."""
+
+    @abstractmethod
+    def cast(self, x: Array, dtype: str, scale: float = 1.0) -> Array:
+        """Return x · scale as another float dtype."""
+
+    @abstractmethod
+    def cast_into(self, targets: Sequence[Array], sources: Sequence[Array]) -> None:
+        """Write every source into the target at its place, of the same shape and another float dtype."""
+
+    @abstractmethod
+    def all_finite(self, arrays: Sequence[Array]) -> Array:
+        """Return whether no entry of any array is NaN or infinite: () bool."""
+
+    @abstractmethod
+    def epoch_order(self, num_rows: int, keys: npt.NDArray[Any]) -> Array:
+        """Return an epoch's order of the rows, (num_rows,) int64, from its round keys (8,) uint32.
+
+        It is the bijection of `warpfit.permutation`, and belongs to the caller.
+        """
 
     @abstractmethod
     def gather_rows(self, x: Array, rows: Array, dtype: str) -> Array:

@@ -43,7 +43,10 @@ def check_float(op: str, *arrays: Array | None) -> None:
             dtypes = sorted({str(each.dtype) for each in arrays if each is not None})
             raise DTypeError(f"{op}: expected operands of one dtype, got {', '.join(dtypes)}")
     if first is not None and first not in FLOAT_DTYPES:
-        raise DTypeError(f"{op}: expected float32 or float64, got {first}")
+        # Device arrays may be in half precision too.
+        known = next(getattr(array, "float_dtypes", FLOAT_DTYPES) for array in arrays if array is not None)
+        if first not in known:
+            raise DTypeError(f"{op}: expected {' or '.join(known)}, got {first}")
 
 
 def check_same_shape(op: str, a: Array, b: Array) -> None:
@@ -52,14 +55,18 @@ def check_same_shape(op: str, a: Array, b: Array) -> None:
         raise ShapeError(f"{op}: expected operands of the same shape, got {a.shape} and {b.shape}")
 
 
-def check_update(op: str, *groups: Sequence[Array]) -> None:
-    """Raise unless every group has as many arrays, of the first group's shapes and of one float dtype."""
+def check_update(op: str, *groups: Sequence[Array], same_dtype: bool = True) -> None:
+    """Raise unless every group has as many arrays, of the first group's shapes and of float dtypes, or of one."""
     if len({len(arrays) for arrays in groups}) > 1:
         raise ShapeError(
             f"{op}: expected as many arrays in each list, got {[len(arrays) for arrays in groups]}"
         )
     for arrays in zip(*groups, strict=True):
-        check_float(op, *arrays)
+        if same_dtype:
+            check_float(op, *arrays)
+        else:
+            for array in arrays:
+                check_float(op, array)
         for array in arrays[1:]:
             check_same_shape(op, arrays[0], array)
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 import warpfit
-from warpfit.cli import datasets, evaluate, gradcheck, info, predict, train
-from warpfit.errors import CompileError, DivergedError, WarpfitError
+from warpfit.cli import cache, datasets, evaluate, gradcheck, info, predict, train
+from warpfit.errors import CompileError, DeviceWarning, DivergedError, WarpfitError
 
 __all__ = ["app", "main"]
 
@@ -32,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _module in (train, evaluate, predict, info, gradcheck, datasets):
+for _module in (train, evaluate, predict, info, gradcheck, datasets, cache):
     app.command()(getattr(_module, _module.__name__.rpartition(".")[2]))
 
 
@@ -60,10 +61,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def _run(arguments: list[str]) -> int:
     command: Any = typer.main.get_command(app)
     try:
-        return command.main(arguments, prog_name="warpfit", standalone_mode=False) or OK
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeviceWarning)  # the commands say it in a line of their own
+            return command.main(arguments, prog_name="warpfit", standalone_mode=False) or OK
+    except CompileError as error:
+        print("warpfit:", error, file=sys.stderr)  # a compiler's log is lines
+        return FAILED
     except WarpfitError as error:
         _say(str(error))
-        return FAILED if isinstance(error, (DivergedError, CompileError)) else MISUSED
+        return FAILED if isinstance(error, DivergedError) else MISUSED
     except _UsageError as error:
         _say(f"{_message_of(error)}; see `{_command_of(error)} --help`")
         return MISUSED

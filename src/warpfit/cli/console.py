@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["Printer", "percent", "print_json"]
+__all__ = ["DEVICE_HELP", "Printer", "percent", "print_json"]
+
+DEVICE_HELP = "auto, cpu, cuda, cuda:1, ...; auto is the first GPU, or the CPU where there is none."
 
 WIDTH_OF_A_LOG = 400  # wide enough that no line of a log file is broken
 
@@ -24,6 +27,14 @@ class Printer:
     def line(self, text: str = "", style: str | None = None) -> None:
         """Print a line of text, which is not broken however long it is."""
         self.console.print(text, style=style, soft_wrap=True)
+
+    def fallback(self, asked: str, used: str) -> None:
+        """Say in one line why the work goes to the CPU, if that was not asked for."""
+        from warpfit.backends.cuda.runtime import why_unavailable
+
+        preferred = os.environ.get("WARPFIT_DEVICE", "auto")
+        if asked == preferred == "auto" and used == "cpu":
+            self.line(f"device 'auto' is the CPU: {why_unavailable()}")
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
         """Print a table with a header; the columns named in `right` are aligned to the right."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from warpfit.cli.console import Printer, percent, print_json
+from warpfit.cli.console import DEVICE_HELP, Printer, percent, print_json
 
 __all__ = ["evaluate"]
 
@@ -25,13 +25,14 @@ def evaluate(
     ] = None,
     label_column: Annotated[str | None, typer.Option(help="Of a .csv file.", metavar="NAME")] = None,
     split: Annotated[str, typer.Option(help="Which rows: test, train or all.", metavar="NAME")] = "test",
+    device: Annotated[str, typer.Option(help=DEVICE_HELP, metavar="NAME")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say how good a model is: loss, accuracy, and each class."""
     from warpfit.training.recipes import open_data
     from warpfit.training.trained import class_scores, load_trained
 
-    trained = load_trained(model)
+    trained = load_trained(model, device=device)
     if data is None:
         data, label_column = trained.card.data, label_column or trained.card.label_column
     dataset = open_data(data, data_dir=data_dir, label_column=label_column)
@@ -49,6 +50,7 @@ def evaluate(
         )
         return
     printer = Printer()
+    printer.fallback(device, trained.model.device)
     evaluation = result.evaluation
     printer.pairs(
         [

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from warpfit.cli.console import Printer
+from warpfit.cli.console import DEVICE_HELP, Printer
 from warpfit.errors import ConfigError
 
 __all__ = ["gradcheck"]
@@ -19,21 +19,25 @@ def gradcheck(
     only: Annotated[
         str | None, typer.Option(help="Only checks whose names contain this.", metavar="TEXT")
     ] = None,
+    device: Annotated[str, typer.Option(help=DEVICE_HELP, metavar="NAME")] = "auto",
 ) -> None:
     """Hold every derivative against central differences, and show the worst entry of each."""
+    from warpfit.backends import resolve_device
     from warpfit.gradcheck import standard_checks
 
     if dtype not in DTYPES:
         raise ConfigError(f"expected dtype among {', '.join(DTYPES)}, got {dtype!r}")
+    place = resolve_device(device)
     checks = [
         (name, check)
-        for name, check in standard_checks()
+        for name, check in standard_checks(place)
         if name.endswith(DTYPES[dtype]) and (only is None or only.lower() in name.lower())
     ]
     if not checks:
         raise ConfigError(f"expected part of a check's name, got {only!r}, which is in none")
     results = [(name, check()) for name, check in checks]
     printer = Printer()
+    printer.fallback(device, place)
     printer.table(
         ("check", "worst error", "tolerance", "at", "analytic", "numeric", ""),
         [

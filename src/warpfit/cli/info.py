@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 import warpfit
+from warpfit.cli.cache import kernel_cache
 from warpfit.cli.console import Printer
 
 __all__ = ["info"]
@@ -54,8 +55,16 @@ def _blas() -> str:
 
 
 def _devices() -> Iterator[tuple[str, str]]:
+    from warpfit.backends.cuda.runtime import devices, why_unavailable
+
     yield "cpu", f"{os.cpu_count()} cores"
-    yield "cuda", f"{NOT_YET}, so there are no compiled kernels and no kernel cache"
+    reason = why_unavailable()
+    if reason is not None:
+        yield "cuda", f"not available: {reason}"
+        return
+    for device in devices():
+        memory = f"{device.num_bytes / 2**30:.0f} GiB"
+        yield device.name, f"{device.model}, {device.arch}, {memory}, driver for CUDA {device.driver}"
 
 
 def _engines() -> Iterator[tuple[str, str]]:
@@ -65,7 +74,7 @@ def _engines() -> Iterator[tuple[str, str]]:
         yield name, "available, on every device"
     for name in ("graph", "one_launch"):
         if name not in ENGINES:
-            yield name, f"not available: it needs a CUDA device, which is {NOT_YET}"
+            yield name, NOT_YET
 
 
 def _datasets() -> Iterator[tuple[str, str]]:
@@ -82,3 +91,4 @@ def _folders() -> Iterator[tuple[str, str]]:
     yield "results", str(default_folder())
     yield f"${WARPFIT_DATA}", os.environ.get(WARPFIT_DATA) or "not set"
     yield "downloads", str(user_cache())
+    yield "kernels", kernel_cache()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from warpfit.cli.console import Printer, percent, print_json
+from warpfit.cli.console import DEVICE_HELP, Printer, percent, print_json
 
 if TYPE_CHECKING:
     from warpfit.training.images import ImagePrediction, Skipped
@@ -27,21 +27,24 @@ def predict(
         ),
     ] = False,
     top: Annotated[int, typer.Option(help="How many classes to show.", metavar="N")] = 3,
+    device: Annotated[str, typer.Option(help=DEVICE_HELP, metavar="NAME")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say what is on an image, or on every image in a folder."""
     from warpfit.training.images import predict_images
     from warpfit.training.trained import load_trained
 
-    found, skipped = predict_images(load_trained(model), images, invert=invert, top=top)
+    trained = load_trained(model, device=device)
+    found, skipped = predict_images(trained, images, invert=invert, top=top)
     if as_json:
         print_json(_as_json(model, found, skipped))
-    else:
-        _print(found, skipped)
-
-
-def _print(found: list[ImagePrediction], skipped: list[Skipped]) -> None:
+        return
     printer = Printer()
+    printer.fallback(device, trained.model.device)
+    _print(printer, found, skipped)
+
+
+def _print(printer: Printer, found: list[ImagePrediction], skipped: list[Skipped]) -> None:
     if found[0].classes:
         printer.table(
             ("image", "label", "probability", "then"),

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from warpfit.cli.console import Printer, percent
+from warpfit.backends.base import PRECISIONS
+from warpfit.cli.console import DEVICE_HELP, Printer, percent
 from warpfit.training.callbacks import Callback
 from warpfit.training.progress import epoch_line
 from warpfit.training.settings import (
@@ -114,9 +115,12 @@ def train(
     ] = None,
     batch_size: Annotated[Integer, _option(RUN, "N", "Rows a step.", _default("batch_size"))] = None,
     precision: Annotated[
-        Text, _option(RUN, "NAME", "auto, float32 or float64.", _default("precision"))
+        Text,
+        _option(
+            RUN, "NAME", f"auto, {', '.join(PRECISIONS)}; the last three on a GPU.", _default("precision")
+        ),
     ] = None,
-    device: Annotated[Text, _option(RUN, "NAME", "auto or cpu.", _default("device"))] = None,
+    device: Annotated[Text, _option(RUN, "NAME", DEVICE_HELP, _default("device"))] = None,
     engine: Annotated[Text, _option(RUN, "NAME", "auto or layerwise.", _default("engine"))] = None,
     seed: Annotated[
         Integer, _option(RUN, "N", "Of initial values, epoch order and dropout.", _default("seed"))
@@ -171,6 +175,7 @@ class _Narrator(Callback):
         line, job, settings, plan = self.printer.line, self.job, self.job.settings, run.plan
         if self.asked.data is None and settings.data != "mnist":
             line(f"MNIST was not found and could not be downloaded: training on {settings.data} instead.")
+        self.printer.fallback(settings.device, plan.device)
         line(str(job.dataset), style="bold")
         line(job.trained.model.summary(job.trained.card.network_shape))
         line(

@@ -30,7 +30,9 @@ class Plan:
 
     Parameters
     ----------
-    engine, device, precision : str
+    engine, device : str
+    precision : str
+        One of ``PRECISIONS``.
     network : NetworkSpec or TapedNetwork
     loss : Loss
     optimizer : OptimizerSpec
@@ -63,6 +65,11 @@ class Plan:
     report_every: int = 1
     bytes: int = 0
     reason: str = ""
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of parameters, slots and targets: float32 for every precision but float64."""
+        return "float64" if self.precision == "float64" else "float32"
 
     def identity(self) -> dict[str, Any]:
         """Return, JSON-ready, what decides a run's numbers: all but its length, its size and the reason."""

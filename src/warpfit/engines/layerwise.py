@@ -11,16 +11,30 @@ import numpy.typing as npt
 
 from warpfit import backends
 from warpfit.backends import Array, Backend
-from warpfit.data.order import epoch_order
+from warpfit.backends.base import HALF_DTYPES
+from warpfit.data.order import round_keys
 from warpfit.engines.base import Engine, EpochReport, Plan, StepListener, TrainingData, TrainState
 from warpfit.errors import DivergedError
+from warpfit.nn.network import NetworkPullback, NetworkSpec
 from warpfit.nn.spec import Call
 from warpfit.optim.schedules import Progress
 
-__all__ = ["Layerwise"]
+__all__ = ["Layerwise", "epoch_copies"]
 
 # Columns of an epoch's record, one row a step.
 LOSS, WEIGHT, CORRECT = 0, 1, 2
+
+# Largest array that is put in order once an epoch.
+EPOCH_COPY_BYTES = 1 << 30
+
+
+def loss_scale(plan: Plan) -> float:
+    """Return what float16 gradients are multiplied by: a power of two near 1024 times the batch size.
+
+    The gradient of a mean over the batch has entries of at most 1 / batch_size at the outputs, so this puts them
+    below 1024, with six bits of room above, and everything down to 2**-34 of the largest above underflow.
+    """
+    return 2.0 ** (10 + plan.batch_size.bit_length() - 1) if plan.precision == "float16" else 1.0
 
 
 class Layerwise(Engine):
@@ -41,16 +55,81 @@ class Layerwise(Engine):
             yield run.epoch()
 
 
+class _Batches:
+    """The data's rows in the order of an epoch, a batch at a time.
+
+    On a device that works while the host goes on, arrays that are small enough are put in order once an epoch, so
+    that taking a batch out of them is not a kernel but a slice.
+    """
+
+    def __init__(self, ops: Backend, plan: Plan, data: TrainingData) -> None:
+        self.ops, self.plan, self.num_rows = ops, plan, len(data)
+        self.sources = _sources(plan, data)
+        self.ordered: list[Array | None] = [None] * len(self.sources)
+        self.order: Array | None = None
+
+    def begin_epoch(self, seed: int, epoch: int) -> None:
+        """Put the rows in order; they keep theirs without `plan.shuffle`."""
+        order: Array = np.arange(self.num_rows)
+        if self.plan.shuffle:
+            order = self.ops.epoch_order(self.num_rows, round_keys(seed, epoch))
+        self.order = self.ops.asarray(order)
+        # A backend that does not take its results back at the next step.
+        keeper = backends.get(self.plan.device)
+        for i, (array, dtype) in enumerate(self.sources):
+            if not self.ops.synchronous and _size_as(array, dtype) <= EPOCH_COPY_BYTES:
+                self.ordered[i] = None  # its memory serves the next epoch's
+                self.ordered[i] = keeper.gather_rows(array, self.order, dtype)
+
+    def take(self, first: int) -> tuple[Array, Array, Array | None]:
+        """Return x, y and the sample weights (None if there are none) of the batch that begins at row `first`."""
+        rows = slice(first, first + self.plan.batch_size)
+        x, y = self._taken(0, rows), self._taken(1, rows)
+        return x, y, self._taken(2, rows) if len(self.sources) == 3 else None
+
+    def _taken(self, i: int, rows: slice) -> Array:
+        ordered = self.ordered[i]
+        if ordered is not None:
+            return ordered[rows]
+        array, dtype = self.sources[i]
+        return self.ops.gather_rows(array, self.order[rows], dtype)  # type: ignore[index]
+
+
+def _sources(plan: Plan, data: TrainingData) -> list[tuple[Array, str]]:
+    """Return the arrays that batches are taken from, each with the dtype of a batch."""
+    storage = plan.precision if plan.precision in HALF_DTYPES else plan.dtype
+    sources = [(data.x, storage), (data.y, str(data.y.dtype))]
+    return sources if data.sample_weight is None else [*sources, (data.sample_weight, plan.dtype)]
+
+
+def _size_as(array: Array, dtype: str) -> int:
+    """Return the bytes of an array's elements in another dtype."""
+    return int(array.size) * (2 if dtype in HALF_DTYPES else np.dtype(dtype).itemsize)
+
+
+def epoch_copies(plan: Plan, data: TrainingData) -> int:
+    """Return the bytes that a run keeps of the data in the order of the epoch; see `_Batches`."""
+    if plan.device == "cpu":
+        return 0
+    sizes = [_size_as(array, dtype) for array, dtype in _sources(plan, data)]
+    return sum(size for size in sizes if size <= EPOCH_COPY_BYTES)
+
+
 class _Run:
     """One run: the plan bound to its state and data."""
 
     def __init__(
         self, plan: Plan, state: TrainState, data: TrainingData, on_step: StepListener | None
     ) -> None:
-        self.ops: Backend = backends.create(plan.device)
+        self.ops: Backend = backends.create(
+            plan.device, precision=plan.precision, loss_scale=loss_scale(plan)
+        )
         self.plan, self.state, self.data, self.on_step = plan, state, data, on_step
         self.network = plan.network.fused
         self.arrays = state.arrays
+        self.half = plan.precision if plan.precision in HALF_DTYPES else None
+        self.copies = self._half_copies()
+        self.batches = _Batches(self.ops, plan, data)
         self.parameters = [state.parameters[name] for name in plan.trained]
         self.slots = {slot: [arrays[name] for name in plan.trained] for slot, arrays in state.slots.items()}
         self.steps_per_epoch = -(-len(data) // plan.batch_size)
@@ -58,15 +137,13 @@ class _Run:
 
     def epoch(self) -> EpochReport:
         start = perf_counter()
-        state, num_rows = self.state, len(self.data)
-        order = epoch_order(num_rows, state.seed, state.epoch) if self.plan.shuffle else np.arange(num_rows)
-        rows = self.ops.asarray(order)
+        state = self.state
+        self.batches.begin_epoch(state.seed, state.epoch)
         record = self.ops.zeros((self.steps_per_epoch, 3), "float64")
         for idx in range(self.steps_per_epoch):
-            first = idx * self.plan.batch_size
             # What overflows here is found by the checks below, which say more than NumPy's warnings.
             with np.errstate(over="ignore", invalid="ignore"):
-                self._step(idx, rows[first : first + self.plan.batch_size], record)
+                self._step(idx, record)
             if self.on_step is not None:
                 self.on_step(idx + 1, self.steps_per_epoch)
         host_record = self.ops.to_numpy(record)
@@ -75,16 +152,15 @@ class _Run:
         state.epoch += 1
         return self._report(host_record, perf_counter() - start)
 
-    def _step(self, idx: int, rows: Array, record: Array) -> None:
-        ops, plan, state, data = self.ops, self.plan, self.state, self.data
+    def _step(self, idx: int, record: Array) -> None:
+        ops, plan, state = self.ops, self.plan, self.state
         ops.begin_step()
-        x = ops.gather_rows(data.x, rows, plan.precision)
-        y = ops.gather_rows(data.y, rows, str(data.y.dtype))
-        weights = {"class_weight": data.class_weight}
-        if data.sample_weight is not None:
-            weights["sample_weight"] = ops.gather_rows(data.sample_weight, rows, plan.precision)
+        x, y, sample_weight = self.batches.take(idx * plan.batch_size)
+        weights = {"class_weight": self.data.class_weight}
+        if sample_weight is not None:
+            weights["sample_weight"] = sample_weight
         call = Call(training=True, step=state.epoch * self.steps_per_epoch + idx, seed=state.seed)
-        outputs, pullback = self.network.vjp(ops, self.arrays, x, call)
+        outputs, pullback = self._forward(x, call)
         loss, weight, loss_gradient = plan.loss.vjp(ops, outputs, y, **weights)
         correct = plan.loss.count_correct(ops, outputs, y)
         gradients = pullback(loss_gradient())
@@ -96,11 +172,31 @@ class _Run:
             self.slots,
             step=state.step,
             lr=self._lr(idx),
-            num_rows=len(rows),
+            num_rows=len(x),
         )
         ops.record_step(record, idx, loss, weight, correct, penalty)
         if ops.synchronous:
             self._check_finite(record[idx : idx + 1], idx)
+
+    def _half_copies(self) -> dict[str, Array]:
+        """Return copies in half precision of the arrays that the layers compute with; the rest have none."""
+        if self.half is None or not isinstance(self.network, NetworkSpec):
+            return {}
+        in_full = {name for name, spec in self.network.layers if spec.full_precision}
+        return {
+            name: self.ops.copy(self.ops.asarray(array, self.half))
+            for name, array in self.state.parameters.items()
+            if name.rpartition(".")[0] not in in_full
+        }
+
+    def _forward(self, x: Array, call: Call) -> tuple[Array, NetworkPullback]:
+        """Return the outputs, and the function from their gradient to the parameters'; both outside in full."""
+        ops, half = self.ops, self.half
+        if half is None:
+            return self.network.vjp(ops, self.arrays, x, call)
+        ops.cast_into(list(self.copies.values()), [self.arrays[name] for name in self.copies])
+        outputs, pullback = self.network.vjp(ops, {**self.arrays, **self.copies}, x, call)
+        return ops.cast(outputs, self.plan.dtype), lambda dy: pullback(ops.cast(dy, half, ops.loss_scale))
 
     def _lr(self, idx: int) -> float:
         """Return the learning rate of a step of the current epoch."""
@@ -120,7 +216,7 @@ class _Run:
 
     def _check_finite_arrays(self) -> None:
         """Raise DivergedError if the epoch's last updates left numbers that no later step could save."""
-        if not all(np.isfinite(self.ops.to_numpy(array)).all() for array in self.arrays.values()):
+        if not self.ops.to_numpy(self.ops.all_finite(list(self.arrays.values()))):
             raise self._diverged(self.steps_per_epoch - 1)
 
     def _diverged(self, idx: int) -> DivergedError:

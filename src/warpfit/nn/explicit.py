@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from warpfit.autograd import Tensor
 from warpfit.backends import Array
 from warpfit.errors import ConfigError
 from warpfit.nn.module import Module, Parameter
@@ -40,7 +39,7 @@ def forward(model: Model, x: Any) -> Array:
         raise ConfigError(
             "forward: expected a model with parameters, got none; call the model itself instead"
         )
-    output = module(Tensor(module.backend.asarray(x, module.dtype)))
+    output = module(module.input_tensor(x))
     for parameter in trained:
         parameter.last_output = output
     return output.data

@@ -39,7 +39,7 @@ class Layer(Module):
     ----------
     spec : LayerSpec
     device : str
-        Where the arrays live.
+        Where the arrays live: ``'cpu'``, ``'cuda'``, ``'cuda:1'``, ..., or ``'auto'``.
     dtype : str
         float32 or float64.
     init : str
@@ -105,13 +105,14 @@ class Layer(Module):
 
     def vjp(self, x: Array) -> tuple[Array, Pullback]:
         """Return y and the function from dy to (dx, gradients by name), for arrays."""
-        return self.spec.vjp(backends.of(x), self.arrays(), x, self.call())
+        arrays = self.arrays()
+        return self.spec.vjp(backends.of(x, *arrays.values()), arrays, x, self.call())
 
     def forward(self, x: Tensor) -> Tensor:
         parameters = {name: value for name, value in vars(self).items() if isinstance(value, Parameter)}
-        y, pullback = self.spec.vjp(
-            backends.of(x.data), self.arrays(), x.data, self.call(), needs_dx=x.requires_grad
-        )
+        arrays = self.arrays()
+        ops = backends.of(x.data, *arrays.values())
+        y, pullback = self.spec.vjp(ops, arrays, x.data, self.call(), needs_dx=x.requires_grad)
 
         def to_inputs(dy: Array) -> list[Array | None]:
             dx, gradients = pullback(dy)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from warpfit import backends
 from warpfit.autograd import Tensor, no_grad
 from warpfit.backends import Array, Backend
+from warpfit.backends.transfer import device_of, home_of, moved, to_host
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 
 __all__ = ["Buffer", "Module", "Parameter"]
@@ -70,7 +71,12 @@ class Module:
                 trace.append((self, y.shape[1:]))
             return y
         with no_grad():
-            return self(Tensor(self.backend.asarray(x, self.dtype))).data
+            return self(self.input_tensor(x)).data
+
+    def input_tensor(self, x: Any) -> Tensor:
+        """Return a batch as a tensor where the parameters live, in their dtype."""
+        arrays = [holder.data for holder in self.named_arrays().values()]
+        return Tensor(moved(x, backends.of(*arrays) if arrays else home_of(x), self.dtype))
 
     # -- the tree ----------------------------------------------------------------------------------------
 
@@ -120,9 +126,7 @@ class Module:
 
     def state_dict(self) -> dict[str, npt.NDArray[Any]]:
         """Return copies of all parameters and buffers on the host, by name."""
-        return {
-            name: np.array(self.backend.to_numpy(holder.data)) for name, holder in self.named_arrays().items()
-        }
+        return {name: np.array(to_host(holder.data)) for name, holder in self.named_arrays().items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over the values in `state`; nothing changes if any name or shape differs.
@@ -134,23 +138,20 @@ class Module:
         ShapeError
             If an array has another shape.
         """
-        holders = self.named_arrays()
+        holders, ops = self.named_arrays(), self.backend
         missing, foreign = sorted(holders.keys() - state.keys()), sorted(state.keys() - holders.keys())
         if missing or foreign:
             raise ConfigError(
                 f"expected a state with the names of this model, got one with missing {missing} and foreign {foreign}"
             )
-        values = {
-            name: self.backend.asarray(state[name], str(holder.data.dtype))
-            for name, holder in holders.items()
-        }
+        values = {name: moved(state[name], ops, str(holder.data.dtype)) for name, holder in holders.items()}
         for name, holder in holders.items():
             if values[name].shape != holder.data.shape:
                 raise ShapeError(
                     f"{name}: expected shape {tuple(holder.data.shape)}, got {values[name].shape}"
                 )
         for name, holder in holders.items():
-            self.backend.assign(holder.data, values[name])
+            ops.assign(holder.data, values[name])
 
     def train(self, training: bool = True) -> Self:
         """Switch this module and all below to training (or evaluation)."""
@@ -168,13 +169,20 @@ class Module:
             parameter.grad = None
 
     def to(self, device: str | None = None, *, dtype: str | None = None) -> Self:
-        """Move all parameters and buffers to a device, or to another float dtype, in place."""
+        """Move all parameters, their gradients and buffers to a device, or to another float dtype, in place."""
         if dtype is not None and dtype not in backends.base.FLOAT_DTYPES:
             raise DTypeError(f"expected dtype float32 or float64, got {dtype!r}")
         target = self.backend if device is None else backends.get(device)
         for holder in self.named_arrays().values():
-            holder.data = target.asarray(self.backend.to_numpy(holder.data), dtype)
+            holder.data = moved(holder.data, target, dtype)
+            if isinstance(holder, Parameter) and holder.grad is not None:
+                holder.grad = moved(holder.grad, target, dtype)
         return self
+
+    @property
+    def device(self) -> str:
+        """Where the parameters live: ``'cpu'``, ``'cuda:0'``, ...; ``'cpu'`` if there are none."""
+        return next((device_of(holder.data) for holder in self.named_arrays().values()), "cpu")
 
     @property
     def backend(self) -> Backend:

@@ -9,13 +9,14 @@ from typing import Any
 
 from warpfit.autograd import Tensor
 from warpfit.backends import Array, Backend
+from warpfit.backends.base import HALF_DTYPES
 from warpfit.errors import ConfigError, FileFormatError
 from warpfit.nn.activations import ActivationSpec
 from warpfit.nn.conv import Conv2dSpec
 from warpfit.nn.layer import Layer
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.module import Module
-from warpfit.nn.spec import Call, LayerSpec, Shape
+from warpfit.nn.spec import Call, LayerSpec, Pullback, Shape
 
 __all__ = ["NetworkSpec", "Sequential", "number_dropouts"]
 
@@ -88,7 +89,8 @@ class NetworkSpec:
         pullbacks = []
         for idx, ((_, spec), names) in enumerate(zip(self.layers, self._names, strict=True)):
             own = {name: arrays[full] for name, full in names.items()}
-            x, pullback = spec.vjp(ops, own, x, call, needs_dx=idx > self._first_trained)
+            vjp = _vjp_in_full if spec.full_precision and str(x.dtype) in HALF_DTYPES else type(spec).vjp
+            x, pullback = vjp(spec, ops, own, x, call, needs_dx=idx > self._first_trained)
             pullbacks.append(pullback)
 
         def to_gradients(dy: Array) -> dict[str, Array]:
@@ -97,7 +99,8 @@ class NetworkSpec:
                 dy, own = pullbacks[idx](dy)
                 for name, gradient in own.items():
                     full = self._names[idx][name]
-                    gradients[full] = gradients[full] + gradient if full in gradients else gradient
+                    known = gradients.get(full)
+                    gradients[full] = gradient if known is None else ops.binary("add", known, gradient)
             return gradients
 
         return x, to_gradients
@@ -122,6 +125,20 @@ class NetworkSpec:
             if isinstance(error, FileFormatError):
                 raise
             raise FileFormatError("expected a network as 'layers' and 'input_shape'") from error
+
+
+def _vjp_in_full(
+    spec: LayerSpec, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call, *, needs_dx: bool
+) -> tuple[Array, Pullback]:
+    """Return `spec.vjp` between layers in half precision, itself computed in float32."""
+    half = str(x.dtype)
+    y, backward = spec.vjp(ops, arrays, ops.cast(x, "float32"), call, needs_dx=needs_dx)
+
+    def pullback(dy: Array) -> tuple[Array | None, dict[str, Array]]:
+        dx, gradients = backward(ops.cast(dy, "float32", 1 / ops.loss_scale))
+        return None if dx is None else ops.cast(dx, half, ops.loss_scale), gradients
+
+    return ops.cast(y, half), pullback
 
 
 class Sequential(Module):

@@ -86,6 +86,10 @@ class BatchNormSpec(LayerSpec):
         return f"BatchNorm{self.num_dims}d"
 
     @property
+    def full_precision(self) -> bool:
+        return True
+
+    @property
     def least_rows(self) -> int:
         return 2 if self.num_dims == 1 else 1
 
@@ -146,6 +150,10 @@ class LayerNormSpec(LayerSpec):
             raise ConfigError("LayerNorm: expected normalized_shape of at least one axis, got ()")
         object.__setattr__(self, "normalized_shape", sizes)
         _check_eps("LayerNorm", self.eps)
+
+    @property
+    def full_precision(self) -> bool:
+        return True
 
     def parameters(self) -> dict[str, ParameterSpec]:
         if not self.elementwise_affine:

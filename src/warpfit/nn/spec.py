@@ -80,6 +80,11 @@ class LayerSpec:
         """How many rows a batch must have in training."""
         return 1
 
+    @property
+    def full_precision(self) -> bool:
+        """Whether the layer takes its arrays in float32 even where activations are in half precision."""
+        return False
+
     def output_shape(self, input_shape: Shape) -> Shape:
         """Return the shape of one sample's output, or raise ShapeError if the layer does not take its input."""
         return input_shape

@@ -46,8 +46,8 @@ class TapedNetwork:
     def output_shape(self) -> Shape:
         """Shape of one sample's output, found by running the module on two samples of zeros."""
         with no_grad(), calling(Call()):
-            x = np.zeros((2, *self.input_shape), self.module.dtype)
-            return self.module(Tensor(x)).shape[1:]
+            x = self.module.input_tensor(np.zeros((2, *self.input_shape)))
+            return self.module(x).shape[1:]
 
     def vjp(
         self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call

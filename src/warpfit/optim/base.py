@@ -11,6 +11,7 @@ import numpy as np
 from warpfit import backends
 from warpfit.autograd import Tensor
 from warpfit.backends import Array, Backend
+from warpfit.backends.transfer import device_of, moved, to_host
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.optim.schedules import Constant, Schedule
 
@@ -122,12 +123,16 @@ class Optimizer:
         self.step_count = 0
 
     def make_slots(self) -> dict[str, list[Array]]:
-        """Return the slots, zeros before the first step."""
+        """Return the slots, zeros before the first step, where the parameters live and in their dtype."""
         if not self.slots:
             self.slots = {
                 name: [backends.of(p.data).zeros(p.shape, p.dtype) for p in self.parameters]
                 for name in self.spec.slot_names
             }
+        for arrays in self.slots.values():
+            for idx, p in enumerate(self.parameters):
+                if device_of(arrays[idx]) != p.device or arrays[idx].dtype != p.dtype:
+                    arrays[idx] = moved(arrays[idx], backends.of(p.data), str(p.dtype))
         return self.slots
 
     def step(self, lr: float | None = None, *, num_rows: int | None = None) -> None:
@@ -169,8 +174,7 @@ class Optimizer:
     def state_dict(self) -> dict[str, Any]:
         """Return copies of the slots on the host, and the number of steps."""
         slots = {
-            name: [np.array(backends.of(array).to_numpy(array)) for array in arrays]
-            for name, arrays in self.make_slots().items()
+            name: [np.array(to_host(array)) for array in arrays] for name, arrays in self.make_slots().items()
         }
         return {"step_count": self.step_count, "slots": slots}
 
@@ -189,7 +193,7 @@ class Optimizer:
         slots = self.make_slots()
         if state["slots"].keys() != slots.keys():
             raise ConfigError(f"expected the slots {sorted(slots)}, got {sorted(state['slots'])}")
-        values = {name: [np.asarray(value) for value in arrays] for name, arrays in state["slots"].items()}
+        values = {name: [to_host(value) for value in arrays] for name, arrays in state["slots"].items()}
         for name, arrays in slots.items():
             shapes, came = [tuple(a.shape) for a in arrays], [value.shape for value in values[name]]
             if shapes != came:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from warpfit import backends, losses
 from warpfit.backends import Array, Backend
+from warpfit.backends.transfer import moved
 from warpfit.errors import ConfigError
 from warpfit.losses import Loss
 from warpfit.nn.module import Module
@@ -57,12 +58,12 @@ def _batches(
     batch_size: int,
     dtype: str,
 ) -> Iterator[tuple[slice, Array]]:
-    """Yield the rows and the outputs of each batch."""
+    """Yield the rows and the outputs of each batch; rows that are not on the backend's device are brought there."""
     fused = network.fused
     for start in range(0, len(x), batch_size):
         ops.begin_step()
         rows = slice(start, min(start + batch_size, len(x)))
-        batch = ops.gather_rows(x, ops.asarray(np.arange(rows.start, rows.stop)), dtype)
+        batch = moved(x[rows], ops, dtype)
         # Weights near overflow give infinite outputs, which the result shows better than NumPy's warnings.
         with np.errstate(over="ignore", invalid="ignore"):
             outputs, _ = fused.vjp(ops, arrays, batch, Call())
@@ -81,18 +82,21 @@ def evaluate_network(
     dtype: str,
     sample_weight: Array | None = None,
 ) -> Evaluation:
-    """Return loss and accuracy over all rows, for arrays on the backend; see `evaluate`."""
+    """Return loss and accuracy over all rows, for arrays on the backend; see `evaluate`.
+
+    Rows x, targets y and sample weights may live on the host, from where they come batch by batch.
+    """
     weights = loss.class_weights()
     class_weight = None if weights is None else ops.asarray(np.array(weights), dtype)
     record = ops.zeros((-(-len(x) // batch_size), 3), "float64")
     for idx, (rows, outputs) in enumerate(_batches(ops, network, arrays, x, batch_size, dtype)):
-        targets = y[rows]
+        targets = moved(y[rows], ops)
         mean, weight, _ = loss.vjp(
             ops,
             outputs,
             targets,
             class_weight=class_weight,
-            sample_weight=None if sample_weight is None else sample_weight[rows],
+            sample_weight=None if sample_weight is None else moved(sample_weight[rows], ops),
         )
         ops.record_step(record, idx, mean, weight, loss.count_correct(ops, outputs, targets), None)
     means, total_weights, correct = ops.to_numpy(record).T
@@ -113,13 +117,13 @@ def evaluate(
     sample_weight: Any = None,
     batch_size: int = 1024,
 ) -> Evaluation:
-    """Return a model's loss and accuracy on rows x with targets y.
+    """Return a model's loss and accuracy on rows x with targets y, computed where the model lives.
 
     Parameters
     ----------
     model : Module
     x : array_like (N, ...)
-        uint8 means x / 255.
+        uint8 means x / 255. An array on the model's device, of this package or another, is taken as it is.
     y : array_like (N,) or (N, ...)
         As the loss takes them.
     loss : str or Loss
@@ -136,14 +140,13 @@ def evaluate(
     network = network_of(model, rows.shape[1:])
     targets = loss.prepare_targets(as_rows("y", y), network.output_shape, model.dtype)
     check_same_length("y", targets, len(rows))
-    ops = backends.create("cpu")
     return evaluate_network(
-        ops,
+        backends.create(model.device),
         network,
         {name: holder.data for name, holder in model.named_arrays().items()},
         loss,
-        ops.asarray(rows),
-        ops.asarray(targets),
+        rows,
+        targets,
         batch_size=check_count("batch_size", batch_size, 1),
         dtype=model.dtype,
         sample_weight=as_sample_weight(sample_weight, len(rows), model.dtype),
@@ -151,13 +154,13 @@ def evaluate(
 
 
 def predict(model: Module, x: Any, *, kind: str = "outputs", batch_size: int = 1024) -> npt.NDArray[Any]:
-    """Return a model's outputs for rows x.
+    """Return a model's outputs for rows x, computed where the model lives.
 
     Parameters
     ----------
     model : Module
     x : array_like (N, ...)
-        uint8 means x / 255.
+        uint8 means x / 255. An array on the model's device, of this package or another, is taken as it is.
     kind : str
         ``'outputs'``: what the network gives, (N, ...); ``'probabilities'``: their softmax, (N, C);
         ``'labels'``: the index of the largest output, (N,) int64.
@@ -168,10 +171,10 @@ def predict(model: Module, x: Any, *, kind: str = "outputs", batch_size: int = 1
         raise ConfigError(f"expected kind among {', '.join(PREDICTIONS)}, got {kind!r}")
     rows = as_rows("x", x, min_rows=0)
     network = network_of(model, rows.shape[1:])
-    ops = backends.create("cpu")
+    ops = backends.create(model.device)
     arrays = {name: holder.data for name, holder in model.named_arrays().items()}
     result = np.empty((len(rows), *network.output_shape), model.dtype)
     size = check_count("batch_size", batch_size, 1)
-    for part, outputs in _batches(ops, network, arrays, ops.asarray(rows), size, model.dtype):
+    for part, outputs in _batches(ops, network, arrays, rows, size, model.dtype):
         result[part] = ops.to_numpy(ops.softmax_forward(outputs) if kind == "probabilities" else outputs)
     return result.argmax(axis=-1) if kind == "labels" else result

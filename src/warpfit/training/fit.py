@@ -84,10 +84,12 @@ def fit(
         For ``'cross_entropy'``.
     sample_weight : array_like (N,), optional
     device : str
-        ``'auto'`` or ``'cpu'``.
+        ``'auto'``, ``'cpu'``, ``'cuda'`` or ``'cuda:1'``, ...: where it is trained, and where the model lives
+        afterwards. ``'auto'`` is the first CUDA device, or the CPU where there is none.
     precision : str
-        ``'float32'``, ``'float64'``, or ``'auto'``: on the CPU the dtype of the model's parameters. The model
-        has this dtype afterwards.
+        ``'float32'``, ``'float64'``, or ``'auto'``: the dtype of the model's parameters. The model has this
+        dtype afterwards. On CUDA also ``'tf32'``, ``'float16'`` and ``'bfloat16'``: products on tensor cores,
+        with sums and parameters in float32.
     engine : str
     plan : Plan, optional
         An earlier run's plan, taken in place of everything that a plan holds.
@@ -137,14 +139,14 @@ def fit(
         )
     else:
         draft = replace(_checked_plan(plan, network, trained, optimizer), num_rows=len(rows))
-    targets = draft.loss.prepare_targets(as_rows("y", y), network.output_shape, draft.precision)
+    targets = draft.loss.prepare_targets(as_rows("y", y), network.output_shape, draft.dtype)
     check_same_length("y", targets, len(rows))
     if plan is None:
         num_classes = (*network.output_shape, 0)[0]
         draft = replace(draft, loss=resolve_class_weight(draft.loss, class_weight, targets, num_classes))
     ops = backends.get(draft.device)
     data = _training_data(ops, draft, rows, targets, sample_weight)
-    state = state_of(model, optimizer, ops, draft.precision, check_seed(seed))
+    state = state_of(model, optimizer, ops, draft.dtype, check_seed(seed))
     run = Run(make_plan(draft, state, data), state, History(), ops)
     run.history.plan = run.plan
     job = _Job(
@@ -194,13 +196,13 @@ def _checked_plan(plan: Plan, network: Any, trained: tuple[str, ...], optimizer:
 
 
 def _training_data(ops: Backend, plan: Plan, rows: Any, targets: Any, sample_weight: Any) -> TrainingData:
-    weights = as_sample_weight(sample_weight, len(rows), plan.precision)
+    weights = as_sample_weight(sample_weight, len(rows), plan.dtype)
     class_weights = plan.loss.class_weights()
     return TrainingData(
         x=ops.asarray(rows),
         y=ops.asarray(targets),
         sample_weight=None if weights is None else ops.asarray(weights),
-        class_weight=None if class_weights is None else ops.asarray(np.array(class_weights), plan.precision),
+        class_weight=None if class_weights is None else ops.asarray(np.array(class_weights), plan.dtype),
     )
 
 
@@ -216,7 +218,7 @@ def _validation(ops: Backend, plan: Plan, validation_data: Any) -> tuple[Array, 
         raise ShapeError(
             f"expected validation x with rows of shape {plan.network.input_shape}, got {rows.shape[1:]}"
         )
-    targets = plan.loss.prepare_targets(as_rows("validation y", y), plan.network.output_shape, plan.precision)
+    targets = plan.loss.prepare_targets(as_rows("validation y", y), plan.network.output_shape, plan.dtype)
     check_same_length("validation y", targets, len(rows))
     return ops.asarray(rows), ops.asarray(targets)
 
@@ -306,7 +308,7 @@ class _Job:
             plan.loss,
             *self.validation,
             batch_size=EVALUATION_ROWS,
-            dtype=plan.precision,
+            dtype=plan.dtype,
         )
         return replace(report, val_loss=result.loss, val_accuracy=result.accuracy)
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from warpfit.backends import Array
+from warpfit.backends.transfer import home_of, to_host
 from warpfit.errors import ConfigError, DataError, DTypeError, ShapeError
 from warpfit.losses import Loss, SoftmaxCrossEntropy
 
@@ -24,17 +26,20 @@ def check_count(name: str, value: Any, lowest: int) -> int:
     return int(value)
 
 
-def as_rows(name: str, value: Any, *, min_rows: int = 1) -> npt.NDArray[Any]:
+def as_rows(name: str, value: Any, *, min_rows: int = 1) -> Array:
     """Return `value` as an array of rows (N, ...) of finite numbers, without a copy if it is one in C order.
+
+    What lives on a GPU, whichever library it is of, becomes a device array there; all else is NumPy's.
 
     Raises
     ------
     DTypeError, ShapeError, DataError
         If it holds something other than numbers, too few rows, or NaN or infinity.
     """
+    home = home_of(value)
     try:
         # In C order, because taking a batch out of any other may copy the whole array.
-        rows = np.asarray(value, order="C")
+        rows = np.asarray(value, order="C") if home.name == "numpy" else home.asarray(value)
     except (TypeError, ValueError) as error:
         raise ShapeError(f"expected {name} to be an array of rows, but {error}") from None
     if rows.dtype.kind not in "fiub":
@@ -43,8 +48,8 @@ def as_rows(name: str, value: Any, *, min_rows: int = 1) -> npt.NDArray[Any]:
         raise ShapeError(f"expected {name} to be an array of rows, got a single number")
     if len(rows) < min_rows:
         raise DataError(f"expected {name} to have at least one row, got shape {rows.shape}")
-    if rows.dtype.kind == "f":
-        _check_finite(name, rows)
+    if rows.dtype.kind == "f" and not (home.name != "numpy" and home.to_numpy(home.all_finite([rows]))):
+        _check_finite(name, to_host(rows))
     return rows
 
 
@@ -58,7 +63,7 @@ def _check_finite(name: str, rows: npt.NDArray[Any]) -> None:
             raise DataError(f"expected {name} to be finite, got NaN or infinity in row {row}")
 
 
-def check_same_length(name: str, rows: npt.NDArray[Any], num_rows: int) -> None:
+def check_same_length(name: str, rows: Array, num_rows: int) -> None:
     """Raise ShapeError unless there are as many rows as x has."""
     if len(rows) != num_rows:
         raise ShapeError(f"expected as many rows in {name} as in x, got {len(rows)} and {num_rows}")
@@ -68,7 +73,7 @@ def as_sample_weight(value: Any, num_rows: int, dtype: str) -> npt.NDArray[Any] 
     """Return weights (N,) as `dtype`, None for None, or raise unless they are finite and at least 0."""
     if value is None:
         return None
-    weights = as_rows("sample_weight", value)
+    weights = to_host(as_rows("sample_weight", value))
     if weights.shape != (num_rows,):
         raise ShapeError(f"expected sample_weight of shape ({num_rows},), got {weights.shape}")
     if weights.min() < 0:

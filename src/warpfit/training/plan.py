@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from warpfit import backends
-from warpfit.backends.base import FLOAT_DTYPES
+from warpfit.backends.base import FLOAT_DTYPES, HALF_DTYPES, PRECISIONS
 from warpfit.engines.base import Engine, Plan, TrainingData, TrainState
-from warpfit.engines.layerwise import Layerwise
+from warpfit.engines.layerwise import Layerwise, epoch_copies
 from warpfit.errors import ConfigError
 from warpfit.nn.network import NetworkSpec
 
@@ -20,7 +20,7 @@ ENGINES: dict[str, type[Engine]] = {Layerwise.name: Layerwise}
 
 
 def resolve_precision(precision: str, dtype: str, device: str) -> str:
-    """Return the precision that `precision` stands for: on the CPU ``'auto'`` is the parameters' own dtype.
+    """Return the precision that `precision` stands for: ``'auto'`` is the parameters' own dtype.
 
     Raises
     ------
@@ -29,9 +29,10 @@ def resolve_precision(precision: str, dtype: str, device: str) -> str:
     """
     if precision == "auto":
         return dtype
-    if precision not in FLOAT_DTYPES:
+    known = FLOAT_DTYPES if device == "cpu" else PRECISIONS
+    if precision not in known:
         raise ConfigError(
-            f"expected precision 'auto', {' or '.join(map(repr, FLOAT_DTYPES))} on device {device!r}, got {precision!r}"
+            f"expected precision 'auto', {' or '.join(map(repr, known))} on device {device!r}, got {precision!r}"
         )
     return precision
 
@@ -52,6 +53,7 @@ def plan(draft: Plan, state: TrainState, data: TrainingData) -> Plan:
         If there is no such engine, or a batch of the epoch is too small for a layer.
     """
     backends.resolve_device(draft.device)
+    _check_half_precision(draft)
     _check_last_batch(draft, len(data))
     if draft.engine not in ("auto", *ENGINES):
         raise ConfigError(f"expected an engine among auto, {', '.join(ENGINES)}, got {draft.engine!r}")
@@ -68,6 +70,15 @@ def engine_of(plan: Plan) -> Engine:
     return ENGINES[plan.engine]()
 
 
+def _check_half_precision(draft: Plan) -> None:
+    """Raise ConfigError for a network that half precision does not suit."""
+    if draft.precision in HALF_DTYPES and not isinstance(draft.network, NetworkSpec):
+        raise ConfigError(
+            f"expected precision 'float32', 'tf32' or 'float64' for a module that is no Sequential of known layers, "
+            f"got {draft.precision!r}"
+        )
+
+
 def _check_last_batch(draft: Plan, num_rows: int) -> None:
     """Raise ConfigError before the first step if the epoch's last batch would fail after all others."""
     last = num_rows % draft.batch_size or draft.batch_size
@@ -81,11 +92,12 @@ def _check_last_batch(draft: Plan, num_rows: int) -> None:
 
 def _bytes(draft: Plan, state: TrainState, data: TrainingData) -> int:
     """Return the bytes of data, state, gradients, and of one step's activations with their gradients."""
-    itemsize = np.dtype(draft.precision).itemsize
+    itemsize = 2 if draft.precision in HALF_DTYPES else np.dtype(draft.dtype).itemsize
     shapes = draft.network.shapes if isinstance(draft.network, NetworkSpec) else (draft.network.input_shape,)
     activations = sum(int(np.prod(shape)) for shape in shapes) * 2 * draft.batch_size * itemsize
     rows: list[Any] = [data.x, data.y, data.sample_weight]
     slots = [array for arrays in state.slots.values() for array in arrays.values()]
     gradients = [state.parameters[name] for name in draft.trained]
     held = [*rows, *state.arrays.values(), *slots, *gradients]
-    return activations + sum(int(array.nbytes) for array in held if array is not None)
+    copies = epoch_copies(draft, data)
+    return activations + copies + sum(int(array.nbytes) for array in held if array is not None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from warpfit.backends import Array, Backend
+from warpfit.backends.transfer import moved
 from warpfit.engines.base import TrainState
 from warpfit.errors import ConfigError
 from warpfit.nn.module import Module
@@ -32,7 +33,8 @@ def state_of(model: Module, optimizer: Optimizer, ops: Backend, precision: str, 
     """Return the numbers that a run starts from: copies in `precision` on the backend's device."""
 
     def owned(array: Array) -> Array:
-        return ops.copy(ops.asarray(array, precision))
+        here = moved(array, ops, precision)
+        return ops.copy(here) if here is array else here
 
     names = trained_names(model, optimizer)
     return TrainState(

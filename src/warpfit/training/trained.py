@@ -210,13 +210,15 @@ def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-def load_trained(path: PathLike) -> TrainedModel:
-    """Return the model in a file that ``warpfit train`` wrote.
+def load_trained(path: PathLike, *, device: str = "cpu") -> TrainedModel:
+    """Return the model in a file that ``warpfit train`` wrote, with its arrays on a device.
 
     Raises
     ------
     FileFormatError
         If it is no whole model file, or has no card that fits the model.
+    DeviceError, ConfigError
+        If there is no such device.
     """
     model, metadata = load(path), load_metadata(path)
     try:
@@ -228,4 +230,4 @@ def load_trained(path: PathLike) -> TrainedModel:
         raise FileFormatError(
             f"{path}: expected {len(card.class_names)} outputs, one a class, found {outputs}"
         )
-    return TrainedModel(model, card)
+    return TrainedModel(model.to(device), card)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from warpfit.backends.base import Array, Backend
-from warpfit.backends.checks import check_same_shape
+from warpfit.backends.checks import check_float, check_same_shape, check_update
 from warpfit.errors import DTypeError
+from warpfit.permutation import permuted
 
 __all__ = ["ArrayOps"]
 
@@ -76,6 +78,21 @@ class ArrayOps(Backend):
     def begin_step(self) -> None:
         if self._buffers is not None:
             self._buffers.rewind()
+
+    def cast(self, x: Array, dtype: str, scale: float = 1.0) -> Array:
+        check_float("cast", x)
+        return np.multiply(x, scale, out=self.empty(x.shape, dtype), casting="same_kind")
+
+    def cast_into(self, targets: Sequence[Array], sources: Sequence[Array]) -> None:
+        check_update("cast_into", targets, sources, same_dtype=False)
+        for target, source in zip(targets, sources, strict=True):
+            target[...] = source
+
+    def all_finite(self, arrays: Sequence[Array]) -> Array:
+        return np.bool_(all(np.isfinite(array).all() for array in arrays))
+
+    def epoch_order(self, num_rows: int, keys: npt.NDArray[Any]) -> Array:
+        return permuted(np.arange(num_rows), num_rows, keys)
 
     def gather_rows(self, x: Array, rows: Array, dtype: str) -> Array:
         out = self.empty((len(rows), *x.shape[1:]), dtype)

@@ -1,0 +1,350 @@
+"""How fast are the matrix products, beside cuBLAS?
+
+For each dtype and shape: our product is checked against float64 on random operands, then ours and cuBLAS's (by
+torch.matmul) are timed in turns, each as a CUDA graph that repeats the call over several sets of operands, so that
+neither pays for launches. `tf32` is float32 with products in tf32, in both. Prints a table and writes
+results/gemm.json.
+
+    python benchmarks/gemm.py [--dtypes float32,float16] [--only 64x256x784] [--quick] [--sweep]
+
+--sweep also times the candidates of each shape and prints the best, with what `configure` chose among them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+
+from harness import write_results
+from warpfit.backends.cuda import jit
+from warpfit.backends.cuda.launch import Kernels
+from warpfit.backends.cuda.matmul import aligned, candidates, configure
+from warpfit.backends.cuda.runtime import Runtime
+from warpfit.errors import CompileError
+
+# name: (dtype of the operands, precision, largest norm of the error over the norm of the product)
+DTYPES = {
+    "float32": ("float32", "float32", 1e-5),
+    "tf32": ("float32", "tf32", 2e-3),
+    "float16": ("float16", "float32", 2e-3),
+    "bfloat16": ("bfloat16", "float32", 1e-2),
+    "float64": ("float64", "float32", 1e-13),
+}
+SQUARES = (256, 512, 1024, 2048, 4096, 8192)
+WIDTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
+QUICK = ("256", "1024", "4096", "64x256x784", "784x256x64 TN", "64x784x256 NT", "32x1024x1024")
+CHECKED_ROWS = 64
+SECONDS_OF_A_GRAPH = 1e-3
+SMALL_FLOP = 1e9
+MAX_CANDIDATES = (48, 12)  # of a small and of a large product
+
+
+@dataclass(frozen=True)
+class Product:
+    """op(A) (m, k) @ op(B) (k, n) of one dtype; `transposition` is NN, TN (A stored (k, m)) or NT."""
+
+    m: int
+    n: int
+    k: int
+    dtype: str
+    transposition: str = "NN"
+
+    @property
+    def shape(self) -> str:
+        if self.m == self.n == self.k:
+            return str(self.m)
+        suffix = "" if self.transposition == "NN" else f" {self.transposition}"
+        return f"{self.m}x{self.n}x{self.k}{suffix}"
+
+    @property
+    def flop(self) -> float:
+        return 2.0 * self.m * self.n * self.k
+
+    @property
+    def transposes(self) -> tuple[bool, bool]:
+        return self.transposition[0] == "T", self.transposition[1] == "T"
+
+
+def products(dtypes: Iterable[str], only: Iterable[str] | None) -> list[Product]:
+    """Return the products to measure."""
+    found = []
+    for dtype in dtypes:
+        found += [Product(size, size, size, dtype) for size in SQUARES]
+        # A layer 784-256 on 64 rows: y = x w, dw = xᵀ dz, dx = dz wᵀ.
+        found += [
+            Product(64, 256, 784, dtype),
+            Product(784, 256, 64, dtype, "TN"),
+            Product(64, 784, 256, dtype, "NT"),
+        ]
+        found += [Product(32, width, width, dtype) for width in WIDTHS]
+    return [product for product in found if only is None or product.shape in only]
+
+
+# -- operands ------------------------------------------------------------------------------------------------
+
+
+class Operands:
+    """Some sets of A, B and C of one product, on the device."""
+
+    def __init__(self, product: Product) -> None:
+        self.product = product
+        dtype = getattr(torch, DTYPES[product.dtype][0])
+        transpose_a, transpose_b = product.transposes
+        m, n, k = product.m, product.n, product.k
+        self.sets = []
+        for _ in range(2 if product.flop > SMALL_FLOP else 4):
+            a = torch.randn((k, m) if transpose_a else (m, k), device="cuda", dtype=torch.float32).to(dtype)
+            b = torch.randn((n, k) if transpose_b else (k, n), device="cuda", dtype=torch.float32).to(dtype)
+            self.sets.append((a, b, torch.empty((m, n), device="cuda", dtype=dtype)))
+
+    def error(self) -> float:
+        """Return the largest error norm of some rows of the sets' C, relative to the norm of those rows."""
+        transpose_a, transpose_b = self.product.transposes
+        largest = 0.0
+        for a, b, c in self.sets:
+            rows = torch.randperm(self.product.m, device="cuda")[:CHECKED_ROWS]
+            exact = (a.T if transpose_a else a)[rows].double() @ (b.T if transpose_b else b).double()
+            error = float(torch.linalg.norm(c[rows].double() - exact) / torch.linalg.norm(exact))
+            largest = max(largest, error if math.isfinite(error) else math.inf)
+            c.fill_(math.nan)
+        return largest
+
+
+# -- the two programs ----------------------------------------------------------------------------------------
+
+
+class Bench:
+    """The device, with its kernels and one stream for both programs."""
+
+    def __init__(self) -> None:
+        self.runtime = Runtime(0)
+        self.kernels = Kernels(self.runtime)
+        self.stream = torch.cuda.ExternalStream(int(self.runtime.stream.handle))
+
+    def choose(self, product: Product, chooser: Callable[..., Any]) -> Any:
+        """Return what `configure` or `candidates` says of a product."""
+        dtype, precision, _ = DTYPES[product.dtype]
+        transpose_a, transpose_b = product.transposes
+        lengths = (
+            product.m if transpose_a else product.k,
+            product.k if transpose_b else product.n,
+            product.n,
+        )
+        return chooser(
+            product.m,
+            product.n,
+            product.k,
+            dtype,
+            precision=precision,
+            transpose_a=transpose_a,
+            transpose_b=transpose_b,
+            num_multiprocessors=self.runtime.num_multiprocessors,
+            arch=self.runtime.arch,
+            vector=aligned(
+                dtype, *((0, length, length) for length in lengths)
+            ),  # PyTorch aligns to 512 bytes
+        )
+
+    def ours(self, config: Any, operands: Operands) -> Callable[[int], None]:
+        """Return a function that starts our product of set i."""
+        m, n, k = operands.product.m, operands.product.n, operands.product.k
+        kernel = self.kernels.get(config.kernel, **config.defines())
+        sums = torch.float64 if operands.product.dtype == "float64" else torch.float32
+        partials = torch.empty(config.partials(m, n), device="cuda", dtype=sums)
+        arrivals = torch.zeros(config.tiles(m, n), device="cuda", dtype=torch.int32)
+        grid, block, shared_bytes = config.grid(m, n), config.block, config.shared_bytes
+
+        def start(i: int) -> None:
+            a, b, c = operands.sets[i % len(operands.sets)]
+            kernel(grid, block, a.data_ptr(), b.data_ptr(), c.data_ptr(), None, None, None, 1.0, 0.0,
+                   partials.data_ptr(), arrivals.data_ptr(), m, n, k, a.shape[1], b.shape[1], n,
+                   shared_bytes=shared_bytes)  # fmt: skip
+
+        return start
+
+    def cublas(self, operands: Operands) -> Callable[[int], None]:
+        """Return a function that starts cuBLAS's product of set i."""
+        torch.backends.cuda.matmul.allow_tf32 = operands.product.dtype == "tf32"
+        transpose_a, transpose_b = operands.product.transposes
+
+        def start(i: int) -> None:
+            a, b, c = operands.sets[i % len(operands.sets)]
+            torch.matmul(a.T if transpose_a else a, b.T if transpose_b else b, out=c)
+
+        return start
+
+    def run_all(self, start: Callable[[int], None], operands: Operands) -> None:
+        """Run a program on every set, and wait."""
+        self.stream.wait_stream(torch.cuda.default_stream())
+        with torch.cuda.stream(self.stream):
+            for i in range(len(operands.sets)):
+                start(i)
+        self.stream.synchronize()
+
+    def graph(self, start: Callable[[int], None], operands: Operands) -> tuple[torch.cuda.CUDAGraph, int]:
+        """Return a graph of some calls, and their number, a multiple of the number of sets."""
+        sets = len(operands.sets)
+        calls = int(SECONDS_OF_A_GRAPH / max(operands.product.flop / 40e12, 3e-6))
+        calls = min(max(calls, sets), 200) // sets * sets
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+            for i in range(calls):
+                start(i)
+        return graph, calls
+
+    def time(self, graphs: list[tuple[torch.cuda.CUDAGraph, int]], rounds: int) -> list[list[float]]:
+        """Return the microseconds of a call in each round, for each graph; the graphs take turns."""
+        times: list[list[float]] = [[] for _ in graphs]
+        with torch.cuda.stream(self.stream):
+            for idx in range(rounds + 2):
+                for (graph, calls), own in zip(graphs, times, strict=True):
+                    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                    begin.record(self.stream)
+                    graph.replay()
+                    end.record(self.stream)
+                    end.synchronize()
+                    if idx >= 2:
+                        own.append(begin.elapsed_time(end) * 1e3 / calls)
+        return times
+
+
+# -- measurements --------------------------------------------------------------------------------------------
+
+
+def compile_all(bench: Bench, configs: Iterable[Any]) -> set[Any]:
+    """Compile kernels into the cache, in threads, and return the configurations that cannot be compiled."""
+
+    def compiles(config: Any) -> bool:
+        try:
+            jit.cubin(
+                config.kernel,
+                tuple((key, str(value)) for key, value in config.defines().items()),
+                bench.runtime.arch,
+            )
+        except CompileError as error:
+            print(f"{config}: {error}")
+            return False
+        return True
+
+    unique = list(dict.fromkeys(configs))
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return {config for config, ok in zip(unique, pool.map(compiles, unique), strict=True) if not ok}
+
+
+def measure(bench: Bench, product: Product, operands: Operands, rounds: int) -> dict[str, Any]:
+    """Check our product, and time it beside cuBLAS's."""
+    config = bench.choose(product, configure)
+    start = bench.ours(config, operands)
+    bench.run_all(start, operands)
+    error = operands.error()
+    tolerance = DTYPES[product.dtype][2]
+    row = {"dtype": product.dtype, "shape": product.shape, "config": str(config), "error": error}
+    if not error <= tolerance:
+        return {**row, "wrong": f"expected an error of at most {tolerance}"}
+    theirs = bench.cublas(operands)
+    bench.run_all(theirs, operands)
+    cublas_error = operands.error()
+    ours_us, cublas_us = bench.time([bench.graph(start, operands), bench.graph(theirs, operands)], rounds)
+    return {
+        **row,
+        "cublas_error": cublas_error,
+        "us": median(ours_us),
+        "cublas_us": median(cublas_us),
+        "tflops": product.flop / median(ours_us) / 1e6,
+        "cublas_tflops": product.flop / median(cublas_us) / 1e6,
+        # Above 1: we are faster.
+        "speed_over_cublas": median([b / a for a, b in zip(ours_us, cublas_us, strict=True)]),
+    }
+
+
+def print_row(row: dict[str, Any]) -> None:
+    head = f"{row['dtype']:9} {row['shape']:>16}"
+    if "wrong" in row:
+        print(f"{head} WRONG: error {row['error']:.1e}, {row['wrong']}; {row['config']}", flush=True)
+        return
+    print(
+        f"{head} {row['us']:9.2f} {row['tflops']:8.2f} {row['cublas_us']:9.2f} {row['cublas_tflops']:8.2f} "
+        f"{row['speed_over_cublas']:6.2f} {row['error']:8.1e}  {row['config']}",
+        flush=True,
+    )
+
+
+def sweep(bench: Bench, product: Product, operands: Operands, configs: list[Any]) -> list[dict[str, Any]]:
+    """Time configurations of one product and return them, the fastest first; wrong ones come last, as infinite."""
+    rows = []
+    for config in configs:
+        start = bench.ours(config, operands)
+        bench.run_all(start, operands)
+        error = operands.error()
+        right = error <= DTYPES[product.dtype][2]
+        us = min(bench.time([bench.graph(start, operands)], 3)[0]) if right else math.inf
+        rows.append({"config": str(config), "us": us, "error": error})
+    return sorted(rows, key=lambda row: row["us"])
+
+
+def sweep_candidates(bench: Bench, product: Product) -> list[Any]:
+    """Return the candidates that promise most."""
+    found = bench.choose(product, candidates)
+    return list(found[: MAX_CANDIDATES[product.flop > SMALL_FLOP]])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dtypes", default=",".join(DTYPES), help="separated by commas")
+    parser.add_argument("--only", help="shapes as the table names them, separated by commas")
+    parser.add_argument("--quick", action="store_true", help="a few shapes, few rounds; writes no file")
+    parser.add_argument("--sweep", action="store_true", help="time the candidates too; writes no file")
+    arguments = parser.parse_args()
+    only = arguments.only.split(",") if arguments.only else QUICK if arguments.quick else None
+    bench = Bench()
+    wanted = products(arguments.dtypes.split(","), only)
+    rounds = 5 if arguments.quick else 20
+    shapes = f"{'m x n x k':>16}"
+    print(
+        f"{'dtype':9} {shapes} {'us':>9} {'TFLOP/s':>8} {'cuBLAS us':>9} {'TFLOP/s':>8} {'ratio':>6} {'error':>8}"
+    )
+    rows = run(bench, wanted, rounds, sweeps=arguments.sweep)
+    if not (arguments.quick or arguments.sweep or arguments.only):
+        settings = {
+            "rounds": rounds,
+            "operands": "normal; small products alternate four sets, large ones two",
+            "timing": "median of rounds; each a CUDA graph of the calls, ours and cuBLAS's in turns",
+            "multiprocessors": bench.runtime.num_multiprocessors,
+        }
+        print(f"written to {write_results('gemm', {'settings': settings, 'rows': rows})}")
+    if any("wrong" in row for row in rows):
+        raise SystemExit("some products are wrong")
+
+
+def run(bench: Bench, wanted: list[Product], rounds: int, *, sweeps: bool) -> list[dict[str, Any]]:
+    """Measure all products and print a line for each."""
+    chosen: dict[Product, list[Any]] = {}
+    for product in wanted:
+        chosen[product] = [
+            bench.choose(product, configure),
+            *(sweep_candidates(bench, product) if sweeps else ()),
+        ]
+    broken = compile_all(bench, (config for configs in chosen.values() for config in configs))
+    rows = []
+    for product in wanted:
+        operands = Operands(product)
+        rows.append(measure(bench, product, operands, rounds))
+        print_row(rows[-1])
+        if sweeps:
+            configs = [config for config in dict.fromkeys(chosen[product]) if config not in broken]
+            for row in sweep(bench, product, operands, configs)[:5]:
+                print(f"{'':26} {row['us']:9.2f}  {row['config']}", flush=True)
+        del operands
+    return rows
+
+
+if __name__ == "__main__":
+    main()

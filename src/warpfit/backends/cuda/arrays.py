@@ -1,0 +1,237 @@
+"""Arrays of the CUDA backend: conversion, buffers, rows of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit.backends.base import Array, Backend
+from warpfit.backends.checks import check_float, check_same_shape
+from warpfit.backends.cuda.array import DeviceArray, from_exporter
+from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, dtype_of
+from warpfit.backends.cuda.launch import Kernels
+from warpfit.backends.cuda.layouts import copy_plan
+from warpfit.backends.cuda.tensors import TENSOR_THREADS, plan_of
+from warpfit.errors import DeviceError, DTypeError
+from warpfit.permutation import domain_bits
+
+__all__ = ["ArrayOps", "blocks_for"]
+
+THREADS = 256
+# Blocks of a kernel whose threads take several elements each: enough to fill any card.
+BLOCKS_PER_MULTIPROCESSOR = 16
+
+
+def blocks_for(count: int, per_block: int, most: int = 2**31 - 1) -> int:
+    """Return how many blocks cover `count` elements, at least 1 and at most `most`."""
+    return max(1, min(-(-count // per_block), most))
+
+
+class StepBuffers:
+    """Buffers of one training step, handed out again in the same sequence at the next.
+
+    A buffer grows when a larger array is asked for at its place, and serves smaller ones as it is.
+    """
+
+    def __init__(self, runtime: Any) -> None:
+        self._runtime = runtime
+        self._arrays: list[DeviceArray] = []
+        self._next = 0
+
+    def rewind(self) -> None:
+        self._next = 0
+
+    def take(self, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
+        place = self._next
+        self._next += 1
+        if place == len(self._arrays):
+            self._arrays.append(DeviceArray.allocate(self._runtime, shape, dtype))
+        array = self._arrays[place]
+        if array.shape != shape or array.dtype != dtype:
+            array = self._arrays[place] = self._reshaped(array.memory, shape, dtype_of(dtype))
+        return array
+
+    def _reshaped(self, memory: Any, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
+        if prod(shape) * dtype.itemsize > memory.nbytes:
+            return DeviceArray.allocate(self._runtime, shape, dtype)
+        return DeviceArray(self._runtime, memory, memory.pointer, shape, dtype)
+
+
+class ArrayOps(Backend):
+    """Conversion, allocation and gathering."""
+
+    def __init__(
+        self, runtime: Any, reuse: bool = False, *, precision: str = "float32", loss_scale: float = 1.0
+    ) -> None:
+        self.runtime = runtime
+        # Whether products of float32 numbers may use tensor cores.
+        self.precision = "tf32" if precision == "tf32" else "float32"
+        self.loss_scale = loss_scale
+        self.kernel = Kernels.of(runtime).get
+        self.most_blocks = runtime.num_multiprocessors * BLOCKS_PER_MULTIPROCESSOR
+        self._buffers = StepBuffers(runtime) if reuse else None
+        self._arrivals: DeviceArray | None = None
+
+    def asarray(self, value: Any, dtype: str | None = None) -> Array:
+        array = value if isinstance(value, DeviceArray) else self._imported(value)
+        if array.runtime is not self.runtime:
+            raise DeviceError(f"expected an array on {self.runtime.name}, got one on {array.runtime.name}")
+        return array if dtype is None or array.dtype == dtype else self._converted(array, dtype)
+
+    def _imported(self, value: Any) -> DeviceArray:
+        """Return a view of another library's array on this device, or an uploaded copy of anything else."""
+        if hasattr(value, "__cuda_array_interface__") or _is_on_device(value):
+            return from_exporter(self.runtime, value)
+        # np.asarray of an object with __dlpack__ alone would give an array of one object.
+        if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+            value = np.from_dlpack(value)
+        host = np.asarray(value)
+        if host.dtype.kind not in "fiub":
+            raise DTypeError(f"expected numbers, got an array of dtype {host.dtype}")
+        native = host.dtype.newbyteorder("=")
+        array = DeviceArray.allocate(self.runtime, host.shape, native)
+        self.runtime.upload(array.pointer, np.ascontiguousarray(host, native))
+        return array
+
+    def _converted(self, array: DeviceArray, dtype: Any) -> DeviceArray:
+        """Return an array of another dtype that belongs to the caller; uint8 to float divides by 255."""
+        out = DeviceArray.allocate(self.runtime, array.shape, dtype)
+        self._copy_into(out, array)
+        return out
+
+    def _copy_into(self, out: DeviceArray, x: DeviceArray) -> None:
+        """Copy x, of out's shape, with the conversion of `asarray`."""
+        if not x.size:
+            return
+        if out.dtype == x.dtype and out.is_contiguous and x.is_contiguous:
+            self.runtime.copy(out.pointer, x.pointer, x.nbytes)
+            return
+        kernel = self.kernel("copy_strided", SOURCE=x.dtype, DTYPE=out.dtype)
+        plan = copy_plan(x.shape, x.strides, x.itemsize, out.strides, out.itemsize)
+        kernel(plan.num_blocks, THREADS, x, plan.x_layout, out, plan.y_layout, plan.is_tiled, x.size)
+
+    def contiguous(self, x: DeviceArray) -> DeviceArray:
+        """Return x, or a contiguous copy in a buffer of the step."""
+        if x.is_contiguous:
+            return x
+        out = self.empty(x.shape, x.dtype)
+        self._copy_into(out, x)
+        return out
+
+    def to_numpy(self, array: Array) -> npt.NDArray[Any]:
+        return array.numpy()
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        if self._buffers is None:
+            return DeviceArray.allocate(self.runtime, shape, dtype)
+        return self._buffers.take(shape, dtype)
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        out = DeviceArray.allocate(self.runtime, shape, dtype)
+        self.runtime.fill(out.pointer, out.nbytes)
+        return out
+
+    def copy(self, array: Array) -> Array:
+        out = DeviceArray.allocate(self.runtime, array.shape, array.dtype)
+        self._copy_into(out, array)
+        return out
+
+    def assign(self, target: Array, value: Array) -> None:
+        check_same_shape("assign", target, value)
+        self._copy_into(target, value)
+
+    def arrivals(self, count: int) -> DeviceArray:
+        """Return at least `count` counters of uint32, which are zero between two kernels of this backend."""
+        if self._arrivals is None or self._arrivals.size < count:
+            self._arrivals = self.zeros((max(count, 1024),), "uint32")
+        return self._arrivals
+
+    def begin_step(self) -> None:
+        if self._buffers is not None:
+            self._buffers.rewind()
+
+    def cast(self, x: Array, dtype: str, scale: float = 1.0) -> Array:
+        check_float("cast", x)
+        x = self.contiguous(x)
+        out = self.empty(x.shape, dtype)
+        if out.size:
+            kernel = self.kernel("cast", SOURCE=x.dtype, DTYPE=out.dtype)
+            kernel(blocks_for(out.size, 4 * THREADS, self.most_blocks), THREADS, x, out, scale, out.size)
+        return out
+
+    def cast_into(self, targets: Sequence[Array], sources: Sequence[Array]) -> None:
+        plan = plan_of(self, "cast_into", (targets, sources), same_dtype=False)
+        for launch in plan.launches:
+            kernel = self.kernel("cast_into", SOURCE=sources[0].dtype, DTYPE=launch.dtype)
+            kernel(launch.num_blocks, TENSOR_THREADS, launch.tensors)
+
+    def all_finite(self, arrays: Sequence[Array]) -> Array:
+        finite = self.empty((), "bool")
+        self.runtime.fill(finite.pointer, finite.nbytes, 1)
+        for launch in plan_of(self, "all_finite", (arrays,)).launches:
+            kernel = self.kernel("all_finite", DTYPE=launch.dtype)
+            kernel(launch.num_blocks, TENSOR_THREADS, launch.tensors, finite)
+        return finite
+
+    def epoch_order(self, num_rows: int, keys: npt.NDArray[Any]) -> Array:
+        out = DeviceArray.allocate(self.runtime, (num_rows,), "int64")
+        if num_rows:
+            words = (int(key) for key in keys)
+            grid = blocks_for(num_rows, THREADS, self.most_blocks)
+            self.kernel("epoch_order")(grid, THREADS, out, num_rows, domain_bits(num_rows), *words)
+        return out
+
+    def gather_rows(self, x: Array, rows: Array, dtype: str) -> Array:
+        out = self.empty((rows.shape[0], *x.shape[1:]), dtype)
+        row_size = prod(x.shape[1:])
+        if not row_size or not rows.shape[0]:
+            return out
+        x, rows = self.contiguous(x), self.contiguous(rows)
+        across = min(256, 1 << max(0, -(-row_size // 4) - 1).bit_length())
+        kernel = self.kernel("gather_rows", SOURCE=x.dtype, DTYPE=out.dtype)
+        grid = blocks_for(len(rows), 256 // across)
+        kernel(grid, (across, 256 // across), x, rows, out, len(rows), row_size)
+        return out
+
+    def record_step(
+        self,
+        record: Array,
+        idx: int,
+        loss: Array,
+        weight: Array,
+        correct: Array | None,
+        penalty: Array | None,
+    ) -> None:
+        kernel = self.kernel("record_step", DTYPE=loss.dtype)
+        kernel(1, 1, record.pointer + idx * record.strides[0], loss, weight, correct, penalty)
+
+
+def _is_on_device(value: Any) -> bool:
+    """Whether DLPack says that `value` lives on a GPU."""
+    from warpfit.backends.cuda.dlpack import CUDA
+
+    return hasattr(value, "__dlpack_device__") and value.__dlpack_device__()[0] == CUDA
+
+
+def variants() -> list[tuple[str, dict[str, str]]]:
+    """Return every kernel of this file with the defines that training asks for."""
+    elements = (*DEVICE_FLOATS, "uint8", "int64", "bool")
+    pairs = [
+        (source, to)
+        for source in elements
+        for to in (*DEVICE_FLOATS, "int64")
+        if to == source or to in DEVICE_FLOATS
+    ]
+    casts = [(source, to) for source in DEVICE_FLOATS for to in DEVICE_FLOATS if source != to]
+    return [
+        ("epoch_order", {}),
+        *(("record_step", {"DTYPE": dtype}) for dtype in ("float32", "float64")),
+        *(("all_finite", {"DTYPE": dtype}) for dtype in ("float32", "float64")),
+        *(("gather_rows", {"SOURCE": source, "DTYPE": to}) for source, to in pairs),
+        *(("copy_strided", {"SOURCE": source, "DTYPE": to}) for source, to in pairs),
+        *((name, {"SOURCE": source, "DTYPE": to}) for name in ("cast", "cast_into") for source, to in casts),
+    ]

@@ -1,0 +1,78 @@
+"""Sums over the rows of a matrix: gradients of biases, and of all that is shared by the rows of a batch."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from warpfit.backends.base import Array
+from warpfit.backends.checks import check_float
+from warpfit.backends.cuda.array import DeviceArray
+from warpfit.backends.cuda.arrays import ArrayOps
+from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype
+from warpfit.errors import ShapeError
+
+__all__ = ["ReduceOps", "variants"]
+
+THREADS = 512
+# Blocks that a multiprocessor holds at once, by the kernel's registers.
+BLOCKS_AT_ONCE = 3
+# Columns of a block: a line of memory where the matrix is small and its blocks are few, more where they are many.
+NARROW, WIDE = 32, 128
+SMALL = 1 << 20
+# Rows that a thread loads before it adds them up.
+ROWS_AT_ONCE = 8
+
+
+@lru_cache(maxsize=4096)
+def _split(num_rows: int, num_columns: int, most_blocks: int) -> tuple[int, int, int, int]:
+    """Return width, tiles of columns, parts of rows and rows of a part for `sum_columns`."""
+    if num_columns >= THREADS * most_blocks:
+        width = THREADS
+    else:
+        widest = NARROW if num_rows * num_columns <= SMALL else WIDE
+        # Equal shares, so that the last tile is as full as the others.
+        width = -(-num_columns // -(-num_columns // widest))
+    tiles = -(-num_columns // width)
+    rows_of_a_round = THREADS // width * ROWS_AT_ONCE
+    parts = max(1, min(most_blocks // tiles, num_rows // rows_of_a_round))
+    rows = -(-max(num_rows, 1) // parts)
+    return width, tiles, -(-max(num_rows, 1) // rows), rows
+
+
+class ReduceOps(ArrayOps):
+    """Σ over rows."""
+
+    def sum_columns(self, x: Array) -> Array:
+        check_float("sum_columns", x)
+        if x.ndim != 2:
+            raise ShapeError(f"sum_columns: expected a matrix (M, N), got shape {x.shape}")
+        return self.column_sums(x, x.dtype)
+
+    def column_sums(self, x: DeviceArray, dtype: Any, scale: float = 1.0) -> DeviceArray:
+        """Return scale · Σ over rows: x (M, N) of a float dtype → (N,) of `dtype`.
+
+        Sums of half-precision numbers are taken in float32.
+        """
+        num_rows, num_columns = x.shape
+        out = self.empty((num_columns,), dtype)
+        if not num_columns:
+            return out
+        x = self.contiguous(x)
+        width, tiles, parts, rows = _split(
+            num_rows, num_columns, self.runtime.num_multiprocessors * BLOCKS_AT_ONCE
+        )
+        partials = arrivals = None
+        if parts > 1:
+            partials = self.empty((parts, num_columns), acc_dtype(x.dtype))
+            arrivals = self.arrivals(tiles)
+        kernel = self.kernel("sum_columns", DTYPE=x.dtype, OUT=out.dtype)
+        grid = (tiles, parts)
+        kernel(grid, THREADS, x, out, partials, arrivals, scale, num_rows, num_columns, width, rows)
+        return out
+
+
+def variants() -> list[tuple[str, dict[str, str]]]:
+    """Return the kernels with the defines that they are asked for."""
+    pairs = [(dtype, out) for dtype in DEVICE_FLOATS for out in dict.fromkeys((dtype, acc_dtype(dtype).name))]
+    return [("sum_columns", {"DTYPE": dtype, "OUT": out}) for dtype, out in pairs]

@@ -1,0 +1,198 @@
+"""Matrix products with bias and activation, and their gradients."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from warpfit.backends.base import ACTIVATIONS, IDENTITY, Activation, Array
+from warpfit.backends.checks import check_linear, check_matmul
+from warpfit.backends.cuda.array import DeviceArray
+from warpfit.backends.cuda.arrays import ArrayOps
+from warpfit.backends.cuda.columns import ReduceOps
+from warpfit.backends.cuda.dtypes import acc_dtype
+from warpfit.backends.cuda.launch import Kernel
+from warpfit.backends.cuda.matmul import MatmulConfig, configure
+
+__all__ = ["DenseOps"]
+
+
+class _Launch(NamedTuple):
+    """A product's kernel, and how it is launched."""
+
+    kernel: Kernel | None
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    num_partials: int
+    num_tiles: int
+    sizes: tuple[int, ...]
+
+
+class DenseOps(ReduceOps, ArrayOps):
+    """y = f(x @ w + b)."""
+
+    def __init__(self, runtime: Any, reuse: bool = False, **settings: Any) -> None:
+        super().__init__(runtime, reuse, **settings)
+        self._products: dict[Any, _Launch] = {}
+
+    def matmul(self, a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool = False) -> Array:
+        check_matmul(a, b, transpose_a, transpose_b)
+        out = self.empty((a.shape[1 if transpose_a else 0], b.shape[0 if transpose_b else 1]), a.dtype)
+        return self._product(a, b, out, transpose_a, transpose_b)
+
+    def linear_forward(
+        self, x: Array, w: Array, b: Array | None, activation: Activation = IDENTITY
+    ) -> tuple[Array, Array | None]:
+        check_linear(x, w, b)
+        shape = (x.shape[0], w.shape[1])
+        y = self.empty(shape, x.dtype)
+        z = self.empty(shape, x.dtype) if activation.needs_input else None
+        self._product(x, w, y, epilogue="epilogue_activation", activation=activation, bias=b, z=z)
+        return y, z
+
+    def linear_backward(
+        self, dz: Array, x: Array, w: Array, *, needs_dx: bool = True, needs_db: bool = True
+    ) -> tuple[Array | None, Array, Array | None]:
+        check_matmul(x, dz, True, False)
+        dx = self.matmul(dz, w, transpose_b=True) if needs_dx else None
+        # Parameters' gradients leave half precision, and with it the scale that kept them from underflow.
+        dtype = acc_dtype(dz.dtype)
+        scale = 1 / self.loss_scale if dz.itemsize == 2 else 1.0
+        dw = self._product(x, dz, self.empty(w.shape, dtype), transpose_a=True, alpha=scale)
+        return dx, dw, self.column_sums(dz, dtype, scale) if needs_db else None
+
+    def _product(
+        self,
+        a: DeviceArray,
+        b: DeviceArray,
+        out: DeviceArray,
+        transpose_a: bool = False,
+        transpose_b: bool = False,
+        *,
+        epilogue: str = "epilogue_store",
+        activation: Activation = IDENTITY,
+        bias: DeviceArray | None = None,
+        saved: DeviceArray | None = None,
+        z: DeviceArray | None = None,
+        alpha: float = 1.0,
+    ) -> DeviceArray:
+        """Write the epilogue of op(a) @ op(b) to `out`, which is contiguous."""
+        a, lda, transpose_a = self._operand(a, transpose_a)
+        b, ldb, transpose_b = self._operand(b, transpose_b)
+        places = a.pointer | b.pointer | out.pointer
+        if bias is not None:
+            bias = self.contiguous(bias)
+            places |= bias.pointer
+        if saved is not None:
+            places |= saved.pointer
+        if z is not None:
+            places |= z.pointer
+        dtypes = (a.dtype, out.dtype)
+        operands = (a.shape, b.shape, lda, ldb, transpose_a, transpose_b, dtypes, not places & 15)
+        key = (operands, epilogue, activation.name, bias is None, z is None)
+        launch = self._products.get(key)
+        if launch is None:
+            settings = (epilogue, activation.name, bias is not None, z is not None)
+            launch = self._products[key] = self._configured(operands, settings)
+        if launch.kernel is None:
+            return out
+        partials = arrivals = None
+        if launch.num_partials:
+            partials = self.empty((launch.num_partials,), acc_dtype(a.dtype))
+            arrivals = self.arrivals(launch.num_tiles)
+        launch.kernel(
+            launch.grid,
+            launch.block,
+            *(a, b, out, bias, saved, z, alpha, activation.slope, partials, arrivals, *launch.sizes),
+            shared_bytes=launch.shared_bytes,
+        )
+        return out
+
+    def _operand(self, x: DeviceArray, transposed: bool) -> tuple[DeviceArray, int, bool]:
+        """Return x, or its transpose, with rows in memory; their distance in elements; whether to transpose it."""
+        if x.is_contiguous:
+            return x, x.shape[1], transposed
+        rows, columns = x.strides
+        if columns == x.itemsize and rows >= x.shape[1] * x.itemsize:
+            return x, rows // x.itemsize, transposed
+        if rows == x.itemsize and columns >= x.shape[0] * x.itemsize:
+            return x.view(x.shape[::-1], x.strides[::-1]), columns // x.itemsize, not transposed
+        return self.contiguous(x), x.shape[1], transposed
+
+    def _configured(self, operands: tuple[Any, ...], settings: tuple[str, str, bool, bool]) -> _Launch:
+        """Return how to launch a product; its kernel is None if there is nothing to compute."""
+        a_shape, b_shape, lda, ldb, transpose_a, transpose_b, (dtype, out_dtype), is_aligned = operands
+        k, m = a_shape if transpose_a else a_shape[::-1]
+        n = b_shape[0 if transpose_b else 1]
+        if not m or not n:
+            return _Launch(None, (0, 0, 0), (0, 0, 0), 0, 0, 0, ())
+        # Whether every row of every matrix begins and ends at a multiple of 16 bytes.
+        rows = (lda | ldb | a_shape[1] | b_shape[1]) * dtype.itemsize | n * out_dtype.itemsize
+        config = configure(
+            m,
+            n,
+            k,
+            dtype.name,
+            precision=self.precision,
+            transpose_a=transpose_a,
+            transpose_b=transpose_b,
+            num_multiprocessors=self.runtime.num_multiprocessors,
+            arch=self.runtime.arch,
+            vector=is_aligned and not rows & 15,
+            out=out_dtype.name,
+        )
+        return _Launch(
+            self.kernel(config.kernel, **_defines(config, out_dtype.name, *settings)),
+            config.grid(m, n),
+            config.block,
+            config.shared_bytes,
+            config.partials(m, n),
+            config.tiles(m, n),
+            (m, n, k, lda, ldb, n),
+        )
+
+
+def _defines(
+    config: MatmulConfig, out: str, epilogue: str, activation: str, has_bias: bool, store_z: bool
+) -> dict[str, Any]:
+    return {
+        **config.defines(),
+        "OUT": out,
+        "EPILOGUE": epilogue,
+        "ACTIVATION": activation,
+        "HAS_BIAS": int(has_bias),
+        "STORE_Z": int(store_z),
+    }
+
+
+def variants() -> list[tuple[str, dict[str, str]]]:
+    """Return a choice of what `DenseOps` compiles: every tiling depends on shapes, so not all can be listed."""
+    shapes = ((64, 256, 784), (784, 256, 64), (64, 10, 256), (1024, 1024, 1024), (33, 7, 65))
+    found: list[tuple[str, dict[str, str]]] = []
+    for dtype, precision in (
+        ("float32", "float32"),
+        ("float64", "float32"),
+        ("float32", "tf32"),
+        ("float16", "float32"),
+        ("bfloat16", "float32"),
+    ):
+        for m, n, k in shapes:
+            for transposes in ((False, False), (True, False), (False, True), (True, True)):
+                vector = all(size % 8 == 0 for size in (m, n, k))
+                config = configure(
+                    m,
+                    n,
+                    k,
+                    dtype,
+                    precision=precision,
+                    transpose_a=transposes[0],
+                    transpose_b=transposes[1],
+                    vector=vector,
+                )
+                defines = _defines(config, dtype, "epilogue_store", "identity", False, False)
+                found.append((config.kernel, {key: str(value) for key, value in defines.items()}))
+    config = configure(64, 256, 784, "float32", vector=True)
+    for name in ACTIVATIONS:
+        defines = _defines(config, "float32", "epilogue_activation", name, True, True)
+        found.append((config.kernel, {key: str(value) for key, value in defines.items()}))
+    return [found[i] for i in range(len(found)) if found[i] not in found[:i]]

@@ -1,0 +1,81 @@
+"""Inverted dropout from counter-based random numbers, computed where they are used."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from warpfit.backends.base import Array
+from warpfit.backends.checks import check_dropout, check_float, check_same_shape
+from warpfit.backends.cuda.arrays import ArrayOps, blocks_for
+from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
+from warpfit.random import DROPOUT, stream_key
+
+__all__ = ["DropoutOps", "variants"]
+
+THREADS = 256
+# A random counter decides so many units.
+UNITS = 4
+VECTORS_PER_THREAD, VECTOR_BYTES = 2, 16
+BLOCKS_PER_MULTIPROCESSOR = 64
+MOST_GRID_ROWS = 65535
+
+# Seeds are few, and a key costs more than a launch.
+_key = lru_cache(maxsize=64, typed=True)(lambda seed: stream_key(seed, DROPOUT))
+
+
+@lru_cache(maxsize=512)
+def _spread(num_rows: int, num_units: int, most_blocks: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return grid and block for a thread for every four units of every row."""
+    num_groups = -(-num_units // UNITS)
+    across = min(THREADS, 1 << (num_groups - 1).bit_length())
+    down = THREADS // across
+    grid_x = blocks_for(num_groups, across, most_blocks)
+    grid_y = blocks_for(num_rows, down, min(MOST_GRID_ROWS, max(1, most_blocks // grid_x)))
+    return (grid_x, grid_y), (across, down)
+
+
+class DropoutOps(ArrayOps):
+    """Each unit is 0 with probability p, else x / (1 - p)."""
+
+    def dropout_forward(
+        self, x: Array, *, p: float, seed: int, step: int, layer_idx: int
+    ) -> tuple[Array, Array]:
+        check_float("dropout_forward", x)
+        check_dropout("dropout_forward", x, p)
+        key = _key(seed)
+        x = self.contiguous(x)
+        mask, y = self.empty(x.shape, x.dtype), self.empty(x.shape, x.dtype)
+        if not x.size:
+            return y, mask
+        num_rows = x.shape[0]
+        num_units = x.size // num_rows
+        most = self.runtime.num_multiprocessors * BLOCKS_PER_MULTIPROCESSOR
+        grid, block = _spread(num_rows, num_units, most)
+        # Rows begin at whole groups, and all three arrays at multiples of a group.
+        group_bytes = min(VECTOR_BYTES, UNITS * x.itemsize)
+        wide = num_units % UNITS == 0 and (x.pointer | y.pointer | mask.pointer) % group_bytes == 0
+        settings = (step, layer_idx, *key, round(p * 2**32), 1 / (1 - p), wide)
+        kernel = self.kernel("dropout_forward", DTYPE=x.dtype)
+        kernel(grid, block, x, y, mask, num_rows, num_units, *settings)
+        return y, mask
+
+    def dropout_backward(self, dy: Array, mask: Array) -> Array:
+        check_float("dropout_backward", dy, mask)
+        check_same_shape("dropout_backward", dy, mask)
+        dy, mask = self.contiguous(dy), self.contiguous(mask)
+        dx = self.empty(dy.shape, dy.dtype)
+        size = dx.size
+        if size:
+            per_block = THREADS * VECTORS_PER_THREAD * VECTOR_BYTES // dx.itemsize
+            grid = blocks_for(size, per_block, self.runtime.num_multiprocessors * BLOCKS_PER_MULTIPROCESSOR)
+            self.kernel("dropout_backward", DTYPE=dx.dtype)(grid, THREADS, dy, mask, dx, size)
+        return dx
+
+
+def variants() -> list[tuple[str, dict[str, str]]]:
+    """Return every kernel of this file with every set of defines that it is asked for."""
+    return [
+        (name, {"DTYPE": dtype})
+        for name in ("dropout_forward", "dropout_backward")
+        for dtype in DEVICE_FLOATS
+    ]

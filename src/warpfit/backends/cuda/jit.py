@@ -1,0 +1,249 @@
+"""From kernel source to machine code: compiled once for each architecture, kept on disk.
+
+An entry's name is a digest of all that decides its content: source, headers, defines, options, compiler and
+architecture. The file begins with a digest of the machine code in it, so that a damaged one is compiled anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+from warpfit.errors import CompileError, ConfigError
+from warpfit.files import atomic_path, make_folder
+
+__all__ = [
+    "ARCHITECTURES",
+    "KERNELS",
+    "CacheUse",
+    "Defines",
+    "cache_folder",
+    "cache_use",
+    "clear_cache",
+    "compile_kernel",
+    "cubin",
+    "source_of",
+]
+
+Defines = tuple[tuple[str, str], ...]
+
+KERNELS = Path(__file__).parent / "kernels"
+# What the kernels are written for, oldest first; the tests compile every kernel for each.
+ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
+CACHE_BYTES = 256 << 20
+OPTIONS = ("-std=c++17", "-lineinfo")
+
+_MAGIC = b"warpfit kernel 1\n"
+_DIGEST_BYTES = 32
+_PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
+_LOCATION = re.compile(r"^(?P<file>[^\s(]+)\((?P<line>\d+)\): ", re.MULTILINE)
+
+
+@cache
+def source_of(name: str) -> str:
+    """Return the source of the kernel `name`, or raise CompileError if there is none."""
+    path = KERNELS / f"{name}.cu"
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CompileError(f"expected a kernel among {KERNELS}/*.cu, got {name!r}") from error
+
+
+@cache
+def _headers_digest() -> bytes:
+    digest = hashlib.sha256()
+    for path in sorted(KERNELS.glob("include/*.cuh")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.digest()
+
+
+@cache
+def _compiler() -> str:
+    """Return the compiler's version, from its package if it has one: asking the library means loading it."""
+    for package in _PACKAGES:
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    from cuda.bindings import nvrtc
+
+    _, major, minor = nvrtc.nvrtcVersion()
+    return f"{major}.{minor}"
+
+
+def _key(name: str, defines: Defines, arch: str) -> str:
+    digest = hashlib.sha256(_headers_digest())
+    for part in (source_of(name), name, repr(sorted(defines)), repr(OPTIONS), _compiler(), arch):
+        digest.update(part.encode() + b"\0")
+    return digest.hexdigest()
+
+
+# -- the compiler --------------------------------------------------------------------------------------------
+
+
+def compile_kernel(name: str, defines: Defines, arch: str, *, verbose: bool = False) -> tuple[bytes, str]:
+    """Return machine code and the compiler's log for one architecture; needs no GPU.
+
+    Parameters
+    ----------
+    name : str
+        The kernel: its file's stem and its entry's name.
+    defines : tuple of (str, str)
+    arch : str
+        Such as ``'sm_90a'``.
+    verbose : bool
+        Whether the log tells registers and spills.
+
+    Raises
+    ------
+    CompileError
+        With the log, each message under the line of source that it is about.
+    """
+    from io import StringIO
+
+    from cuda.core import Program, ProgramOptions
+
+    log = StringIO()
+    options = ProgramOptions(
+        name=f"{name}.cu",
+        arch=arch,
+        std="c++17",
+        define_macro=list(defines) or None,
+        include_path=str(KERNELS),
+        ptxas_options="-v" if verbose else None,
+        lineinfo=True,
+    )
+    try:
+        code = Program(source_of(name), "c++", options).compile("cubin", logs=log).code
+    except Exception as error:
+        settings = " ".join(f"-D{key}={value}" for key, value in defines)
+        text = _with_source_lines(str(error).rstrip("\0\n"), name)
+        raise CompileError(f"kernel {name} does not compile for {arch} with {settings}:\n{text}") from error
+    return bytes(code), log.getvalue()
+
+
+def _with_source_lines(log: str, name: str) -> str:
+    """Return the log with the line of source under every message that names one."""
+    lines = []
+    for line in log.splitlines():
+        lines.append(line)
+        place = _LOCATION.match(line)
+        if place is None:
+            continue
+        path = KERNELS / f"{name}.cu" if place["file"].endswith(f"{name}.cu") else Path(place["file"])
+        if path.is_file():
+            source = path.read_text(encoding="utf-8").splitlines()
+            number = int(place["line"])
+            if 0 < number <= len(source):
+                lines.append(f"    {number} | {source[number - 1].strip()}")
+    return "\n".join(lines)
+
+
+# -- the cache -----------------------------------------------------------------------------------------------
+
+
+class CacheUse(NamedTuple):
+    """What the cache holds."""
+
+    folder: Path
+    num_kernels: int
+    num_bytes: int
+
+
+def cache_folder() -> Path:
+    """Return the folder of the cache: ``$WARPFIT_CACHE_DIR/kernels``, or ``~/.cache/warpfit/kernels``."""
+    root = os.environ.get("WARPFIT_CACHE_DIR")
+    return (Path(root) if root else Path.home() / ".cache" / "warpfit") / "kernels"
+
+
+def cache_use() -> CacheUse:
+    """Return how many kernels the cache holds, and their size on disk."""
+    sizes = [size for _, size, _ in _entries()]
+    return CacheUse(cache_folder(), len(sizes), sum(sizes))
+
+
+def clear_cache() -> CacheUse:
+    """Remove every kernel from the cache, and return what was removed."""
+    used = cache_use()
+    _remove(path for path, _, _ in _entries())
+    return used
+
+
+def cubin(name: str, defines: Defines, arch: str) -> bytes:
+    """Return the machine code of a kernel, from the cache or compiled now.
+
+    A cache that cannot be written to costs the time to compile, and nothing else.
+
+    Raises
+    ------
+    CompileError
+        If the kernel does not compile.
+    """
+    path = cache_folder() / f"{name}-{arch}-{_key(name, defines, arch)[:32]}.cubin"
+    code = _read(path)
+    if code is None:
+        code, _ = compile_kernel(name, defines, arch)
+        _write(path, code)
+    return code
+
+
+def _read(path: Path) -> bytes | None:
+    """Return the machine code of an entry, or None if there is none that is whole."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    head = len(_MAGIC) + _DIGEST_BYTES
+    code = content[head:]
+    if content[:head] != _MAGIC + hashlib.sha256(code).digest():
+        return None
+    with suppress(OSError):
+        os.utime(path)  # the cache drops what was not used for longest
+    return code
+
+
+def _write(path: Path, code: bytes) -> None:
+    try:
+        make_folder(path.parent)
+        with atomic_path(path) as temporary:
+            temporary.write_bytes(_MAGIC + hashlib.sha256(code).digest() + code)
+    except ConfigError:
+        return
+    _evict()
+
+
+def _entries() -> list[tuple[Path, int, float]]:
+    """Return path, size in bytes and time of last use of every entry."""
+    found = []
+    for path in cache_folder().glob("*.cubin"):
+        try:
+            status = path.stat()
+        except OSError:  # removed by another process since
+            continue
+        found.append((path, status.st_size, status.st_mtime))
+    return found
+
+
+def _evict() -> None:
+    """Remove the entries that were not used for longest, until the rest fits."""
+    old = []
+    entries = sorted(_entries(), key=lambda entry: entry[2])
+    excess = sum(size for _, size, _ in entries) - CACHE_BYTES
+    for path, size, _ in entries:
+        if excess <= 0:
+            break
+        old.append(path)
+        excess -= size
+    _remove(old)
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)

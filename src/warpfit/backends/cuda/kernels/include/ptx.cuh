@@ -1,0 +1,165 @@
+// PTX instructions, one function each. No other file holds inline assembly.
+//
+// Reference: PTX ISA, docs.nvidia.com/cuda/parallel-thread-execution; the section is named at each function.
+#ifndef WARPFIT_PTX_CUH
+#define WARPFIT_PTX_CUH
+
+// cvt.f32.f16 (9.7.9.21): exact.
+__device__ inline float half_to_float(unsigned short bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}
+
+// cvt.rn.f16.f32: to the nearest even; beyond 65504 infinity.
+__device__ inline unsigned short float_to_half(float value) {
+    unsigned short bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+
+// cvt.rn.bf16.f32, sm_80; before that the same rounding in integers.
+__device__ inline unsigned short float_to_bfloat(float value) {
+#if __CUDA_ARCH__ >= 800
+    unsigned short bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+#else
+    const unsigned int word = __float_as_uint(value);
+    if ((word & 0x7fffffffu) > 0x7f800000u) return 0x7fff;  // NaN
+    return static_cast<unsigned short>((word + 0x7fffu + ((word >> 16) & 1)) >> 16);
+#endif
+}
+
+// The 32-bit address inside the shared window of a generic pointer.
+__device__ inline unsigned shared_address(const void* pointer) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+// ldmatrix (9.7.14.5.15), sm_75: 8x8 matrices of 16-bit numbers, or 8x4 of 32-bit ones. Lanes 8i to 8i + 7
+// give the 16-byte rows of matrix i; lane l receives word l % 4 of row l / 4 of every matrix. With .trans,
+// the 16-bit numbers (row 2 (l % 4), column l / 4) and the one below it.
+__device__ inline void ldmatrix_x4(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3)
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
+__device__ inline void ldmatrix_x4_trans(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3,
+                                         const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3)
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
+__device__ inline void ldmatrix_x2(unsigned& r0, unsigned& r1, const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(r0), "=r"(r1)
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
+__device__ inline void ldmatrix_x2_trans(unsigned& r0, unsigned& r1, const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(r0), "=r"(r1)
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
+// mma.m16n8k8 (9.7.14.5.5), sm_75: d += a * b, float16 operands, float32 sums.
+__device__ inline void mma_m16n8k8_f16(float (&d)[4], const unsigned (&a)[2], const unsigned& b) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b));
+}
+
+// mma.m16n8k16 (9.7.14.5.8), sm_80; before that the two halves of k one after the other.
+__device__ inline void mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+    const unsigned low[2] = {a[0], a[1]};
+    const unsigned high[2] = {a[2], a[3]};
+    mma_m16n8k8_f16(d, low, b[0]);
+    mma_m16n8k8_f16(d, high, b[1]);
+#endif
+}
+
+#if __CUDA_ARCH__ >= 800
+// mma.m16n8k16 with bfloat16 operands (9.7.14.5.8). Tensor cores before sm_80 know neither bfloat16 nor tf32.
+__device__ inline void mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// mma.m16n8k8 with tf32 operands (9.7.14.5.6).
+__device__ inline void mma_m16n8k8_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// cvt.rna.tf32.f32 (9.7.9.21): to 10 bits of mantissa, to the nearest, ties away from zero.
+__device__ inline unsigned float_to_tf32(float value) {
+    unsigned bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+    return bits;
+}
+#endif
+
+// cp.async (9.7.9.25.3.1), sm_80: 16, 8 or 4 bytes from global to shared memory, zeros if not valid (then
+// nothing is read). Both addresses are aligned to the size. Before sm_80 a load and a store.
+__device__ inline void copy_async_16(void* shared, const void* global, bool valid) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
+                 "r"(valid ? 16 : 0)
+                 : "memory");
+#else
+    *static_cast<uint4*>(shared) = valid ? *static_cast<const uint4*>(global) : uint4{0, 0, 0, 0};
+#endif
+}
+
+__device__ inline void copy_async_8(void* shared, const void* global, bool valid) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(shared)), "l"(global),
+                 "r"(valid ? 8 : 0)
+                 : "memory");
+#else
+    *static_cast<uint2*>(shared) = valid ? *static_cast<const uint2*>(global) : uint2{0, 0};
+#endif
+}
+
+__device__ inline void copy_async_4(void* shared, const void* global, bool valid) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(shared)), "l"(global),
+                 "r"(valid ? 4 : 0)
+                 : "memory");
+#else
+    *static_cast<unsigned*>(shared) = valid ? *static_cast<const unsigned*>(global) : 0;
+#endif
+}
+
+// cp.async.commit_group (9.7.9.25.3.2): this thread's copies since the last one form a group.
+__device__ inline void copy_async_commit() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// cp.async.wait_group (9.7.9.25.3.3): until at most the N latest of this thread's groups are still under way.
+template <int N>
+__device__ inline void copy_async_wait() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+#endif
+}
+
+#endif  // WARPFIT_PTX_CUH

@@ -1,0 +1,305 @@
+// Matrices under a reduction along each row that is as long as the row: it is read once, and kept until its
+// result is written. And the sum of exponentials of a row, which softmax and its relatives are made of.
+//
+// The define ITEMS says how many entries of a row a thread has in registers, a multiple of 16 / sizeof DTYPE.
+// Where rows are short (define LONG_ROWS = 0), a block takes `capacity` of them, `lanes` adjacent threads for
+// each, whose registers hold it. Rows that do not all begin at multiples of 16 bytes pass through shared
+// memory, so that global memory is read and written in whole vectors.
+// Where rows are long (LONG_ROWS = 1), a block takes one at a time. Its first `capacity` vectors stay in
+// shared memory, and only what is beyond them is read again.
+//
+// Arrays (M, C) are contiguous and begin at multiples of 16 bytes.
+#pragma once
+
+#include "activation.cuh"
+#include "reduce.cuh"
+#include "vec.cuh"
+
+using T = DTYPE;
+using Acc = accumulator<T>;
+
+constexpr int WIDTH = Vec<T>::SIZE;
+// What the registers suffice for.
+constexpr int MOST_THREADS = !LONG_ROWS ? 256 : sizeof(T) == 8 ? 512 : 1024;
+
+__device__ inline float logarithm(float x) { return logf(x); }
+__device__ inline double logarithm(double x) { return log(x); }
+__device__ inline Acc minus_infinity() { return static_cast<Acc>(__uint_as_float(0xff800000u)); }
+
+// f(j) for each entry that a thread holds.
+template <class F>
+__device__ inline void each_item(F f) {
+#pragma unroll
+    for (int j = 0; j < ITEMS; ++j) f(j);
+}
+
+// Joins the values of `lanes` adjacent threads, a power of two up to 32; every one gets the result.
+template <class Op, class A>
+__device__ inline A reduce_lanes(A value, int lanes) {
+#pragma unroll 1
+    for (int offset = lanes / 2; offset > 0; offset /= 2) {
+        value = Op::join(value, __shfl_xor_sync(FULL_WARP, value, offset));
+    }
+    return value;
+}
+
+// `count` elements from one aligned place to another, by all threads of the block.
+__device__ inline void copy_by_block(T* to, const T* from, int count) {
+    constexpr int AT_ONCE = 4;
+    const int num_vectors = count / WIDTH;
+    for (int first = threadIdx.x; first < num_vectors; first += AT_ONCE * blockDim.x) {
+        Vec<T> vectors[AT_ONCE];
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; ++u) {
+            const int i = first + u * blockDim.x;
+            if (i < num_vectors) vectors[u] = load_vec(from + i * WIDTH);
+        }
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; ++u) {
+            const int i = first + u * blockDim.x;
+            if (i < num_vectors) store_vec(to + i * WIDTH, vectors[u]);
+        }
+    }
+    for (int i = num_vectors * WIDTH + threadIdx.x; i < count; i += blockDim.x) to[i] = from[i];
+}
+
+// The short rows of a block. A thread holds the entries column(0), ..., column(ITEMS - 1) of its row.
+struct ShortRows {
+    int64 first;
+    int num_rows, num_columns, lanes, capacity;
+    T* staged;
+    bool is_staged;
+
+    __device__ ShortRows(int64 total_rows, int columns, int lanes_of_row, int rows_of_block, T* shared)
+        : first(static_cast<int64>(blockIdx.x) * rows_of_block),
+          num_columns(columns),
+          lanes(lanes_of_row),
+          capacity(rows_of_block),
+          staged(shared),
+          is_staged(columns % WIDTH != 0) {
+        num_rows = total_rows - first < capacity ? static_cast<int>(total_rows - first) : capacity;
+    }
+
+    __device__ int lane() const { return threadIdx.x % lanes; }
+    // A thread's rows are row(), row() + step(), ... below capacity; those from num_rows on are not there.
+    __device__ int row() const { return threadIdx.x / lanes; }
+    __device__ int step() const { return blockDim.x / lanes; }
+
+    __device__ int column(int j) const {
+        return is_staged ? lane() + j * lanes : (lane() + j / WIDTH * lanes) * WIDTH + j % WIDTH;
+    }
+
+    // Where array number `slot` lies in shared memory.
+    __device__ T* slot(int number) const {
+        return staged + number * ((capacity * num_columns + WIDTH - 1) / WIDTH * WIDTH);
+    }
+
+    __device__ void fetch(int number, const T* x) const {
+        if (is_staged) copy_by_block(slot(number), x + first * num_columns, num_rows * num_columns);
+    }
+
+    // To be called between fetch and read, and before flush.
+    __device__ void wait() const {
+        if (is_staged) __syncthreads();
+    }
+
+    __device__ void flush(T* y) const {
+        if (is_staged) copy_by_block(y + first * num_columns, slot(0), num_rows * num_columns);
+    }
+
+    // Reads this thread's part of a row of the array that was fetched into a slot; `absent` is what is not
+    // there.
+    __device__ void read(int number, const T* x, int row, Acc absent, Acc (&values)[ITEMS]) const {
+        if (is_staged) {
+            const T* from = slot(number) + row * num_columns;
+            each_item([&](int j) {
+                const int c = lane() + j * lanes;
+                values[j] = row < num_rows && c < num_columns ? load(from[c]) : absent;
+            });
+            return;
+        }
+        const T* from = x + (first + row) * num_columns;
+#pragma unroll
+        for (int j = 0; j < ITEMS; j += WIDTH) {
+            const int c = column(j);
+            const bool is_there = row < num_rows && c < num_columns;
+            Vec<T> vector;
+            if (is_there) vector = load_vec(from + c);
+#pragma unroll
+            for (int k = 0; k < WIDTH; ++k) values[j + k] = is_there ? load(vector.element[k]) : absent;
+        }
+    }
+
+    // Writes it, by way of slot 0.
+    __device__ void write(T* y, int row, const Acc (&values)[ITEMS]) const {
+        if (row >= num_rows) return;
+        if (is_staged) {
+            T* to = slot(0) + row * num_columns;
+            each_item([&](int j) {
+                const int c = lane() + j * lanes;
+                if (c < num_columns) to[c] = store<T>(values[j]);
+            });
+            return;
+        }
+        T* to = y + (first + row) * num_columns;
+#pragma unroll
+        for (int j = 0; j < ITEMS; j += WIDTH) {
+            const int c = column(j);
+            if (c >= num_columns) break;
+            Vec<T> vector;
+#pragma unroll
+            for (int k = 0; k < WIDTH; ++k) vector.element[k] = store<T>(values[j + k]);
+            store_vec(to + c, vector);
+        }
+    }
+};
+
+// A long row. Vectors begin at multiples of 16 bytes, so that the first and the last may be there in part
+// only. Threads go through it in rounds of ITEMS entries each, from vector 0, round(), 2 round(), ... on.
+struct LongRow {
+    static constexpr int VECTORS = ITEMS / WIDTH;
+
+    int64 start;
+    int num_columns, shift, num_vectors, capacity;
+
+    __device__ LongRow(int64 row, int columns, int kept_vectors)
+        : start(row * columns),
+          num_columns(columns),
+          shift(-static_cast<int>(start % WIDTH)),
+          num_vectors((columns - shift + WIDTH - 1) / WIDTH),
+          capacity(kept_vectors) {}
+
+    __device__ int round() const { return VECTORS * blockDim.x; }
+
+    // The number of this thread's vector u in the round from vector `first` on; it may be past the last.
+    __device__ int vector(int first, int u) const {
+        return first + u * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
+    }
+
+    // The column of entry j in that round; outside of [0, num_columns) there is none.
+    __device__ int column(int first, int j) const {
+        return shift + vector(first, j / WIDTH) * WIDTH + j % WIDTH;
+    }
+
+    __device__ bool has(int c) const { return c >= 0 && c < num_columns; }
+
+    // Reads a round of x from memory.
+    __device__ void read_once(const T* x, int first, Acc absent, Acc (&values)[ITEMS]) const {
+        Vec<T> vectors[VECTORS];
+#pragma unroll
+        for (int u = 0; u < VECTORS; ++u) vectors[u] = load_part(x, column(first, u * WIDTH));
+        unpack(vectors, first, absent, values);
+    }
+
+    // Reads a round of x from memory, and keeps what belongs to its first `capacity` vectors.
+    __device__ void read(const T* x, Vec<T>* kept, int first, Acc absent, Acc (&values)[ITEMS]) const {
+        Vec<T> vectors[VECTORS];
+#pragma unroll
+        for (int u = 0; u < VECTORS; ++u) vectors[u] = load_part(x, column(first, u * WIDTH));
+#pragma unroll
+        for (int u = 0; u < VECTORS; ++u) {
+            const int i = vector(first, u);
+            if (i < capacity) kept[i] = vectors[u];
+        }
+        unpack(vectors, first, absent, values);
+    }
+
+    // Reads a round again, from what was kept by this thread and from memory.
+    __device__ void read_again(const T* x, const Vec<T>* kept, int first, Acc absent,
+                               Acc (&values)[ITEMS]) const {
+        Vec<T> vectors[VECTORS];
+#pragma unroll
+        for (int u = 0; u < VECTORS; ++u) {
+            const int i = vector(first, u);
+            vectors[u] = i < capacity ? kept[i] : load_part(x, column(first, u * WIDTH));
+        }
+        unpack(vectors, first, absent, values);
+    }
+
+    __device__ void write(T* y, int first, const Acc (&values)[ITEMS]) const {
+#pragma unroll
+        for (int u = 0; u < VECTORS; ++u) {
+            const int c = column(first, u * WIDTH);
+            Vec<T> part;
+#pragma unroll
+            for (int k = 0; k < WIDTH; ++k) part.element[k] = store<T>(values[u * WIDTH + k]);
+            if (is_whole(c)) {
+                store_vec(y + start + c, part);
+                continue;
+            }
+#pragma unroll
+            for (int k = 0; k < WIDTH; ++k) {
+                if (has(c + k)) y[start + c + k] = part.element[k];
+            }
+        }
+    }
+
+  private:
+    __device__ bool is_whole(int c) const { return has(c) && has(c + WIDTH - 1); }
+
+    __device__ Vec<T> load_part(const T* x, int c) const {
+        if (is_whole(c)) return load_vec(x + start + c);
+        Vec<T> part;
+#pragma unroll
+        for (int k = 0; k < WIDTH; ++k) {
+            if (has(c + k)) part.element[k] = x[start + c + k];
+        }
+        return part;
+    }
+
+    // A round's entries as numbers, `absent` for what is not there.
+    __device__ void unpack(const Vec<T> (&vectors)[VECTORS], int first, Acc absent,
+                           Acc (&values)[ITEMS]) const {
+        each_item([&](int j) {
+            values[j] = has(column(first, j)) ? load(vectors[j / WIDTH].element[j % WIDTH]) : absent;
+        });
+    }
+};
+
+// The largest entry of a row, m, and Σ exp(entry - m). A row with +inf, NaN or nothing but -inf has a sum of
+// NaN.
+struct ExpSum {
+    Acc largest, sum;
+
+    __device__ ExpSum() : largest(minus_infinity()), sum(0) {}
+
+    // The sum over a short row, of which every thread holds a part; `terms` receives exp(entry - m).
+    __device__ ExpSum(const ShortRows& rows, const Acc (&values)[ITEMS], Acc (&terms)[ITEMS]) : ExpSum() {
+        each_item([&](int j) { largest = Max::join(largest, values[j]); });
+        largest = reduce_lanes<Max>(largest, rows.lanes);
+        each_item([&](int j) {
+            terms[j] = exponential(values[j] - largest);
+            sum += terms[j];
+        });
+        sum = reduce_lanes<Sum>(sum, rows.lanes);
+    }
+
+    // The sum over a long row, by all threads of a block, which keep its first vectors. `shared` holds 32
+    // entries.
+    __device__ ExpSum(const LongRow& row, const T* x, Vec<T>* kept, Acc* shared) : ExpSum() {
+        for (int first = 0; first < row.num_vectors; first += row.round()) {
+            Acc values[ITEMS];
+            row.read(x, kept, first, minus_infinity(), values);
+            add(values);
+        }
+        join_block(shared);
+    }
+
+  private:
+    // Takes in `values`; absent ones are -inf.
+    __device__ void add(const Acc (&values)[ITEMS]) {
+        Acc next = largest;
+        each_item([&](int j) { next = Max::join(next, values[j]); });
+        if (next != largest) sum *= exponential(largest - next);
+        largest = next;
+        if (largest == minus_infinity()) return;
+        each_item([&](int j) { sum += exponential(values[j] - largest); });
+    }
+
+    // Joins what the threads of a block have.
+    __device__ void join_block(Acc* shared) {
+        const Acc whole = reduce_block<Max>(largest, minus_infinity(), shared);
+        sum = reduce_block<Sum>(sum * exponential(largest - whole), Acc(0), shared);
+        largest = whole;
+    }
+};

@@ -1,0 +1,27 @@
+// Computes: g ← g + coefficient · w, and penalty = coefficient / 2 · Σ w².
+// Layout:   lists w, g of a TensorList, contiguous, of any alignment; partials (num_partials,) float64;
+//           arrivals one counter, zero before and after; penalty () float64.
+// Launch:   blocks of 256 threads as the list says; no dynamic shared memory; define DTYPE. Several launches
+//           may serve one penalty: the blocks of each take the partials from first_partial on, num_partials
+//           in all.
+// Numerics: g in accumulator<DTYPE>; squares and sums in float64, in the same order always.
+// Cost:     3 · sizeof DTYPE bytes and 4 FLOP an element.
+// Reference: l2_penalty of backends/numpy/optim.py.
+#include "include/tensors.cuh"
+
+using T = DTYPE;
+using Acc = accumulator<T>;
+
+extern "C" __global__ void __launch_bounds__(256)
+    l2_penalty(const __grid_constant__ TensorList list, double coefficient, double* partials,
+               int first_partial, int num_partials, unsigned* arrivals, double* penalty) {
+    const Acc share = static_cast<Acc>(coefficient);
+    double sum = 0;
+    for_each_element<T, 2, 2u>(list, [&](Acc(&value)[2]) {
+        auto& [w, g] = value;
+        g += share * w;
+        sum += static_cast<double>(w) * w;
+    });
+    if (sum_over_blocks(sum, partials, first_partial, num_partials, arrivals))
+        *penalty = coefficient / 2 * sum;
+}

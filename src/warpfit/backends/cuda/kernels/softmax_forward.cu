@@ -1,0 +1,53 @@
+// Computes: y = exp(z - m) / Σ exp(z - m) along each row, m its largest entry.
+// Layout:   z and y (M, C), contiguous, beginning at multiples of 16 bytes.
+// Launch:   LONG_ROWS = 0 (C ≤ 32 ITEMS): M / capacity blocks, rounded up, of whole warps, at most 256
+//           threads; `lanes` of these, a power of two with ITEMS · lanes ≥ C, take a row; shared memory for
+//           `capacity` rows, a multiple of blockDim.x / lanes, rounded up to 16 bytes; none if C ·
+//           sizeof DTYPE is a multiple of 16. LONG_ROWS = 1: blocks of whole warps, at most MOST_THREADS, a
+//           row at a time; shared memory for `capacity` vectors of 16 bytes.
+//           Defines DTYPE, ITEMS, LONG_ROWS.
+// Numerics: computed in float32, or float64 for float64; an entry of -inf gets 0; a row with +inf, NaN or
+//           nothing but -inf becomes NaN.
+// Cost:     2 M · C · sizeof DTYPE bytes, and once more what a long row has beyond its kept vectors.
+// Reference: softmax_forward of backends/numpy/activation.py.
+#include "include/softmax.cuh"
+
+__device__ inline void short_rows(const ShortRows& rows, const T* z, T* y) {
+    rows.fetch(0, z);
+    rows.wait();
+    for (int row = rows.row(); row < rows.capacity; row += rows.step()) {
+        Acc values[ITEMS];
+        rows.read(0, z, row, minus_infinity(), values);
+        Acc terms[ITEMS];
+        const ExpSum sums(rows, values, terms);
+        const Acc scale = Acc(1) / sums.sum;
+        each_item([&](int j) { terms[j] *= scale; });
+        rows.write(y, row, terms);
+    }
+    rows.wait();
+    rows.flush(y);
+}
+
+__device__ inline void long_row(const LongRow& row, const T* z, T* y, Vec<T>* kept, Acc* shared) {
+    const ExpSum sums(row, z, kept, shared);
+    const Acc scale = Acc(1) / sums.sum;
+    for (int first = 0; first < row.num_vectors; first += row.round()) {
+        Acc values[ITEMS];
+        row.read_again(z, kept, first, minus_infinity(), values);
+        each_item([&](int j) { values[j] = exponential(values[j] - sums.largest) * scale; });
+        row.write(y, first, values);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+    softmax_forward(const T* z, T* y, int64 num_rows, int num_columns, int lanes, int capacity) {
+    DYNAMIC_SHARED(Vec<T>, kept);
+#if LONG_ROWS
+    __shared__ Acc shared[WARP];
+    for (int64 row = blockIdx.x; row < num_rows; row += gridDim.x) {
+        long_row(LongRow(row, num_columns, capacity), z, y, kept, shared);
+    }
+#else
+    short_rows(ShortRows(num_rows, num_columns, lanes, capacity, kept->element), z, y);
+#endif
+}

@@ -1,0 +1,127 @@
+"""The only place that launches: kernels by name, with their arguments packed as their source declares them."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import struct
+import threading
+from functools import cache
+from typing import Any, ClassVar
+
+from warpfit.backends.cuda import jit
+from warpfit.backends.cuda.array import DeviceArray
+from warpfit.errors import CompileError, ShapeError
+
+__all__ = ["Kernel", "Kernels"]
+
+Size = int | tuple[int, ...]
+
+# How struct packs a parameter's type; structs passed by value are aligned to 8 bytes, with the size given here.
+_FORMATS = {"int": "i", "unsigned": "I", "int64": "q", "uint64": "Q", "float": "f", "double": "d"}
+_STRUCT_BYTES = {"Layout": 136, "TensorList": 3848}
+_ENTRY = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(([^)]*)\)')
+_UNUSED = re.compile(r"\b(const|__restrict__|__grid_constant__)\b\s*|//[^\n]*")
+
+
+@cache
+def parameter_formats(name: str) -> tuple[str, ...]:
+    """Return the `struct` format of every parameter of a kernel's entry, read from its source."""
+    entry = _ENTRY.search(jit.source_of(name))
+    if entry is None or entry[1] != name:
+        raise CompileError(f'kernel {name}: expected one entry extern "C" __global__ void {name}(...)')
+    return tuple(_format(name, parameter) for parameter in entry[2].split(",") if parameter.strip())
+
+
+def _format(name: str, parameter: str) -> str:
+    if "*" in parameter:
+        return "P"
+    kind = _UNUSED.sub("", parameter).split()[0]
+    if kind in _STRUCT_BYTES:
+        return f"0q{_STRUCT_BYTES[kind]}s"
+    if kind not in _FORMATS:
+        raise CompileError(f"kernel {name}: expected a parameter of a known type, got {parameter.strip()!r}")
+    return _FORMATS[kind]
+
+
+class Kernel:
+    """A compiled kernel: call it with grid, block and the arguments in the order of its source.
+
+    Arrays are passed as their address, None as a null pointer.
+    """
+
+    def __init__(self, runtime: Any, name: str, defines: jit.Defines) -> None:
+        self.name, self.defines = name, defines
+        self._launch = runtime.launch
+        self._function = runtime.load(name, defines)
+        formats = parameter_formats(name)
+        layout = struct.Struct("@" + "".join(formats))
+        self._pack_into = layout.pack_into
+        self._buffer = ctypes.create_string_buffer(max(layout.size, 1))
+        self._addresses = _addresses(ctypes.addressof(self._buffer), formats)
+        self._parameters = ctypes.addressof(self._addresses)
+        self._lock = threading.Lock()
+
+    def __call__(self, grid: Size, block: Size, *arguments: Any, shared_bytes: int = 0) -> None:
+        """Start the kernel.
+
+        Parameters
+        ----------
+        grid, block : int or tuple of up to three int
+            Number of blocks, and of threads in a block, along x, y and z.
+        *arguments : DeviceArray, int, float, bytes (a struct) or None
+        shared_bytes : int
+            Dynamic shared memory of a block.
+        """
+        values = [a.pointer if type(a) is DeviceArray else 0 if a is None else a for a in arguments]
+        with self._lock:
+            try:
+                self._pack_into(self._buffer, 0, *values)
+            except struct.error as error:
+                raise ShapeError(f"{self.name}: arguments that do not fit its parameters: {error}") from error
+            self._launch(self._function, _three(grid), _three(block), shared_bytes, self._parameters)
+
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{key}={value}" for key, value in self.defines)
+        return f"Kernel({self.name}, {settings})"
+
+
+def _addresses(base: int, formats: tuple[str, ...]) -> Any:
+    """Return an array of the addresses that the parameters have in a buffer at `base`."""
+    offsets = []
+    for idx, own in enumerate(formats):
+        with_own, size = struct.calcsize("@" + "".join(formats[: idx + 1])), struct.calcsize(own)
+        offsets.append(with_own - size)
+    return (ctypes.c_void_p * max(len(offsets), 1))(*(base + offset for offset in offsets))
+
+
+def _three(size: Size) -> tuple[int, int, int]:
+    if type(size) is int:
+        return size, 1, 1
+    return (*size, 1, 1)[:3]  # type: ignore[misc]
+
+
+class Kernels:
+    """The kernels of one device, compiled when first asked for."""
+
+    _of_runtime: ClassVar[dict[Any, Kernels]] = {}
+
+    def __init__(self, runtime: Any) -> None:
+        self._runtime = runtime
+        self._loaded: dict[Any, Kernel] = {}
+
+    @classmethod
+    def of(cls, runtime: Any) -> Kernels:
+        """Return the device's kernels, which all of its backends share."""
+        if runtime not in cls._of_runtime:
+            cls._of_runtime[runtime] = cls(runtime)
+        return cls._of_runtime[runtime]
+
+    def get(self, name: str, **defines: Any) -> Kernel:
+        """Return a kernel compiled with these defines, in the order given; a value is taken as its text."""
+        key = (name, *defines.items())
+        kernel = self._loaded.get(key)
+        if kernel is None:
+            settings = tuple((define, str(value)) for define, value in defines.items())
+            kernel = self._loaded[key] = Kernel(self._runtime, name, settings)
+        return kernel

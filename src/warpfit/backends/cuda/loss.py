@@ -1,0 +1,331 @@
+"""Losses as means over the batch, their gradients, and counts of correct rows."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from warpfit.backends.base import Array
+from warpfit.backends.checks import check_float, check_rows, check_same_shape
+from warpfit.backends.cuda.array import DeviceArray
+from warpfit.backends.cuda.arrays import blocks_for
+from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype
+from warpfit.backends.cuda.rows import THREADS, RowOps, elements_of_block, row_variants
+from warpfit.errors import DTypeError, ShapeError
+
+__all__ = ["LossOps", "variants"]
+
+
+def _check_pair(op: str, prediction: Array, target: Array, sample_weight: Array | None) -> None:
+    check_float(op, prediction, target, sample_weight)
+    check_same_shape(op, prediction, target)
+    if prediction.ndim == 0:
+        raise ShapeError(f"{op}: expected a batch of rows, got shape ()")
+    check_rows(op, "sample_weight", sample_weight, len(prediction))
+
+
+def _check_labels(op: str, logits: Array, labels: Array) -> None:
+    if logits.ndim != 2:
+        raise ShapeError(f"{op}: expected logits of shape (M, C), got {logits.shape}")
+    check_rows(op, "labels", labels, len(logits))
+    if labels.dtype.kind not in "iu":
+        raise DTypeError(f"{op}: expected integer labels, got {labels.dtype}")
+
+
+def _check_cross_entropy(
+    op: str, logits: Array, labels: Array, class_weight: Array | None, sample_weight: Array | None
+) -> None:
+    check_float(op, logits, class_weight, sample_weight)
+    _check_labels(op, logits, labels)
+    num_rows, num_classes = logits.shape
+    check_rows(op, "class_weight", class_weight, num_classes)
+    check_rows(op, "sample_weight", sample_weight, num_rows)
+
+
+def _check_total(op: str, total_weight: Array, like: Array) -> None:
+    """Raise unless total_weight is what the forward operation returned for operands like these."""
+    expected = acc_dtype(like.dtype)
+    if total_weight.dtype != expected or total_weight.shape != ():
+        raise DTypeError(
+            f"{op}: expected total_weight of shape () and dtype {expected}, "
+            f"got {total_weight.shape} and {total_weight.dtype}"
+        )
+
+
+class LossOps(RowOps):
+    """Forward returns (mean loss, total weight[, saved]); backward the gradient of that mean.
+
+    Means and weights of half-precision operands are float32.
+    """
+
+    def softmax_cross_entropy_forward(
+        self,
+        logits: Array,
+        labels: Array,
+        *,
+        class_weight: Array | None = None,
+        sample_weight: Array | None = None,
+        label_smoothing: float = 0.0,
+    ) -> tuple[Array, Array, Array]:
+        _check_cross_entropy("softmax_cross_entropy_forward", logits, labels, class_weight, sample_weight)
+        num_rows, num_classes = logits.shape
+        dtype = logits.dtype
+        launch = self.row_launch(num_rows, num_classes, dtype.itemsize)
+        probabilities = self.empty(logits.shape, dtype)
+        acc = acc_dtype(dtype)
+        loss, weight = self.empty((), acc), self.empty((), acc)
+        kernel = self.kernel("softmax_cross_entropy_forward", DTYPE=dtype, **launch.defines)
+        kernel(
+            launch.grid,
+            launch.block,
+            self.vectors(logits),
+            self._labels(labels),
+            self._packed(class_weight),
+            self._packed(sample_weight),
+            probabilities,
+            loss,
+            weight,
+            *self._partials(launch.grid, 2),
+            label_smoothing,
+            num_rows,
+            num_classes,
+            launch.lanes,
+            launch.capacity,
+            shared_bytes=launch.shared_bytes,
+        )
+        return loss, weight, probabilities
+
+    def softmax_cross_entropy_backward(
+        self,
+        probabilities: Array,
+        labels: Array,
+        total_weight: Array,
+        *,
+        class_weight: Array | None = None,
+        sample_weight: Array | None = None,
+        label_smoothing: float = 0.0,
+    ) -> Array:
+        op = "softmax_cross_entropy_backward"
+        _check_cross_entropy(op, probabilities, labels, class_weight, sample_weight)
+        _check_total(op, total_weight, probabilities)
+        num_rows, num_classes = probabilities.shape
+        dtype = probabilities.dtype
+        gradient = self.empty(probabilities.shape, dtype)
+        n = num_rows * num_classes
+        if not n:
+            return gradient
+        self.kernel(op, DTYPE=dtype)(
+            blocks_for(n, elements_of_block(dtype.itemsize)),
+            THREADS,
+            self.contiguous(probabilities),
+            self._labels(labels),
+            total_weight,
+            self._packed(class_weight),
+            self._packed(sample_weight),
+            gradient,
+            label_smoothing,
+            num_rows,
+            num_classes,
+        )
+        return gradient
+
+    def mean_squared_error_forward(
+        self, prediction: Array, target: Array, *, sample_weight: Array | None = None, half: bool = False
+    ) -> tuple[Array, Array]:
+        scale = 0.5 if half else 1.0
+        return self._mean("mean_squared_error_forward", prediction, target, sample_weight, scale=scale)
+
+    def mean_squared_error_backward(
+        self,
+        prediction: Array,
+        target: Array,
+        total_weight: Array,
+        *,
+        sample_weight: Array | None = None,
+        half: bool = False,
+    ) -> Array:
+        op = "mean_squared_error_backward"
+        divisor = 1.0 if half else _outputs(prediction) / 2
+        return self._gradient(op, prediction, target, total_weight, sample_weight, divisor)
+
+    def absolute_error_forward(
+        self, prediction: Array, target: Array, *, sample_weight: Array | None = None
+    ) -> tuple[Array, Array]:
+        return self._mean("absolute_error_forward", prediction, target, sample_weight)
+
+    def absolute_error_backward(
+        self, prediction: Array, target: Array, total_weight: Array, *, sample_weight: Array | None = None
+    ) -> Array:
+        divisor = _outputs(prediction)
+        return self._gradient(
+            "absolute_error_backward", prediction, target, total_weight, sample_weight, divisor
+        )
+
+    def huber_forward(
+        self, prediction: Array, target: Array, *, delta: float = 1.0, sample_weight: Array | None = None
+    ) -> tuple[Array, Array]:
+        return self._mean("huber_forward", prediction, target, sample_weight, delta)
+
+    def huber_backward(
+        self,
+        prediction: Array,
+        target: Array,
+        total_weight: Array,
+        *,
+        delta: float = 1.0,
+        sample_weight: Array | None = None,
+    ) -> Array:
+        divisor = _outputs(prediction)
+        return self._gradient(
+            "huber_backward", prediction, target, total_weight, sample_weight, divisor, delta
+        )
+
+    def binary_cross_entropy_forward(
+        self, logits: Array, target: Array, *, sample_weight: Array | None = None, sum_outputs: bool = False
+    ) -> tuple[Array, Array]:
+        op = "binary_cross_entropy_forward"
+        return self._mean(op, logits, target, sample_weight, divisor=1.0 if sum_outputs else None)
+
+    def binary_cross_entropy_backward(
+        self,
+        logits: Array,
+        target: Array,
+        total_weight: Array,
+        *,
+        sample_weight: Array | None = None,
+        sum_outputs: bool = False,
+    ) -> Array:
+        op = "binary_cross_entropy_backward"
+        divisor = 1.0 if sum_outputs else _outputs(logits)
+        return self._gradient(op, logits, target, total_weight, sample_weight, divisor)
+
+    def count_correct(self, logits: Array, labels: Array) -> Array:
+        check_float("count_correct", logits)
+        _check_labels("count_correct", logits, labels)
+        num_rows, num_classes = logits.shape
+        launch = self.row_launch(num_rows, num_classes, logits.dtype.itemsize)
+        kernel = self.kernel("count_correct", DTYPE=logits.dtype, **launch.defines)
+        count = self.empty((), "int64")
+        kernel(
+            launch.grid,
+            launch.block,
+            self.vectors(logits),
+            self._labels(labels),
+            count,
+            *self._partials(launch.grid, 1),
+            num_rows,
+            num_classes,
+            launch.lanes,
+            launch.capacity,
+            shared_bytes=launch.shared_bytes,
+        )
+        return count
+
+    def count_correct_binary(self, logits: Array, target: Array) -> Array:
+        _check_pair("count_correct_binary", logits, target, None)
+        num_rows, num_outputs = len(logits), _outputs(logits)
+        lanes = 1
+        while lanes < 32 and lanes * 4 < num_outputs:
+            lanes *= 2
+        grid = blocks_for(num_rows, THREADS // lanes, self.most_blocks // 2)
+        count = self.empty((), "int64")
+        kernel = self.kernel("count_correct_binary", DTYPE=logits.dtype)
+        operands = (self.contiguous(logits), self.contiguous(target), count)
+        kernel(grid, THREADS, *operands, *self._partials(grid, 1), num_rows, num_outputs, lanes)
+        return count
+
+    def _mean(
+        self,
+        op: str,
+        prediction: Array,
+        target: Array,
+        sample_weight: Array | None,
+        *settings: float,
+        scale: float = 1.0,
+        divisor: float | None = None,
+    ) -> tuple[Array, Array]:
+        """Return scale · Σ s · term / (divisor · Σ s), by default over the number of outputs, and Σ s."""
+        _check_pair(op, prediction, target, sample_weight)
+        num_rows, num_outputs, dtype = len(prediction), _outputs(prediction), prediction.dtype
+        grid = blocks_for(num_rows * num_outputs, elements_of_block(dtype.itemsize), self.most_blocks // 2)
+        acc = acc_dtype(dtype)
+        loss, weight = self.empty((), acc), self.empty((), acc)
+        self.kernel(op, DTYPE=dtype)(
+            grid,
+            THREADS,
+            self.contiguous(prediction),
+            self.contiguous(target),
+            self._packed(sample_weight),
+            loss,
+            weight,
+            *self._partials(grid, 2),
+            scale,
+            num_outputs if divisor is None else divisor,
+            *settings,
+            num_rows,
+            num_outputs,
+        )
+        return loss, weight
+
+    def _gradient(
+        self,
+        op: str,
+        prediction: Array,
+        target: Array,
+        total_weight: Array,
+        sample_weight: Array | None,
+        divisor: float,
+        *settings: float,
+    ) -> Array:
+        """Return s · slope / (divisor · Σ s)."""
+        _check_pair(op, prediction, target, sample_weight)
+        _check_total(op, total_weight, prediction)
+        gradient = self.empty(prediction.shape, prediction.dtype)
+        num_rows, num_outputs = len(prediction), _outputs(prediction)
+        n = num_rows * num_outputs
+        if not n:
+            return gradient
+        self.kernel(op, DTYPE=prediction.dtype)(
+            blocks_for(n, elements_of_block(prediction.dtype.itemsize)),
+            THREADS,
+            self.contiguous(prediction),
+            self.contiguous(target),
+            total_weight,
+            self._packed(sample_weight),
+            gradient,
+            divisor,
+            *settings,
+            num_rows,
+            num_outputs,
+        )
+        return gradient
+
+    def _partials(self, num_blocks: int, num_sums: int) -> tuple[DeviceArray | None, DeviceArray | None]:
+        """Return memory for the sums of each block, and a counter of blocks; None for a single block."""
+        if num_blocks == 1:
+            return None, None
+        return self.empty((num_blocks, num_sums), "float64"), self.arrivals(1)
+
+    def _labels(self, labels: DeviceArray) -> DeviceArray:
+        """Return labels as kernels take them, contiguous int64."""
+        if labels.dtype == "int64":
+            return self.contiguous(labels)
+        out = self.empty(labels.shape, "int64")
+        self._copy_into(out, labels)
+        return out
+
+    def _packed(self, weights: DeviceArray | None) -> DeviceArray | None:
+        return None if weights is None else self.contiguous(weights)
+
+
+def _outputs(prediction: Any) -> int:
+    return prod(prediction.shape[1:])
+
+
+def variants() -> list[tuple[str, dict[str, str]]]:
+    """Return the kernels with the defines that they are asked for."""
+    along_rows = [*row_variants("softmax_cross_entropy_forward"), *row_variants("count_correct")]
+    means = ("mean_squared_error", "absolute_error", "huber", "binary_cross_entropy")
+    others = [f"{name}_{way}" for name in means for way in ("forward", "backward")]
+    others += ["softmax_cross_entropy_backward", "count_correct_binary"]
+    return along_rows + [(name, {"DTYPE": dtype}) for name in others for dtype in DEVICE_FLOATS]

@@ -1,0 +1,370 @@
+"""Tiles of the matrix product on tensor cores, chosen by shape, dtype and device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+from warpfit.backends.cuda.matmul import MatmulConfig
+from warpfit.errors import DeviceError
+
+__all__ = ["MmaConfig", "configure_mma", "mma_candidates", "supports"]
+
+_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
+_SLICE_BYTES = 32  # of k that one mma takes
+_STATIC_BYTES = 16  # of shared memory, in include/split.cuh
+_MAX_GRID_Y = 65535
+_MAX_CANDIDATES = 14
+_SPLITS_TRIED = 2  # of each tiling
+
+
+def supports(arch: str, dtype: str) -> bool:
+    """Whether tensor cores of an architecture multiply a dtype; float32 stands for tf32.
+
+    Parameters
+    ----------
+    arch : str
+        Such as ``'sm_90a'``.
+    dtype : str
+        Of the operands.
+    """
+    return dtype in _BYTES and (dtype == "float16" or _generation(arch) >= 80)
+
+
+def _generation(arch: str) -> int:
+    return int(arch.removeprefix("sm_").rstrip("af"))
+
+
+@dataclass(frozen=True)
+class MmaConfig(MatmulConfig):
+    """How a product on tensor cores is launched.
+
+    Attributes
+    ----------
+    warp_m, warp_n : int
+        The part of a block's tile that is one warp's, in each of the `groups`.
+    """
+
+    warp_m: int = 16
+    warp_n: int = 16
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kernel} {self.block_m}x{self.block_n}x{self.block_k}, {self.warp_m}x{self.warp_n} a warp, "
+            f"{self.groups} groups, {self.splits} splits, {self.stages} stages"
+        )
+
+    @property
+    def group_threads(self) -> int:
+        """Threads that have sums of their own."""
+        return 32 * (self.block_m // self.warp_m) * (self.block_n // self.warp_n)
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        """The block to launch with."""
+        return self.threads, 1, 1
+
+    @property
+    def stage_bytes(self) -> int:
+        """Shared memory of one tile of A and one of B; rows that do not go along k are padded."""
+        size = _BYTES[self.dtype]
+        padded_rows = (self.transpose_a + (not self.transpose_b)) * self.block_k
+        return (self.block_m + self.block_n) * self.block_k * size + padded_rows * 8 * size
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block: the tiles, or the sums on their way to C."""
+        return max(self.stages * self.stage_bytes, 4 * self.groups * self.block_m * (self.block_n + 8))
+
+    @property
+    def swath_rows(self) -> int:
+        """How many rows of tiles are walked together, to share L2; 0 where finding the place would cost more."""
+        return 8 if self.block_m * self.block_n >= 128 * 128 else 0
+
+    def grid(self, m: int, n: int) -> tuple[int, int, int]:
+        """Return the grid to launch with."""
+        if self.swath_rows:
+            return self.tiles(m, n), 1, self.splits
+        return -(-m // self.block_m), -(-n // self.block_n), self.splits
+
+    def defines(self) -> dict[str, str | int]:
+        """Return the kernel's defines, without those of the epilogue."""
+        sizes = ("block_m", "block_n", "block_k", "warp_m", "warp_n", "groups", "splits", "stages")
+        return {
+            "DTYPE": self.dtype,
+            "TRANSPOSE_A": int(self.transpose_a),
+            "TRANSPOSE_B": int(self.transpose_b),
+            "VECTOR": int(self.vector),
+            "SWATH_ROWS": self.swath_rows,
+            **{name.upper(): getattr(self, name) for name in sizes},
+        }
+
+
+class _Tiling(NamedTuple):
+    """A block's tile, with its depth in slices; the tile of a warp; groups and stages."""
+
+    block_m: int
+    block_n: int
+    slices: int
+    warp_m: int
+    warp_n: int
+    groups: int
+    stages: int
+
+
+_TILINGS = (
+    # Large products: the fewest reads of shared memory and L2 for each mma, one block on a multiprocessor.
+    _Tiling(128, 256, 4, 64, 64, 1, 4),
+    _Tiling(256, 128, 4, 64, 64, 1, 4),
+    _Tiling(128, 256, 2, 64, 64, 1, 6),
+    _Tiling(256, 128, 2, 64, 64, 1, 6),
+    # Two blocks or more: one computes while the other starts or writes.
+    _Tiling(128, 128, 4, 64, 64, 1, 3),
+    _Tiling(128, 128, 2, 64, 64, 1, 4),
+    _Tiling(128, 128, 4, 64, 32, 1, 3),
+    _Tiling(128, 64, 4, 64, 32, 1, 4),
+    _Tiling(64, 128, 4, 32, 64, 1, 4),
+    _Tiling(64, 64, 4, 32, 32, 1, 4),
+    _Tiling(64, 64, 8, 32, 32, 2, 3),
+    # Few rows or columns: memory and latency count, so groups share k and much of it is under way at once.
+    _Tiling(32, 256, 4, 32, 32, 1, 4),
+    _Tiling(32, 128, 4, 32, 32, 1, 4),
+    _Tiling(32, 128, 8, 32, 32, 2, 4),
+    _Tiling(32, 64, 8, 32, 32, 2, 4),
+    _Tiling(32, 64, 16, 32, 32, 4, 3),
+    _Tiling(32, 32, 16, 32, 32, 4, 3),
+    _Tiling(32, 32, 16, 16, 16, 2, 4),
+    _Tiling(64, 32, 8, 32, 32, 2, 4),
+    _Tiling(128, 32, 8, 32, 32, 2, 4),
+    _Tiling(16, 256, 4, 16, 64, 1, 4),
+    _Tiling(16, 128, 8, 16, 32, 2, 4),
+    _Tiling(16, 64, 16, 16, 32, 4, 3),
+    _Tiling(16, 32, 16, 16, 32, 4, 4),
+    _Tiling(16, 32, 16, 16, 32, 8, 4),
+    _Tiling(32, 16, 16, 32, 16, 8, 4),
+    _Tiling(16, 16, 16, 16, 16, 8, 4),
+    _Tiling(64, 16, 16, 32, 16, 4, 3),
+    _Tiling(128, 16, 8, 32, 16, 2, 4),
+)
+
+_MAX_SPLITS = 32
+
+
+def configure_mma(
+    m: int,
+    n: int,
+    k: int,
+    dtype: str,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    num_multiprocessors: int = 132,
+    arch: str = "sm_90a",
+    vector: bool = False,
+    out: str | None = None,
+) -> MmaConfig:
+    """Return how to compute op(A) (m, k) @ op(B) (k, n) on tensor cores.
+
+    Parameters
+    ----------
+    m, n, k : int
+        Sizes; 0 is allowed.
+    dtype : str
+        float16, bfloat16, or float32 for tf32.
+    transpose_a, transpose_b : bool
+        Whether A is stored (k, m), B (n, k).
+    num_multiprocessors : int
+        Of the device.
+    arch : str
+        Such as ``'sm_90a'``.
+    vector : bool
+        Whether all rows of all arrays are `aligned`.
+    out : str or None
+        C's dtype; `dtype` if None.
+
+    Raises
+    ------
+    DeviceError
+        If the architecture's tensor cores do not take the dtype.
+    """
+    return mma_candidates(
+        m,
+        n,
+        k,
+        dtype,
+        transpose_a=transpose_a,
+        transpose_b=transpose_b,
+        num_multiprocessors=num_multiprocessors,
+        arch=arch,
+        vector=vector,
+        out=out,
+    )[0]
+
+
+@lru_cache(maxsize=1024)
+def _ranked(
+    m: int,
+    n: int,
+    k: int,
+    dtype: str,
+    transpose_a: bool,
+    transpose_b: bool,
+    num_multiprocessors: int,
+    arch: str,
+    vector: bool,
+    out: str,
+) -> tuple[MmaConfig, ...]:
+    device = _Device(num_multiprocessors, _shared_bytes(arch))
+    found = []
+    for tiling in _TILINGS:
+        if tiling.warp_m * tiling.warp_n == 64 * 64 and not vector:
+            continue  # copying rows of any length takes registers that the sums need
+        config = _fitted(_config(tiling, dtype, transpose_a, transpose_b, vector), device)
+        if config is None or config.grid(m, n)[1] > _MAX_GRID_Y:
+            continue
+        splits = [replace(config, splits=splits) for splits in _useful_splits(config, device, m, n, k)]
+        timed = [(_cycles(split, device, m, n, k, _BYTES[out]), split) for split in splits]
+        found += sorted(timed, key=_time)[:_SPLITS_TRIED]
+    return tuple(config for _, config in sorted(found, key=_time)[:_MAX_CANDIDATES])
+
+
+def _fitted(config: MmaConfig, device: _Device) -> MmaConfig | None:
+    """Return the configuration with as many stages as fit the shared memory, or None if two do not."""
+    while config.shared_bytes > device.shared_bytes - _STATIC_BYTES:
+        if config.stages == 2:
+            return None
+        config = replace(config, stages=config.stages - 1)
+    return config
+
+
+def _time(choice: tuple[float, MmaConfig]) -> float:
+    return choice[0]
+
+
+def mma_candidates(
+    m: int,
+    n: int,
+    k: int,
+    dtype: str,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    num_multiprocessors: int = 132,
+    arch: str = "sm_90a",
+    vector: bool = False,
+    out: str | None = None,
+) -> list[MmaConfig]:
+    """Return the configurations worth a measurement, those of which most is expected first.
+
+    Parameters and errors are those of `configure_mma`.
+    """
+    if not supports(arch, dtype):
+        raise DeviceError(f"expected a dtype that tensor cores of {arch} multiply, got {dtype}")
+    settings = (transpose_a, transpose_b, num_multiprocessors, arch, vector)
+    return list(_ranked(m, n, k, dtype, *settings, out or dtype))
+
+
+def _config(tiling: _Tiling, dtype: str, transpose_a: bool, transpose_b: bool, vector: bool) -> MmaConfig:
+    return MmaConfig(
+        "matmul_mma",
+        dtype,
+        transpose_a,
+        transpose_b,
+        vector,
+        block_m=tiling.block_m,
+        block_n=tiling.block_n,
+        block_k=tiling.slices * _SLICE_BYTES // _BYTES[dtype],
+        groups=tiling.groups,
+        stages=tiling.stages,
+        warp_m=tiling.warp_m,
+        warp_n=tiling.warp_n,
+    )
+
+
+def _useful_splits(config: MmaConfig, device: _Device, m: int, n: int, k: int) -> Iterator[int]:
+    """Yield numbers of slices that make one wave of blocks at most, each with a block of k at least."""
+    yield 1
+    if config.block_m * config.block_n > 128 * 128:
+        return
+    room = device.num_multiprocessors * device.resident(config) // max(config.tiles(m, n), 1)
+    largest = min(_MAX_SPLITS, room, -(-k // config.block_k))
+    yield from (splits for splits in (2, 3, 4, 6, 8, 12, 16, 24, 32) if splits <= largest)
+
+
+# -- a guess of the time, which only has to rank the choices -----------------------------------------------------
+
+
+class _Device(NamedTuple):
+    num_multiprocessors: int
+    shared_bytes: int  # of a block, about that of a multiprocessor
+
+    def resident(self, config: MmaConfig) -> int:
+        """Return how many blocks a multiprocessor holds at once."""
+        # Sums, two sets of fragments, and addresses; registers come in multiples of 8.
+        fragments = (config.warp_m + config.warp_n) // 2
+        registers = min(255, config.warp_m * config.warp_n // 32 + fragments + 60)
+        by_registers = 65536 // (config.threads * -(-registers // 8) * 8)
+        return max(1, min(self.shared_bytes // (config.shared_bytes + 1024), by_registers, 16))
+
+
+def _shared_bytes(arch: str) -> int:
+    """Return what one block may ask for."""
+    kib = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227}
+    return kib.get(_generation(arch), 99) << 10
+
+
+# Multiply-adds per cycle of one multiprocessor, as mma.sync reaches them on sm_90.
+_MULTIPLIES = {"float16": 1270, "bfloat16": 1270, "float32": 635}
+_READ_BYTES = 34  # from L2 per cycle, by one multiprocessor alone
+_L2_BYTES = 26  # by each, if all of them read
+_MEMORY_BYTES = 18  # from device memory, if all of them read
+_SHARED_BYTES = 128
+_LATENCY = 900  # of a read of global memory
+_CHAIN = 35  # of a product that waits for the one before
+_STEP = 80  # barrier and first fragments of a block of k
+_START = 2000  # launch, last store
+_SPLIT = 2500  # write, fence, count, read
+_BUSY_WARPS = 8  # that keep the tensor cores busy
+
+
+def _cycles(config: MmaConfig, device: _Device, m: int, n: int, k: int, out_bytes: int) -> float:
+    """Return a guess of the time on the busiest multiprocessor, in cycles."""
+    steps = max(1, -(-k // (config.splits * config.block_k)))
+    blocks = max(1, -(-config.tiles(m, n) * config.splits // device.num_multiprocessors))
+    resident = min(blocks, device.resident(config))
+    multiply = blocks * steps * _step_cycles(config, resident)
+    read = blocks * steps * config.stage_bytes / _read_rate(config, resident)
+    chain = -(-blocks // resident) * (_LATENCY + steps * _chain_cycles(config))
+    size = _BYTES[config.dtype]
+    from_memory = ((m * k + k * n) * size + m * n * out_bytes) / _MEMORY_BYTES
+    from_l2 = config.tiles(m, n) * config.splits * steps * config.stage_bytes / _L2_BYTES
+    shared_by_all = max(from_memory, from_l2) / device.num_multiprocessors
+    write = blocks * config.block_m * config.block_n * (8 * config.groups + out_bytes) / _SHARED_BYTES
+    if config.splits > 1:
+        write += _SPLIT + config.splits * config.block_m * config.block_n * 4 / _READ_BYTES
+    return _START + write + max(multiply, read, chain, shared_by_all)
+
+
+def _step_cycles(config: MmaConfig, resident: int) -> float:
+    """Return the throughput of a block of k: tensor cores, or what they read from shared memory."""
+    busy = min(1.0, resident * config.threads / 32 / _BUSY_WARPS)
+    tensor = config.block_m * config.block_n * config.block_k / (_MULTIPLIES[config.dtype] * busy)
+    slices = config.block_k * _BYTES[config.dtype] // _SLICE_BYTES
+    fragments = slices * config.group_threads // 32 * (config.warp_m + config.warp_n) * _SLICE_BYTES
+    return max(tensor, (fragments + config.stage_bytes) / _SHARED_BYTES)
+
+
+def _chain_cycles(config: MmaConfig) -> float:
+    """Return the time that one warp needs for its part of a block of k, alone."""
+    slices = config.block_k * _BYTES[config.dtype] // _SLICE_BYTES // config.groups
+    products = config.warp_m * config.warp_n // 128
+    return _STEP + slices * max(_CHAIN, products * 8)
+
+
+def _read_rate(config: MmaConfig, resident: int) -> float:
+    """Return bytes per cycle from L2: its rate, or what is under way during one latency."""
+    under_way = resident * (config.stages - 1) * config.stage_bytes
+    rate = min(_READ_BYTES, under_way / _LATENCY)
+    return rate if config.vector else rate / 4

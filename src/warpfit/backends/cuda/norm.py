@@ -1,0 +1,255 @@
+"""Batch and layer normalisation.
+
+What backward needs is one array (3, channels) or (3, rows) of the arithmetic type: mean, rest and 1/σ. The rest
+is what rounding took off the mean, so that a mean far larger than the spread costs no precision.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple
+
+from warpfit.backends.base import Array
+from warpfit.backends.checks import check_batch_norm, check_float, check_layer_norm, check_same_shape
+from warpfit.backends.cuda.arrays import ArrayOps
+from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype
+
+__all__ = ["NormOps", "variants"]
+
+THREADS, WARP, VECTOR_BYTES = 256, 32, 16
+# Rows that a thread takes at least where it sums, and where it maps.
+ROWS_SUMMED, ROWS_MAPPED = 8, 8
+# Blocks for each multiprocessor where blocks sum and must be added, and where they map.
+BLOCKS_SUMMED, BLOCKS_MAPPED = 4, 32
+MOST_ROW_BLOCKS = 65535
+# Threads along a row where blocks sum: narrow tiles leave the last block of each tile few sums to add.
+WIDTH_SUMMED = 32
+# Of layer norm: what a thread keeps of its row, and the widest team.
+GROUPS_KEPT, MOST_THREADS_A_ROW = 4, 512
+
+KERNELS = (
+    "batch_norm_statistics",
+    "batch_norm_forward",
+    "batch_norm_backward",
+    "norm_parameter_gradients",
+    "layer_norm_forward",
+    "layer_norm_backward",
+)
+
+
+class _Columns(NamedTuple):
+    """How a matrix (rows, channels) is spread over blocks whose threads walk down its columns.
+
+    Attributes
+    ----------
+    grid : (int, int)
+        Tiles of columns, and blocks of rows.
+    threads : int
+        Of a block.
+    layout : (int, int, int, int, int)
+        What the kernels call num_rows, channels, width, wide and rows_per_block.
+    """
+
+    grid: tuple[int, int]
+    threads: int
+    layout: tuple[int, int, int, int, int]
+
+
+@lru_cache(maxsize=512)
+def _columns(
+    num_rows: int, channels: int, in_vector: int, most_blocks: int, rows: int, most_width: int
+) -> _Columns:
+    """Spread a matrix, at least `rows` rows a thread; threads take vectors of `in_vector` columns."""
+    groups = channels // in_vector
+    tiles = -(-groups // most_width)
+    width = -(-groups // tiles)
+    lines = THREADS // width
+    row_blocks = max(1, min(-(-num_rows // (lines * rows)), most_blocks // tiles, MOST_ROW_BLOCKS))
+    rows_per_block = max(1, -(-num_rows // row_blocks))
+    grid = (tiles, max(1, -(-num_rows // rows_per_block)))
+    threads = -(-width * lines // WARP) * WARP
+    return _Columns(grid, threads, (num_rows, channels, width, int(in_vector > 1), rows_per_block))
+
+
+def _in_vector(channels: int, itemsize: int, pointers: int) -> int:
+    """Return how many columns a thread takes: a vector of them, or 1 where vectors are not aligned.
+
+    `pointers` has the bits of all addresses.
+    """
+    in_vector = VECTOR_BYTES // itemsize
+    return 1 if channels % in_vector or pointers % VECTOR_BYTES else in_vector
+
+
+def _address(array: Array | None) -> int:
+    return 0 if array is None else array.pointer
+
+
+class NormOps(ArrayOps):
+    """y = (x - mean) / √(variance + eps) · weight + bias."""
+
+    def batch_norm_forward(
+        self,
+        x: Array,
+        weight: Array | None,
+        bias: Array | None,
+        running_mean: Array,
+        running_var: Array,
+        *,
+        training: bool,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> tuple[Array, tuple[Array]]:
+        op = "batch_norm_forward"
+        check_float(op, x, weight, bias, running_mean, running_var)
+        statistics = {"running_mean": running_mean, "running_var": running_var}
+        check_batch_norm(op, x, training, weight=weight, bias=bias, **statistics)
+        x, weight, bias = self.contiguous(x), self._optional(weight), self._optional(bias)
+        means, variances = self.contiguous(running_mean), self.contiguous(running_var)
+        channels = x.shape[-1]
+        y = self.empty(x.shape, x.dtype)
+        saved = self.empty((3, channels), acc_dtype(x.dtype))
+        if not channels:
+            return y, (saved,)
+        num_rows = x.size // channels
+        if training:
+            self._batch_statistics(x, means, variances, saved, num_rows, momentum, eps)
+            for own, copy in ((running_mean, means), (running_var, variances)):
+                if own is not copy:
+                    self._copy_into(own, copy)
+        # Without rows one block still notes the statistics.
+        columns = self._spread_to_map(num_rows, channels, x.itemsize, x.pointer | y.pointer)
+        kernel = self.kernel(op, DTYPE=x.dtype)
+        arrays = (x, weight, bias, means, variances, saved, y)
+        kernel(columns.grid, columns.threads, *arrays, *columns.layout, eps, training)
+        return y, (saved,)
+
+    def _spread_to_map(self, num_rows: int, channels: int, itemsize: int, pointers: int) -> _Columns:
+        """Spread matrices whose addresses have the bits `pointers` over blocks that map them."""
+        most = self.runtime.num_multiprocessors * BLOCKS_MAPPED
+        return _columns(
+            num_rows, channels, _in_vector(channels, itemsize, pointers), most, ROWS_MAPPED, THREADS
+        )
+
+    def _spread_to_sum(self, num_rows: int, channels: int, itemsize: int, pointers: int) -> _Columns:
+        """Spread matrices whose addresses have the bits `pointers` over blocks that sum them."""
+        most = self.runtime.num_multiprocessors * BLOCKS_SUMMED
+        return _columns(
+            num_rows, channels, _in_vector(channels, itemsize, pointers), most, ROWS_SUMMED, WIDTH_SUMMED
+        )
+
+    def _optional(self, array: Array | None) -> Array | None:
+        return None if array is None else self.contiguous(array)
+
+    def _batch_statistics(
+        self,
+        x: Array,
+        means: Array,
+        variances: Array,
+        saved: Array,
+        num_rows: int,
+        momentum: float,
+        eps: float,
+    ) -> None:
+        """Write a batch's statistics to `saved`, and move the running ones."""
+        columns = self._spread_to_sum(num_rows, x.shape[-1], x.itemsize, x.pointer)
+        sums = self._block_sums(columns)
+        kernel = self.kernel("batch_norm_statistics", DTYPE=x.dtype)
+        kernel(
+            columns.grid, columns.threads, x, means, variances, saved, *sums, *columns.layout, momentum, eps
+        )
+
+    def _block_sums(self, columns: _Columns) -> tuple[Array, Array]:
+        """Return room for the sums of the blocks, and their counters."""
+        tiles, row_blocks = columns.grid
+        return self.empty((row_blocks, 2, columns.layout[1]), "float64"), self.arrivals(tiles)
+
+    def batch_norm_backward(
+        self, dy: Array, x: Array, weight: Array | None, saved: tuple[Array], *, training: bool
+    ) -> tuple[Array, Array, Array]:
+        op = "batch_norm_backward"
+        check_float(op, dy, x, weight)
+        check_same_shape(op, dy, x)
+        dy, x, weight = self.contiguous(dy), self.contiguous(x), self._optional(weight)
+        channels = x.shape[-1]
+        dweight, dbias, factor = self._parameter_gradients(dy, x, saved[0], (channels,), per_row=False)
+        dx = self.empty(x.shape, x.dtype)
+        if dx.size:
+            pointers = dy.pointer | x.pointer | dx.pointer
+            columns = self._spread_to_map(x.size // channels, channels, x.itemsize, pointers)
+            arrays = (dy, x, weight, saved[0], dweight, dbias, dx)
+            kernel = self.kernel(op, DTYPE=x.dtype)
+            kernel(columns.grid, columns.threads, *arrays, *columns.layout, 1 / factor, training)
+        return dx, dweight, dbias
+
+    def _parameter_gradients(
+        self, dy: Array, x: Array, statistics: Array, shape: tuple[int, ...], *, per_row: bool
+    ) -> tuple[Array, Array, float]:
+        """Return dweight and dbias, of the given shape, and the factor that is in them: half precision's loss scale."""
+        acc = acc_dtype(x.dtype)
+        dweight, dbias = self.empty(shape, acc), self.empty(shape, acc)
+        factor = 1 / self.loss_scale if x.dtype.itemsize == 2 else 1.0
+        size = x.size
+        if not size:
+            for gradient in (dweight, dbias):
+                self.runtime.fill(gradient.pointer, gradient.nbytes)
+            return dweight, dbias, factor
+        channels = prod(shape)
+        columns = self._spread_to_sum(size // channels, channels, x.itemsize, dy.pointer | x.pointer)
+        arrays = (dy, x, statistics, dweight, dbias, *self._block_sums(columns))
+        kernel = self.kernel("norm_parameter_gradients", DTYPE=x.dtype)
+        kernel(columns.grid, columns.threads, *arrays, *columns.layout, per_row, factor)
+        return dweight, dbias, factor
+
+    def layer_norm_forward(
+        self, x: Array, weight: Array | None, bias: Array | None, *, num_axes: int = 1, eps: float = 1e-5
+    ) -> tuple[Array, tuple[Array]]:
+        op = "layer_norm_forward"
+        check_float(op, x, weight, bias)
+        check_layer_norm(op, x, weight, bias, num_axes)
+        x, weight, bias = self.contiguous(x), self._optional(weight), self._optional(bias)
+        row_size = prod(x.shape[x.ndim - num_axes :])
+        num_rows = prod(x.shape[: x.ndim - num_axes])
+        y = self.empty(x.shape, x.dtype)
+        saved = self.empty((3, num_rows), acc_dtype(x.dtype))
+        if x.size:
+            grid, block = _teams(num_rows, row_size, x.itemsize)
+            pointers = x.pointer | y.pointer | _address(weight) | _address(bias)
+            wide = _in_vector(row_size, x.itemsize, pointers) > 1
+            kernel = self.kernel(op, DTYPE=x.dtype)
+            kernel(grid, block, x, weight, bias, y, saved, num_rows, row_size, eps, wide)
+        return y, (saved,)
+
+    def layer_norm_backward(
+        self, dy: Array, x: Array, weight: Array | None, saved: tuple[Array], *, num_axes: int = 1
+    ) -> tuple[Array, Array, Array]:
+        op = "layer_norm_backward"
+        check_float(op, dy, x, weight)
+        check_same_shape(op, dy, x)
+        check_layer_norm(op, x, weight, None, num_axes)
+        dy, x, weight = self.contiguous(dy), self.contiguous(x), self._optional(weight)
+        own_shape = x.shape[x.ndim - num_axes :]
+        row_size = prod(own_shape)
+        dx = self.empty(x.shape, x.dtype)
+        dweight, dbias, _ = self._parameter_gradients(dy, x, saved[0], own_shape, per_row=True)
+        if x.size:
+            num_rows = x.size // row_size
+            grid, block = _teams(num_rows, row_size, x.itemsize)
+            pointers = dy.pointer | x.pointer | dx.pointer | _address(weight)
+            wide = _in_vector(row_size, x.itemsize, pointers) > 1
+            kernel = self.kernel(op, DTYPE=x.dtype)
+            kernel(grid, block, dy, x, weight, saved[0], dx, num_rows, row_size, wide)
+        return dx, dweight, dbias
+
+
+def _teams(num_rows: int, row_size: int, itemsize: int) -> tuple[int, tuple[int, int]]:
+    """Return grid and block for a team of threads a row, such that few rows do not fit their registers."""
+    kept = GROUPS_KEPT * VECTOR_BYTES // itemsize
+    threads = min(MOST_THREADS_A_ROW, max(WARP, 1 << (-(-row_size // kept) - 1).bit_length()))
+    rows = THREADS // WARP if threads == WARP else 1
+    return -(-num_rows // rows), (threads, rows)
+
+
+def variants() -> list[tuple[str, dict[str, str]]]:
+    """Return every kernel of this file with every set of defines that it is asked for."""
+    return [(name, {"DTYPE": dtype}) for name in KERNELS for dtype in DEVICE_FLOATS]

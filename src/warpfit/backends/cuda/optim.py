@@ -1,0 +1,135 @@
+"""Optimizer updates in place: one launch for all tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+from typing import Any
+
+from warpfit.backends.base import Array
+from warpfit.backends.cuda.array import DeviceArray
+from warpfit.backends.cuda.arrays import ArrayOps
+from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
+from warpfit.backends.cuda.tensors import TENSOR_THREADS, TensorPlan, plan_of
+from warpfit.errors import ConfigError
+
+__all__ = ["OptimOps", "variants"]
+
+KERNELS = ("sgd_update", "adam_update", "rmsprop_update", "sum_squares", "clip_by_norm", "l2_penalty")
+
+
+def _check_velocities(op: str, velocities: Sequence[Array] | None, momentum: float) -> None:
+    if momentum and velocities is None:
+        raise ConfigError(f"{op}: expected velocities for momentum {momentum:g}, got None")
+
+
+class OptimOps(ArrayOps):
+    """w ← w - step, over lists of arrays."""
+
+    def sgd_update(
+        self,
+        parameters: Sequence[Array],
+        gradients: Sequence[Array],
+        velocities: Sequence[Array] | None,
+        *,
+        lr: float,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+        lr_in_velocity: bool = False,
+    ) -> None:
+        _check_velocities("sgd_update", velocities, momentum)
+        groups = (parameters, gradients) if velocities is None else (parameters, gradients, velocities)
+        self._update("sgd_update", groups, lr, momentum, weight_decay, nesterov, lr_in_velocity)
+
+    def adam_update(
+        self,
+        parameters: Sequence[Array],
+        gradients: Sequence[Array],
+        first_moments: Sequence[Array],
+        second_moments: Sequence[Array],
+        *,
+        step: int,
+        lr: float,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        decoupled: bool = False,
+        eps_before_correction: bool = False,
+    ) -> None:
+        correction1, correction2 = 1 - beta1**step, sqrt(1 - beta2**step)
+        # m̂ / (√v̂ + eps) = (m / correction1) · correction2 / (√v + eps · correction2)
+        rate = lr * correction2 / correction1
+        eps = eps if eps_before_correction else eps * correction2
+        shrink = 1 - lr * weight_decay if decoupled else 1.0
+        groups = (parameters, gradients, first_moments, second_moments)
+        self._update(
+            "adam_update", groups, rate, beta1, beta2, eps, 0.0 if decoupled else weight_decay, shrink
+        )
+
+    def rmsprop_update(
+        self,
+        parameters: Sequence[Array],
+        gradients: Sequence[Array],
+        square_averages: Sequence[Array],
+        velocities: Sequence[Array] | None,
+        *,
+        lr: float,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+    ) -> None:
+        _check_velocities("rmsprop_update", velocities, momentum)
+        slots = (square_averages,) if velocities is None else (square_averages, velocities)
+        groups = (parameters, gradients, *slots)
+        self._update("rmsprop_update", groups, lr, alpha, eps, weight_decay, momentum)
+
+    def _update(self, op: str, groups: Sequence[Sequence[Array]], *settings: float) -> None:
+        """Launch an optimizer's kernel over (parameters, gradients, slots ...)."""
+        plan = plan_of(self, op, groups)
+        for launch in plan.launches:
+            kernel = self.kernel(op, DTYPE=launch.dtype)
+            kernel(launch.num_blocks, TENSOR_THREADS, launch.tensors, *settings)
+        self._copy_back(plan, unless=1)
+
+    def _copy_back(self, plan: TensorPlan, unless: int | None = None) -> None:
+        """Write to the tensors that copies stood in for, except those of one list."""
+        for number, own, copy in plan.copies:
+            if number != unless:
+                self._copy_into(own, copy)
+
+    def clip_by_norm(self, gradients: Sequence[Array], max_norm: float) -> Array:
+        plan = plan_of(self, "clip_by_norm", (gradients,))
+        norm = self._summed("sum_squares", plan)
+        for launch in plan.launches:
+            kernel = self.kernel("clip_by_norm", DTYPE=launch.dtype)
+            kernel(launch.num_blocks, TENSOR_THREADS, launch.tensors, norm, max_norm)
+        self._copy_back(plan)
+        return norm
+
+    def l2_penalty(self, weights: Sequence[Array], gradients: Sequence[Array], coefficient: float) -> Array:
+        plan = plan_of(self, "l2_penalty", (weights, gradients))
+        penalty = self._summed("l2_penalty", plan, coefficient)
+        self._copy_back(plan, unless=0)
+        return penalty
+
+    def _summed(self, name: str, plan: TensorPlan, *settings: float) -> DeviceArray:
+        """Launch a kernel that adds up over all tensors; return the () float64 that it writes."""
+        total: DeviceArray = self.empty((), "float64")
+        if not plan.launches:
+            self.runtime.fill(total.pointer, total.nbytes)
+            return total
+        partials: Any = self.empty((plan.num_blocks,), "float64")
+        arrivals = self.arrivals(1)
+        for launch in plan.launches:
+            sums = (partials, launch.first_block, plan.num_blocks, arrivals, total)
+            kernel = self.kernel(name, DTYPE=launch.dtype)
+            kernel(launch.num_blocks, TENSOR_THREADS, launch.tensors, *settings, *sums)
+        return total
+
+
+def variants() -> list[tuple[str, dict[str, str]]]:
+    """Return every kernel of this file with every set of defines that it is asked for."""
+    return [(name, {"DTYPE": dtype}) for name in KERNELS for dtype in DEVICE_FLOATS]

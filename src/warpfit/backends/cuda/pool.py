@@ -1,0 +1,140 @@
+"""Max and average pooling: forward a thread for every window, backward one for every pixel."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from warpfit.backends.base import Array, Pair
+from warpfit.backends.checks import check_float, check_pool2d, check_shape
+from warpfit.backends.cuda.arrays import ArrayOps
+from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
+from warpfit.errors import DTypeError, ShapeError
+
+__all__ = ["PoolOps", "variants"]
+
+THREADS, VECTOR_BYTES = 256, 16
+# Places inside a launch's arrays are 32-bit integers, also those of the last block that nothing lies at.
+MOST_ELEMENTS = 2**31 - 1024
+
+KERNELS = ("max_pool2d_forward", "max_pool2d_backward", "avg_pool2d_forward", "avg_pool2d_backward")
+
+
+class PoolOps(ArrayOps):
+    """The largest entry, or the mean, of every window."""
+
+    def max_pool2d_forward(
+        self, x: Array, *, kernel: Pair, stride: Pair, padding: Pair = (0, 0)
+    ) -> tuple[Array, Array]:
+        op = "max_pool2d_forward"
+        check_float(op, x)
+        num_windows = check_pool2d(op, x.shape, kernel, stride, padding)
+        x = self.contiguous(x)
+        y = self.empty((x.shape[0], *num_windows, x.shape[3]), x.dtype)
+        indices = self.empty(y.shape, _index_dtype(op, kernel))
+        self._pool(op, y, (x, y, indices), (indices.itemsize,), x.shape, num_windows, kernel, stride, padding)
+        return y, indices
+
+    def max_pool2d_backward(
+        self,
+        dy: Array,
+        indices: Array,
+        x_shape: tuple[int, ...],
+        *,
+        kernel: Pair,
+        stride: Pair,
+        padding: Pair = (0, 0),
+    ) -> Array:
+        op = "max_pool2d_backward"
+        check_float(op, dy)
+        num_windows = check_pool2d(op, x_shape, kernel, stride, padding)
+        check_shape(op, "dy", dy, (x_shape[0], *num_windows, x_shape[3]))
+        check_shape(op, "indices", indices, dy.shape)
+        if indices.dtype.kind != "u":
+            raise DTypeError(f"{op}: expected unsigned indices, got {indices.dtype}")
+        dy, indices = self.contiguous(dy), self.contiguous(indices)
+        dx = self.empty(x_shape, dy.dtype)
+        arrays, settings = (dy, indices, dx), (indices.itemsize,)
+        self._pool(op, dx, arrays, settings, x_shape, num_windows, kernel, stride, padding)
+        return dx
+
+    def avg_pool2d_forward(self, x: Array, *, kernel: Pair, stride: Pair, padding: Pair = (0, 0)) -> Array:
+        op = "avg_pool2d_forward"
+        check_float(op, x)
+        num_windows = check_pool2d(op, x.shape, kernel, stride, padding)
+        x = self.contiguous(x)
+        y = self.empty((x.shape[0], *num_windows, x.shape[3]), x.dtype)
+        self._pool(op, y, (x, y), (1 / prod(kernel),), x.shape, num_windows, kernel, stride, padding)
+        return y
+
+    def avg_pool2d_backward(
+        self,
+        dy: Array,
+        x_shape: tuple[int, ...],
+        *,
+        kernel: Pair,
+        stride: Pair,
+        padding: Pair = (0, 0),
+    ) -> Array:
+        op = "avg_pool2d_backward"
+        check_float(op, dy)
+        num_windows = check_pool2d(op, x_shape, kernel, stride, padding)
+        check_shape(op, "dy", dy, (x_shape[0], *num_windows, x_shape[3]))
+        dy = self.contiguous(dy)
+        dx = self.empty(x_shape, dy.dtype)
+        self._pool(op, dx, (dy, dx), (1 / prod(kernel),), x_shape, num_windows, kernel, stride, padding)
+        return dx
+
+    def _pool(
+        self,
+        op: str,
+        out: Array,
+        arrays: tuple[Array, ...],
+        settings: tuple[float, ...],
+        x_shape: tuple[int, ...],
+        num_windows: Pair,
+        kernel: Pair,
+        stride: Pair,
+        padding: Pair,
+    ) -> None:
+        """Launch a kernel that gives every vector of `out` a thread."""
+        num_images, channels = x_shape[0], x_shape[3]
+        per_image = prod(out.shape[1:])
+        if not num_images * per_image:
+            return
+        in_vector = VECTOR_BYTES // out.itemsize
+        rows, columns = zip(x_shape[1:3], num_windows, kernel, stride, padding, strict=True)
+        launch = self.kernel(op, DTYPE=out.dtype)
+        at_a_time = _images_at_a_time(op, x_shape, num_windows)
+        for start in range(0, num_images, at_a_time):
+            count = min(at_a_time, num_images - start)
+            part = arrays if count == num_images else [array[start : start + count] for array in arrays]
+            pointers = 0
+            for array in part:
+                pointers |= array.pointer
+            wide = not (channels % in_vector or pointers % VECTOR_BYTES)
+            num_threads = count * per_image // (in_vector if wide else 1)
+            grid = -(-num_threads // THREADS)
+            launch(grid, THREADS, *part, *settings, num_threads, channels, wide, *rows, *columns)
+
+
+def _index_dtype(op: str, kernel: Pair) -> Any:
+    if prod(kernel) > MOST_ELEMENTS:
+        raise ShapeError(f"{op}: expected a kernel of less than 2**31 pixels, got {kernel}")
+    return np.min_scalar_type(prod(kernel) - 1)
+
+
+def _images_at_a_time(op: str, x_shape: tuple[int, ...], num_windows: Pair) -> int:
+    """Return how many images one launch can index."""
+    _, height, width, channels = x_shape
+    per_image = channels * max(height * width, num_windows[0] * num_windows[1])
+    if per_image > MOST_ELEMENTS:
+        raise ShapeError(f"{op}: expected images of less than 2**31 numbers, got {x_shape[1:]}")
+    return MOST_ELEMENTS // per_image
+
+
+def variants() -> list[tuple[str, dict[str, str]]]:
+    """Return every kernel of this file with every set of defines that it is asked for."""
+    return [(name, {"DTYPE": dtype}) for name in KERNELS for dtype in DEVICE_FLOATS]

@@ -1,0 +1,125 @@
+"""Launches of kernels along the rows of a matrix, and of elementwise ones over contiguous arrays."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from warpfit.backends.cuda.array import DeviceArray
+from warpfit.backends.cuda.arrays import ArrayOps, blocks_for
+from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
+
+__all__ = ["THREADS", "RowLaunch", "RowOps", "elements_of_block", "launch_rows", "row_variants"]
+
+THREADS = 256
+# Bytes of each array that a thread of an elementwise kernel takes.
+BYTES_OF_THREAD = 32
+
+# Entries of a short row in a thread's registers: few where a warp can hold a row like that, else all there is room
+# for. Of a long row as many as its threads can have under way.
+FEW, MANY, MANY_FLOAT64 = 8, 16, 8
+AT_ONCE, AT_ONCE_FLOAT64 = 16, 8
+WARP = 32
+# Shared memory of a block that handles short rows, at least.
+STAGED_BYTES = 16 << 10
+# Shared memory that kernels use besides.
+RESERVED_BYTES = 2 << 10
+SMALLEST_LONG_BLOCK = 128
+
+
+def elements_of_block(itemsize: int) -> int:
+    """Return how many elements a block of an elementwise kernel takes."""
+    return THREADS * BYTES_OF_THREAD // itemsize
+
+
+class RowLaunch(NamedTuple):
+    """How a kernel along the rows of a matrix is launched; see ``kernels/include/softmax.cuh``."""
+
+    defines: dict[str, int]
+    grid: int
+    block: int
+    lanes: int
+    capacity: int
+    shared_bytes: int
+
+
+@lru_cache(maxsize=4096)
+def launch_rows(
+    num_rows: int, num_columns: int, itemsize: int, num_kept: int, most_blocks: int, max_shared_bytes: int
+) -> RowLaunch:
+    """Return the launch for rows (M, C) of an element size in bytes, of which `num_kept` arrays are kept."""
+    if num_columns > _many(itemsize) * WARP:
+        return _long_rows(num_rows, num_columns, itemsize, num_kept, most_blocks, max_shared_bytes)
+    return _short_rows(num_rows, num_columns, itemsize, num_kept, most_blocks)
+
+
+def _many(itemsize: int) -> int:
+    return MANY_FLOAT64 if itemsize == 8 else MANY
+
+
+def _at_once(itemsize: int, num_kept: int) -> int:
+    return (AT_ONCE_FLOAT64 if itemsize == 8 else AT_ONCE) // num_kept
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << max(0, least - 1).bit_length()
+
+
+def _short_rows(num_rows: int, num_columns: int, itemsize: int, num_kept: int, most_blocks: int) -> RowLaunch:
+    """Return a launch with a few lanes for each row, all in registers."""
+    lanes = min(WARP, _power_of_two(-(-num_columns // FEW)))
+    defines = {"ITEMS": FEW if num_columns <= FEW * lanes else MANY, "LONG_ROWS": 0}
+    block = min(THREADS, max(WARP, _power_of_two(num_rows * lanes)))
+    rows_at_once, row_bytes = block // lanes, num_columns * itemsize
+    rounds = 1
+    if num_rows > rows_at_once * most_blocks:
+        rounds = max(1, min(4, STAGED_BYTES // max(1, rows_at_once * row_bytes * num_kept)))
+    capacity = rows_at_once * rounds
+    shared_bytes = num_kept * (-(-capacity * row_bytes // 16) * 16) if row_bytes % 16 else 0
+    return RowLaunch(defines, blocks_for(num_rows, capacity), block, lanes, capacity, shared_bytes)
+
+
+def _long_rows(
+    num_rows: int, num_columns: int, itemsize: int, num_kept: int, most_blocks: int, max_shared_bytes: int
+) -> RowLaunch:
+    """Return a launch with a block for each row, kept in shared memory as far as that goes."""
+    width, items = 16 // itemsize, _at_once(itemsize, num_kept)
+    num_vectors = num_columns // width + 2  # the first and the last may be there in part only
+    block = min(
+        512 if itemsize == 8 else 1024, max(SMALLEST_LONG_BLOCK, _power_of_two(-(-num_columns // items)))
+    )
+    row_bytes = num_vectors * 16 * num_kept
+    # Two blocks on a multiprocessor overlap their reads and writes, unless too much would be read again.
+    share = max_shared_bytes // 2 if row_bytes <= max_shared_bytes else max_shared_bytes
+    capacity = min(num_vectors, (share - RESERVED_BYTES) // (16 * num_kept))
+    grid = blocks_for(num_rows, 1, most_blocks)
+    defines = {"ITEMS": items, "LONG_ROWS": 1}
+    return RowLaunch(defines, grid, block, 0, capacity, capacity * 16 * num_kept)
+
+
+class RowOps(ArrayOps):
+    """What operations along rows share."""
+
+    def row_launch(self, num_rows: int, num_columns: int, itemsize: int, num_kept: int = 1) -> RowLaunch:
+        """Return `launch_rows` for this device."""
+        most_shared = self.runtime.max_shared_bytes
+        return launch_rows(num_rows, num_columns, itemsize, num_kept, self.most_blocks, most_shared)
+
+    def vectors(self, x: DeviceArray) -> DeviceArray:
+        """Return x, or a copy if it is not contiguous from a multiple of 16 bytes on."""
+        if x.is_contiguous and not x.pointer & 15:
+            return x
+        out = self.empty(x.shape, x.dtype)
+        self._copy_into(out, x)
+        return out
+
+
+def row_variants(name: str, num_kept: int = 1) -> list[tuple[str, dict[str, str]]]:
+    """Return the defines of a kernel along rows that keeps `num_kept` arrays."""
+    found = []
+    for dtype in DEVICE_FLOATS:
+        itemsize = {"float64": 8, "float32": 4}.get(dtype, 2)
+        short = dict.fromkeys([(FEW, 0), (_many(itemsize), 0)])
+        for items, is_long in (*short, (_at_once(itemsize, num_kept), 1)):
+            found.append((name, {"DTYPE": dtype, "ITEMS": str(items), "LONG_ROWS": str(is_long)}))
+    return found

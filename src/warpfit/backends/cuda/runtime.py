@@ -1,0 +1,415 @@
+"""A CUDA device: its context, stream, memory pool and launches, and what its errors mean.
+
+`Runtime` is the only thing that talks to the driver. The tests put an emulator with the same methods in its
+place, so everything above runs on a machine without a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections import deque
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit.backends.cuda import jit
+from warpfit.errors import DeviceError
+
+__all__ = ["DeviceInfo", "Memory", "Runtime", "devices", "open_device", "why_unavailable"]
+
+# How many launches an error message looks back on.
+LAUNCHES_REMEMBERED = 16
+# Uploads up to this size pass through pinned memory, which lets the host go on at once.
+STAGING_BYTES = 1 << 20
+EXTRAS = (12, 13)  # versions of CUDA that the package has extras for: warpfit[cu12], ...
+NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+
+Grid = tuple[int, int, int]
+
+_OPEN: dict[int, Runtime] = {}
+_active = threading.local()
+
+
+def why_unavailable() -> str | None:
+    """Return why no CUDA device can be used, in words that say what is missing, or None if one can."""
+    if _OPEN:
+        return None
+    if find_spec("cuda") is None or find_spec("cuda.core") is None:
+        return "cuda-core is not installed (pip install 'warpfit[cuda]')"
+    if not _has_driver_library():
+        return "no NVIDIA driver was found (libcuda.so.1 cannot be loaded)"
+    return _driver_fault()
+
+
+def _has_driver_library() -> bool:
+    """Whether the driver's library loads; far cheaper than importing what needs it."""
+    try:
+        ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def _driver() -> Any:
+    from cuda.bindings import driver
+
+    return driver
+
+
+def _bindings_major() -> int:
+    import cuda.bindings
+
+    return int(cuda.bindings.__version__.split(".")[0])
+
+
+def _driver_fault() -> str | None:
+    """Return what is wrong with the driver: it does not start, is older than the bindings, or sees no device."""
+    driver = _driver()
+    wanted = _bindings_major()
+    error, version = driver.cuDriverGetVersion()
+    major, minor = version // 1000, version % 1000 // 10
+    if int(error) == 0 and major < wanted:
+        remedy = f", or pip install 'warpfit[cu{major}]'" if major in EXTRAS else ""
+        return (
+            f"the driver is for CUDA {major}.{minor}, too old for the installed bindings for CUDA {wanted} "
+            f"(update the driver{remedy})"
+        )
+    (error,) = driver.cuInit(0)
+    if int(error) == NO_DEVICE:
+        return "the NVIDIA driver sees no device (is CUDA_VISIBLE_DEVICES set?)"
+    if int(error):
+        return f"the NVIDIA driver does not start: {_describe(error)}"
+    error, count = driver.cuDeviceGetCount()
+    if int(error) or count == 0:
+        return "the NVIDIA driver sees no device (is CUDA_VISIBLE_DEVICES set?)"
+    return None
+
+
+def _describe(error: Any) -> str:
+    """Return the driver's name and words for an error code."""
+    driver = _driver()
+    _, name = driver.cuGetErrorName(error)
+    _, text = driver.cuGetErrorString(error)
+    if not isinstance(name, bytes) or not isinstance(text, bytes):
+        return f"error {int(error)}"
+    return f"{name.decode()} ({text.decode()})"
+
+
+class DeviceInfo(NamedTuple):
+    """What a device is.
+
+    Attributes
+    ----------
+    name, model, arch : str
+        Such as ``'cuda:0'``, ``'NVIDIA H200'`` and ``'sm_90a'``.
+    num_bytes : int
+        Its memory.
+    driver : str
+        The newest version of CUDA that the driver knows: ``'13.0'``.
+    """
+
+    name: str
+    model: str
+    arch: str
+    num_bytes: int
+    driver: str
+
+
+def devices() -> list[DeviceInfo]:
+    """Return all CUDA devices, none where `why_unavailable` gives a reason; nothing is started on them."""
+    if why_unavailable() is not None:
+        return []
+    driver = _driver()
+    _, version = driver.cuDriverGetVersion()
+    _, count = driver.cuDeviceGetCount()
+    return [_info(index, f"{version // 1000}.{version % 1000 // 10}") for index in range(count)]
+
+
+def _info(index: int, version: str) -> DeviceInfo:
+    driver = _driver()
+    kinds = driver.CUdevice_attribute
+    _, device = driver.cuDeviceGet(index)
+    _, model = driver.cuDeviceGetName(128, device)
+    _, num_bytes = driver.cuDeviceTotalMem(device)
+    _, major = driver.cuDeviceGetAttribute(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device)
+    _, minor = driver.cuDeviceGetAttribute(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device)
+    name = model.split(b"\0")[0].decode()
+    return DeviceInfo(f"cuda:{index}", name, _arch_of(int(major), int(minor)), int(num_bytes), version)
+
+
+def _arch_of(major: int, minor: int) -> str:
+    # Only the "a" targets have the instructions of their own generation; older ones have no such target.
+    return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+
+
+def open_device(index: int) -> Runtime:
+    """Return the runtime of device `index`, the same object at every call.
+
+    Raises
+    ------
+    DeviceError
+        If there is no usable driver or no such device; the message says what is missing.
+    """
+    if index not in _OPEN:
+        reason = why_unavailable()
+        if reason is not None:
+            raise DeviceError(f"expected a CUDA device for 'cuda:{index}', but {reason}")
+        _, count = _driver().cuDeviceGetCount()
+        if index >= count:
+            raise DeviceError(f"expected a device among cuda:0 to cuda:{count - 1}, got 'cuda:{index}'")
+        _OPEN[index] = Runtime(index)
+    return _OPEN[index]
+
+
+class Memory:
+    """A piece of device memory, given back to the pool when the last array on it goes."""
+
+    __slots__ = ("nbytes", "owner", "pointer")
+
+    def __init__(self, pointer: int, nbytes: int, owner: Any) -> None:
+        self.pointer, self.nbytes, self.owner = pointer, nbytes, owner
+
+
+class Runtime:
+    """One device with one stream, on which everything runs in order.
+
+    Parameters
+    ----------
+    index : int
+        The device's number.
+
+    Attributes
+    ----------
+    name : str
+        ``'cuda:0'``, ...
+    arch : str
+        What kernels are compiled for: ``'sm_90a'``, ...
+    num_multiprocessors, max_shared_bytes : int
+        `max_shared_bytes` is the shared memory that one block may ask for.
+    stream : cuda.core.Stream
+    """
+
+    def __init__(self, index: int) -> None:
+        from cuda.core import Device, DeviceMemoryResource
+
+        self.index, self.name = index, f"cuda:{index}"
+        self.device = Device(index)
+        self.device.set_current()
+        _active.runtime = self
+        self.arch = _arch_of(*self.device.compute_capability)
+        properties = self.device.properties
+        self.num_multiprocessors = int(properties.multiprocessor_count)
+        self.max_shared_bytes = int(properties.max_shared_memory_per_block_optin)
+        self.stream = self.device.create_stream()
+        self._pool = DeviceMemoryResource(index)
+        self._driver = _driver()
+        self._stream_handle = self.stream.handle
+        self._staging = _Staging(self)
+        self._recent: deque[str] = deque(maxlen=LAUNCHES_REMEMBERED)
+        self._blocking = os.environ.get("WARPFIT_DEBUG", "") not in ("", "0")
+
+    # -- memory ------------------------------------------------------------------------------------------
+
+    def allocate(self, nbytes: int) -> Memory:
+        """Return uninitialised memory of the stream's pool.
+
+        Raises
+        ------
+        DeviceError
+            If there is not enough; the message says how much was asked for and how much is free.
+        """
+        self.activate()
+        try:
+            return self._from_pool(nbytes)
+        except Exception as error:
+            if "OUT_OF_MEMORY" not in str(error):
+                raise DeviceError(f"cannot allocate {nbytes} bytes on {self.name}: {error}") from error
+        # What earlier arrays held is free only once the stream has passed their end.
+        self.synchronize()
+        try:
+            return self._from_pool(nbytes)
+        except Exception as error:
+            free, total = self.memory_info()
+            raise DeviceError(
+                f"out of memory on {self.name}: asked for {_size(nbytes)}, {_size(free)} of {_size(total)} free"
+            ) from error
+
+    def _from_pool(self, nbytes: int) -> Memory:
+        buffer = self._pool.allocate(max(nbytes, 1), stream=self.stream)
+        return Memory(int(buffer.handle), nbytes, buffer)
+
+    def memory_info(self) -> tuple[int, int]:
+        """Return free and total memory of the device, in bytes."""
+        self.activate()
+        error, free, total = self._driver.cuMemGetInfo()
+        self._check(error, "asking for free memory")
+        return int(free), int(total)
+
+    def upload(self, pointer: int, host: npt.NDArray[Any]) -> None:
+        """Copy a C-contiguous host array to the device; the array may change as soon as this returns."""
+        if not host.nbytes:
+            return
+        self.activate()
+        if host.nbytes <= STAGING_BYTES:
+            self._staging.upload(pointer, host)
+            return
+        (error,) = self._driver.cuMemcpyHtoDAsync(pointer, host.ctypes.data, host.nbytes, self._stream_handle)
+        self._check(error, "an upload")
+        self.synchronize()
+
+    def download(self, host: npt.NDArray[Any], pointer: int) -> None:
+        """Copy device memory into a C-contiguous host array, and wait for it."""
+        if host.nbytes:
+            self.activate()
+            (error,) = self._driver.cuMemcpyDtoHAsync(
+                host.ctypes.data, pointer, host.nbytes, self._stream_handle
+            )
+            self._check(error, "a download")
+        self.synchronize()
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """Copy between two places of the device."""
+        if nbytes:
+            self.activate()
+            (error,) = self._driver.cuMemcpyDtoDAsync(target, source, nbytes, self._stream_handle)
+            self._check(error, "a copy on the device")
+
+    def fill(self, pointer: int, nbytes: int, byte: int = 0) -> None:
+        """Set every byte of a place on the device."""
+        if nbytes:
+            self.activate()
+            (error,) = self._driver.cuMemsetD8Async(pointer, byte, nbytes, self._stream_handle)
+            self._check(error, "filling memory")
+
+    # -- kernels -----------------------------------------------------------------------------------------
+
+    def load(self, name: str, defines: tuple[tuple[str, str], ...]) -> Any:
+        """Return the kernel `name`, compiled with `defines` for this device or taken from the cache."""
+        from cuda.core import ObjectCode
+
+        cubin = jit.cubin(name, defines, self.arch)
+        self.activate()
+        kernel = ObjectCode.from_cubin(cubin, name=name).get_kernel(name)
+        error, function = self._driver.cuKernelGetFunction(kernel.handle)
+        self._check(error, f"loading {name}")
+        attributes = self._driver.CUfunction_attribute
+        error, static = self._driver.cuFuncGetAttribute(
+            attributes.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function
+        )
+        self._check(error, f"loading {name}")
+        (error,) = self._driver.cuFuncSetAttribute(
+            function,
+            attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+            self.max_shared_bytes - static,
+        )
+        self._check(error, f"loading {name}")
+        return _Function(name, kernel, function)
+
+    def launch(self, function: Any, grid: Grid, block: Grid, shared_bytes: int, parameters: int) -> None:
+        """Start a kernel; `parameters` is the address of an array of the arguments' addresses."""
+        if getattr(_active, "runtime", None) is not self:
+            self.activate()
+        self._recent.append(function.name)
+        (error,) = self._driver.cuLaunchKernel(
+            function.handle, *grid, *block, shared_bytes, self._stream_handle, parameters, 0
+        )
+        if error:
+            self._check(error, f"launching {function.name} with grid {grid} and block {block}")
+        if self._blocking:
+            self.synchronize()
+
+    # -- order -------------------------------------------------------------------------------------------
+
+    def activate(self) -> None:
+        """Make this device the calling thread's current one."""
+        if getattr(_active, "runtime", None) is not self:
+            self.device.set_current()
+            _active.runtime = self
+
+    def let_wait(self, stream: int | None) -> None:
+        """Let another stream, given by its handle, wait for all that was started here so far.
+
+        Parameters
+        ----------
+        stream : int or None
+            None and 1 mean the legacy default stream, as in DLPack.
+        """
+        self.activate()
+        event = self.stream.record()
+        (error,) = self._driver.cuStreamWaitEvent(self._driver.CUstream(stream or 1), event.handle, 0)
+        self._check(error, "waiting for an event")
+
+    def synchronize(self) -> None:
+        """Wait for all that was started.
+
+        Raises
+        ------
+        DeviceError
+            If any of it failed; the message names the kernels that may have.
+        """
+        (error,) = self._driver.cuStreamSynchronize(self._stream_handle)
+        self._check(error, "a kernel")
+        self._recent.clear()
+
+    def _check(self, error: Any, act: str) -> None:
+        if not int(error):
+            return
+        started = list(dict.fromkeys(self._recent))
+        if len(started) == 1:
+            suspects = f"; the kernel was {started[0]}"
+        elif started:
+            suspects = f"; the kernel is one of {', '.join(started)} (WARPFIT_DEBUG=1 waits for each, and so names it)"
+        else:
+            suspects = ""
+        raise DeviceError(f"{act} failed on {self.name}: {_describe(error)}{suspects}")
+
+
+class _Function:
+    """A loaded kernel: the driver's handle, and what must stay alive for it."""
+
+    __slots__ = ("handle", "kernel", "name")
+
+    def __init__(self, name: str, kernel: Any, handle: Any) -> None:
+        self.name, self.kernel, self.handle = name, kernel, handle
+
+
+class _Staging:
+    """Pinned host memory in two halves: one is filled while the copy from the other is under way."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._halves: list[tuple[Any, npt.NDArray[np.uint8], Any]] = []
+        self._next = 0
+
+    def _allocate(self) -> None:
+        from cuda.core import LegacyPinnedMemoryResource
+
+        pinned = LegacyPinnedMemoryResource()
+        for _ in range(2):
+            buffer = pinned.allocate(STAGING_BYTES)
+            place = (ctypes.c_uint8 * STAGING_BYTES).from_address(int(buffer.handle))
+            event = self._runtime.device.create_event()
+            self._halves.append((buffer, np.ctypeslib.as_array(place), event))
+
+    def upload(self, pointer: int, host: npt.NDArray[Any]) -> None:
+        if not self._halves:
+            self._allocate()
+        _, place, event = self._halves[self._next]
+        self._next = 1 - self._next
+        runtime = self._runtime
+        event.sync()  # the copy before last, which read this half
+        place[: host.nbytes] = host.reshape(-1).view(np.uint8)
+        (error,) = runtime._driver.cuMemcpyHtoDAsync(
+            pointer, place.ctypes.data, host.nbytes, runtime._stream_handle
+        )
+        runtime._check(error, "an upload")
+        runtime.stream.record(event)
+
+
+def _size(nbytes: int) -> str:
+    """Return a number of bytes in words."""
+    return f"{nbytes / 2**30:.2f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.1f} MiB"

@@ -1,0 +1,31 @@
+"""``warpfit cache``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from warpfit.cli.console import Printer
+from warpfit.errors import ConfigError
+
+__all__ = ["cache", "kernel_cache"]
+
+ACTIONS = ("show", "clear")
+
+
+def cache(
+    action: Annotated[str, typer.Argument(help=f"{' or '.join(ACTIONS)}.", metavar="[ACTION]")] = "show",
+) -> None:
+    """Show how many compiled kernels are kept, and where; or remove them."""
+    if action not in ACTIONS:
+        raise ConfigError(f"expected {' or '.join(ACTIONS)}, got {action!r}")
+    Printer().line(f"removed {kernel_cache(clear=True)}" if action == "clear" else kernel_cache())
+
+
+def kernel_cache(*, clear: bool = False) -> str:
+    """Return in words what the cache of compiled kernels holds, or held before it was cleared."""
+    from warpfit.backends.cuda import jit
+
+    use = jit.clear_cache() if clear else jit.cache_use()
+    return f"{use.num_kernels} kernels, {use.num_bytes / 2**20:.1f} MiB, in {use.folder}"

@@ -1,0 +1,325 @@
+"""The kernel cache and the compiler: what an entry depends on, what becomes of bad ones, and what errors say."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from subprocess import PIPE, Popen
+from typing import Any
+
+import pytest
+
+from support.commands import ENVIRONMENT
+from warpfit.backends.cuda import jit
+from warpfit.errors import CompileError
+
+KERNEL = """// Computes: x + HEADER_VALUE.
+#include "include/probe.cuh"
+extern "C" __global__ void probe(float* x) {
+    x[threadIdx.x] += HEADER_VALUE + SCALE;
+}
+"""
+DEFINES = (("SCALE", "2"), ("DTYPE", "float32"))
+ARCH = "sm_90a"
+
+needs_compiler = pytest.mark.skipif(
+    find_spec("cuda") is None or find_spec("cuda.core") is None, reason="cuda-core is not installed"
+)
+
+
+class FakeCompiler:
+    """Stands in for NVRTC: quick, and counts what it is asked to compile."""
+
+    def __init__(self) -> None:
+        self.compiled: list[tuple[str, jit.Defines, str]] = []
+
+    def __call__(self, name: str, defines: jit.Defines, arch: str) -> tuple[bytes, str]:
+        self.compiled.append((name, defines, arch))
+        return f"code {len(self.compiled)} ".encode() * 100, "log"
+
+
+def forget_sources() -> None:
+    jit.source_of.cache_clear()
+    jit._headers_digest.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of the cache, which is not there yet."""
+    monkeypatch.setenv("WARPFIT_CACHE_DIR", str(tmp_path / "cache"))
+    yield tmp_path / "cache" / "kernels"
+    forget_sources()
+
+
+@pytest.fixture
+def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of kernels with one kernel and one header in it."""
+    kernels = tmp_path / "source"
+    (kernels / "include").mkdir(parents=True)
+    (kernels / "probe.cu").write_text(KERNEL)
+    (kernels / "include" / "probe.cuh").write_text("#pragma once\n#define HEADER_VALUE 1\n")
+    monkeypatch.setattr(jit, "KERNELS", kernels)
+    forget_sources()
+    return kernels
+
+
+@pytest.fixture
+def compiler(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCompiler:
+    compiler = FakeCompiler()
+    monkeypatch.setattr(jit, "compile_kernel", compiler)
+    return compiler
+
+
+def entry(folder: Path) -> Path:
+    (path,) = folder.iterdir()
+    return path
+
+
+# -- what an entry depends on --------------------------------------------------------------------------------
+
+
+def test_the_second_time_nothing_is_compiled(compiler: FakeCompiler) -> None:
+    code = jit.cubin("probe", DEFINES, ARCH)
+    assert jit.cubin("probe", DEFINES, ARCH) == code
+    assert jit.cubin("probe", DEFINES[::-1], ARCH) == code  # the order of the defines does not matter
+    assert compiler.compiled == [("probe", DEFINES, ARCH)]
+
+
+def change_source(kernels: Path) -> None:
+    (kernels / "probe.cu").write_text(KERNEL + "// another\n")
+
+
+def change_header(kernels: Path) -> None:
+    (kernels / "include" / "probe.cuh").write_text("#pragma once\n#define HEADER_VALUE 3\n")
+
+
+def add_header(kernels: Path) -> None:
+    (kernels / "include" / "another.cuh").write_text("#pragma once\n")
+
+
+@pytest.mark.parametrize("change", [change_source, change_header, add_header])
+def test_a_change_of_the_source_compiles_anew(compiler: FakeCompiler, kernels: Path, change: Any) -> None:
+    first = jit.cubin("probe", DEFINES, ARCH)
+    change(kernels)
+    forget_sources()  # as a new process would
+    assert jit.cubin("probe", DEFINES, ARCH) != first
+    assert len(compiler.compiled) == 2
+
+
+@pytest.mark.parametrize(
+    ("defines", "arch"),
+    [
+        ((("SCALE", "3"), ("DTYPE", "float32")), ARCH),
+        ((("SCALE", "2"),), ARCH),
+        ((("SCALE", "2"), ("DTYPE", "float32"), ("BIAS", "1")), ARCH),
+        ((), ARCH),
+        (DEFINES, "sm_89"),
+    ],
+)
+def test_other_defines_or_another_architecture(
+    compiler: FakeCompiler, folder: Path, defines: jit.Defines, arch: str
+) -> None:
+    first = jit.cubin("probe", DEFINES, ARCH)
+    assert jit.cubin("probe", defines, arch) != first
+    assert len(list(folder.iterdir())) == 2
+
+
+@pytest.mark.parametrize("name", ["_compiler", "OPTIONS"])
+def test_another_compiler_or_other_options(
+    compiler: FakeCompiler, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    first = jit.cubin("probe", DEFINES, ARCH)
+    monkeypatch.setattr(jit, name, {"_compiler": lambda: "99.9", "OPTIONS": ("-G",)}[name])
+    assert jit.cubin("probe", DEFINES, ARCH) != first
+
+
+def test_the_compiler_is_known_by_its_version() -> None:
+    assert jit._compiler()[0].isdigit()
+
+
+# -- entries that are not whole ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: b"",
+        lambda content: content[:10],
+        lambda content: content[:-1],
+        lambda content: content + b"\0",
+        lambda content: content[:-1] + bytes([content[-1] ^ 1]),
+        lambda content: bytes([content[0] ^ 1]) + content[1:],
+        lambda content: content.replace(b"warpfit kernel 1", b"warpfit kernel 0"),
+        lambda content: b"something else entirely",
+    ],
+    ids=[
+        "empty",
+        "cut",
+        "last byte lost",
+        "longer",
+        "bit lost",
+        "first bit lost",
+        "other version",
+        "foreign",
+    ],
+)
+def test_a_damaged_entry_is_compiled_anew(compiler: FakeCompiler, folder: Path, damage: Any) -> None:
+    jit.cubin("probe", DEFINES, ARCH)
+    path = entry(folder)
+    path.write_bytes(damage(path.read_bytes()))
+    anew = jit.cubin("probe", DEFINES, ARCH)
+    assert len(compiler.compiled) == 2
+    assert jit.cubin("probe", DEFINES, ARCH) == anew  # the entry is whole again
+    assert len(compiler.compiled) == 2
+
+
+def test_a_folder_in_the_place_of_an_entry_costs_the_time_to_compile(
+    compiler: FakeCompiler, folder: Path
+) -> None:
+    jit.cubin("probe", DEFINES, ARCH)
+    path = entry(folder)
+    path.unlink()
+    path.mkdir()
+    (path / "file").touch()
+    for calls in (2, 3):
+        jit.cubin("probe", DEFINES, ARCH)
+        assert len(compiler.compiled) == calls
+
+
+# -- where it is, and how large ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_the_folder_is_the_users_unless_told_otherwise(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str | None
+) -> None:
+    assert jit.cache_folder() == folder
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    monkeypatch.delenv("WARPFIT_CACHE_DIR")
+    if value is not None:
+        monkeypatch.setenv("WARPFIT_CACHE_DIR", value)
+    assert jit.cache_folder() == tmp_path / ".cache" / "warpfit" / "kernels"
+
+
+def test_a_cache_that_cannot_be_written_to(
+    compiler: FakeCompiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("WARPFIT_CACHE_DIR", str(tmp_path / "file"))
+    for calls in (1, 2):
+        assert jit.cubin("probe", DEFINES, ARCH).startswith(b"code")
+        assert len(compiler.compiled) == calls
+    assert jit.cache_use().num_kernels == 0
+    assert jit.clear_cache().num_bytes == 0
+
+
+def test_beyond_its_size_the_cache_drops_what_was_not_used_for_longest(
+    compiler: FakeCompiler, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compile_scaled(scale: int) -> None:
+        jit.cubin("probe", (("SCALE", str(scale)),), ARCH)
+
+    ages = {}
+    for scale in range(4):
+        before = set(folder.iterdir()) if folder.exists() else set()
+        compile_scaled(scale)
+        (ages[scale],) = set(folder.iterdir()) - before
+        os.utime(ages[scale], (1000 + scale, 1000 + scale))
+    compile_scaled(0)  # now the one used last
+    assert len(compiler.compiled) == 4
+    size = ages[0].stat().st_size
+    monkeypatch.setattr(jit, "CACHE_BYTES", 3 * size + size // 2)
+    compile_scaled(9)
+    assert [path.exists() for path in ages.values()] == [True, False, False, True]
+    assert jit.cache_use().num_kernels == 3
+
+
+def test_use_and_clearing(compiler: FakeCompiler, folder: Path) -> None:
+    assert jit.cache_use() == jit.clear_cache() == (folder, 0, 0)
+    for scale in "12":
+        jit.cubin("probe", (("SCALE", scale),), ARCH)
+    (folder / "notes.txt").write_text("not ours")
+    use = jit.cache_use()
+    assert use == (folder, 2, sum(path.stat().st_size for path in folder.glob("*.cubin")))
+    assert jit.clear_cache() == use
+    assert jit.cache_use().num_kernels == 0
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+    jit.cubin("probe", (("SCALE", "1"),), ARCH)
+    assert len(compiler.compiled) == 3
+
+
+def test_an_entry_that_another_process_removes_meanwhile(
+    compiler: FakeCompiler, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jit.cubin("probe", DEFINES, ARCH)
+    gone = folder / "gone.cubin"
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: [gone, entry(folder)])
+    assert jit.cache_use().num_kernels == 1
+
+
+# -- the compiler itself -------------------------------------------------------------------------------------
+
+
+@needs_compiler
+def test_machine_code_for_an_architecture(kernels: Path) -> None:
+    code, _ = jit.compile_kernel("probe", DEFINES, ARCH)
+    assert code.startswith(b"\x7fELF")
+    assert b"probe" in code
+    _, log = jit.compile_kernel("probe", DEFINES, ARCH, verbose=True)
+    assert "registers" in log
+
+
+@needs_compiler
+def test_an_error_shows_the_log_and_the_line_of_source(kernels: Path) -> None:
+    (kernels / "probe.cu").write_text(KERNEL.replace("x[threadIdx.x]", "  y[threadIdx.x]"))
+    with pytest.raises(CompileError) as caught:
+        jit.cubin("probe", DEFINES, ARCH)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "kernel probe does not compile for sm_90a with -DSCALE=2 -DDTYPE=float32:"
+    (place,) = [idx for idx, line in enumerate(lines) if '"y" is undefined' in line]
+    assert "probe.cu(4): error" in lines[place]
+    assert lines[place + 1] == "    4 | y[threadIdx.x] += HEADER_VALUE + SCALE;"
+
+
+@needs_compiler
+def test_an_error_in_a_header_shows_the_headers_line(kernels: Path) -> None:
+    (kernels / "include" / "probe.cuh").write_text("#pragma once\n\nint broken = nothing;\n")
+    with pytest.raises(CompileError, match=r"3 \| int broken = nothing;"):
+        jit.cubin("probe", DEFINES, ARCH)
+
+
+def test_a_kernel_that_is_not_there(kernels: Path) -> None:
+    with pytest.raises(CompileError, match=r"expected a kernel among .*/\*\.cu, got 'nowhere'"):
+        jit.cubin("nowhere", (), ARCH)
+
+
+COMPILE = """
+import hashlib
+from pathlib import Path
+from warpfit.backends.cuda import jit
+jit.KERNELS = Path({kernels!r})
+print(hashlib.sha256(jit.cubin("probe", {defines!r}, {arch!r})).hexdigest())
+"""
+
+
+@needs_compiler
+def test_two_processes_at_once(kernels: Path, folder: Path) -> None:
+    code = COMPILE.format(kernels=str(kernels), defines=DEFINES, arch=ARCH)
+    environment = {**ENVIRONMENT, "WARPFIT_CACHE_DIR": os.environ["WARPFIT_CACHE_DIR"]}
+    both = [
+        Popen([sys.executable, "-c", code], env=environment, stdout=PIPE, stderr=PIPE, text=True)
+        for _ in range(2)
+    ]
+    answers = [process.communicate(timeout=120) for process in both]
+    assert [process.returncode for process in both] == [0, 0], answers
+    digests = {out.strip() for out, _ in answers}
+    assert len(digests) == 1
+    assert {path.suffix for path in folder.iterdir()} == {".cubin"}
+    path = entry(folder)
+    here = jit.cubin("probe", DEFINES, ARCH)
+    assert hashlib.sha256(here).hexdigest() in digests
+    assert entry(folder) == path

@@ -1,0 +1,93 @@
+"""What every kernel file promises its readers: a header that says all, one entry, PTX in one place."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from warpfit.backends.cuda.jit import KERNELS
+
+LABELS = ["Computes:", "Layout:", "Launch:", "Numerics:", "Cost:", "Reference:"]
+
+SOURCES = sorted(KERNELS.glob("*.cu"))
+HEADERS = sorted((KERNELS / "include").glob("*.cuh"))
+ENTRY = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\s*\(')
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(KERNELS))
+
+
+def each(paths: list[Path]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("path", paths, ids=relative)
+
+
+def opening_comment(path: Path) -> list[str]:
+    """Return the lines of the comment that a file begins with, without their slashes."""
+    lines: list[str] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("//"):
+            break
+        lines.append(line[2:].strip())
+    return lines
+
+
+def code(path: Path) -> str:
+    """Return the text of a file without its comments."""
+    return re.sub(r"//[^\n]*|/\*.*?\*/", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+def test_there_are_kernels() -> None:
+    assert SOURCES
+    assert HEADERS
+    here = {path for path in KERNELS.rglob("*") if path.is_file()}
+    assert here == {*SOURCES, *HEADERS}
+
+
+@each(SOURCES)
+def test_a_kernel_opens_with_every_labelled_part(path: Path) -> None:
+    lines = opening_comment(path)
+    labels = [label for line in lines for label in LABELS if line.startswith(label)]
+    assert labels == LABELS
+    text = " ".join(lines)
+    for label, following in zip(LABELS, [*LABELS[1:], None], strict=True):
+        part = text.partition(label)[2]
+        assert (part.partition(following)[0] if following else part).strip(), label
+
+
+@each(HEADERS)
+def test_a_header_says_what_it_holds_and_is_included_once(path: Path) -> None:
+    assert len(" ".join(opening_comment(path)).split()) >= 5
+    assert re.search(r"#pragma once|#ifndef WARPFIT_", code(path))
+
+
+@each(SOURCES)
+def test_a_kernel_has_one_entry_of_its_own_name(path: Path) -> None:
+    assert ENTRY.findall(code(path)) == [path.stem]
+
+
+@each(HEADERS)
+def test_a_header_has_no_entry(path: Path) -> None:
+    assert "__global__" not in code(path)
+
+
+@each([path for path in (*SOURCES, *HEADERS) if path.name != "ptx.cuh"])
+def test_ptx_is_in_one_place(path: Path) -> None:
+    assert not re.search(r"\basm\b", code(path))
+
+
+@each([*SOURCES, *HEADERS])
+def test_only_our_own_headers_are_included(path: Path) -> None:
+    for name in re.findall(r"#include\s*(\S+)", code(path)):
+        included = path.parent / name.strip('"')
+        assert name.startswith('"'), name
+        assert included.resolve() in HEADERS, name
+
+
+@each([*SOURCES, *HEADERS])
+def test_only_counters_are_atomic(path: Path) -> None:
+    """Sums have a fixed order, so that every run has the same bits."""
+    for call in re.findall(r"\batomic\w+[^;]*?\)", code(path)):
+        assert re.fullmatch(r"atomicAdd\([^;]*, 1u\)", call), call

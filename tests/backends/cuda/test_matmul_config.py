@@ -1,0 +1,137 @@
+"""Choice of kernel and tiles for matrix products."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from warpfit.backends.cuda.matmul import MatmulConfig, aligned, candidates, configure, shared_bytes_of
+from warpfit.errors import ConfigError
+
+SHAPES = [
+    (0, 5, 3),
+    (1, 1, 1),
+    (7, 10, 0),
+    (64, 256, 784),
+    (784, 256, 64),
+    (33, 70, 1000),
+    (1024, 1024, 1024),
+]
+TRANSPOSITIONS = list(product([False, True], [False, True]))
+ARCHITECTURES = ["sm_75", "sm_86", "sm_90a", "sm_120a"]
+
+
+def assert_runs(config: MatmulConfig, arch: str) -> None:
+    """What the kernel's static_asserts and the launch need."""
+    lanes_n = min(config.block_n // config.thread_n, 8)
+    lanes_m = 32 // lanes_n
+    assert config.block_m % (lanes_m * config.thread_m) == 0
+    assert config.block_n % (lanes_n * config.thread_n) == 0
+    assert lanes_m % 2 == 0
+    assert config.threads % 32 == 0
+    assert config.threads <= 1024
+    assert config.min_blocks * config.threads <= 2048
+    assert config.stages >= 2
+    assert config.shared_bytes + 16 <= shared_bytes_of(arch)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_candidate_can_be_launched(shape: tuple[int, int, int], dtype: str, arch: str) -> None:
+    for (transpose_a, transpose_b), vector in product(TRANSPOSITIONS, [False, True]):
+        found = candidates(
+            *shape, dtype, transpose_a=transpose_a, transpose_b=transpose_b, arch=arch, vector=vector
+        )
+        assert found
+        for config in found:
+            assert_runs(config, arch)
+            assert (config.dtype, config.vector) == (dtype, vector)
+            assert (config.transpose_a, config.transpose_b) == (transpose_a, transpose_b)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_configure_takes_the_first_candidate_and_always_the_same(shape: tuple[int, int, int]) -> None:
+    assert configure(*shape, "float32", vector=True) == candidates(*shape, "float32", vector=True)[0]
+    assert configure(*shape, "float32", vector=True) is configure(*shape, "float32", vector=True)
+
+
+def test_tiles_cover_the_result() -> None:
+    config = MatmulConfig("matmul_register", "float32", block_m=32, block_n=64, splits=3)
+    assert config.tiles(33, 64) == 2
+    assert config.grid(33, 64) == (2, 1, 3)
+    assert config.partials(33, 64) == 2 * 3 * 32 * 64
+    assert MatmulConfig("matmul_register", "float32").partials(33, 64) == 0
+
+
+def test_textbook_kernels_have_a_grid_of_tiles() -> None:
+    config = MatmulConfig("matmul_tiled", "float32")
+    assert config.grid(33, 17) == (2, 3, 1)
+    assert config.block == (16, 16, 1)
+    assert config.shared_bytes == 0
+    assert config.defines() == {"DTYPE": "float32", "TRANSPOSE_A": 0, "TRANSPOSE_B": 0}
+
+
+def test_threads_and_shared_memory() -> None:
+    sizes = {
+        "block_m": 32,
+        "block_n": 16,
+        "block_k": 64,
+        "thread_m": 4,
+        "thread_n": 4,
+        "groups": 8,
+        "stages": 2,
+    }
+    kept = MatmulConfig("matmul_register", "float32", turn=False, **sizes)  # type: ignore[arg-type]
+    assert kept.threads == kept.block[0] == 8 * 32
+    # A (32, 64) is kept, with 4 numbers between rows; B (64, 16) lies along n.
+    assert kept.shared_bytes == 2 * (32 * 68 + 64 * 20) * 4
+    turned = MatmulConfig("matmul_register", "float32", turn=True, **sizes)  # type: ignore[arg-type]
+    assert turned.shared_bytes == 2 * 64 * (36 + 20) * 4
+    groups = MatmulConfig("matmul_register", "float32", block_m=64, block_n=64, block_k=8, groups=4, stages=2)
+    assert groups.shared_bytes == 3 * 64 * 64 * 4
+
+
+def test_a_small_product_fills_the_card_and_a_large_one_takes_large_tiles() -> None:
+    small = configure(64, 256, 784, "float32", vector=True)
+    assert 66 <= small.tiles(64, 256) * small.splits <= 264
+    large = configure(4096, 4096, 4096, "float32", vector=True)
+    assert large.block_m * large.block_n >= 128 * 128
+    assert large.splits == 1
+
+
+def test_a_long_sum_of_few_results_is_split() -> None:
+    assert configure(16, 16, 100_000, "float32", vector=True).splits > 1
+
+
+def test_halves_without_tensor_cores_use_registers() -> None:
+    assert configure(64, 64, 64, "bfloat16", arch="sm_75").kernel == "matmul_register"
+    assert configure(64, 64, 64, "bfloat16", arch="sm_80").kernel == "matmul_mma"
+    assert configure(64, 64, 64, "float32", precision="tf32", arch="sm_90a").kernel == "matmul_mma"
+
+
+def test_rows_too_long_for_32_bits_take_another_kernel() -> None:
+    assert configure(256, 8, 2**25, "float32").kernel == "matmul_tiled"
+    assert configure(4, 8, 2**25, "float32").kernel == "matmul_register"
+
+
+def test_aligned() -> None:
+    assert aligned("float32", (256, 8, 8), (16, 4, 12))
+    assert not aligned("float32", (4, 8, 8))
+    assert not aligned("float32", (0, 10, 12))
+    assert not aligned("float32", (0, 8, 10))
+    assert aligned("float64", (0, 10, 10))
+    assert not aligned("float16", (0, 12, 12))
+
+
+def test_printable() -> None:
+    config = MatmulConfig("matmul_register", "float32", block_m=32, splits=4)
+    assert "32x16x16" in str(config)
+    assert "4 splits" in str(config)
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [("int8", "float32"), ("float32", "fast")])
+def test_unknown_settings_are_refused(dtype: str, precision: str) -> None:
+    with pytest.raises(ConfigError, match="expected"):
+        configure(1, 1, 1, dtype, precision=precision)

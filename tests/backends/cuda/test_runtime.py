@@ -1,0 +1,287 @@
+"""The runtime over a driver that is not there, or that we made up: what it asks, and what its errors say."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from support.devices import no_gpu, open_devices
+from support.fake_driver import GIB, FakeDriver, Result
+from warpfit import backends
+from warpfit.backends.cuda import jit, runtime
+from warpfit.backends.cuda.runtime import LAUNCHES_REMEMBERED, STAGING_BYTES, DeviceInfo, Runtime
+from warpfit.errors import ConfigError, DeviceError, DeviceWarning
+
+GRID, BLOCK = (4, 1, 1), (256, 1, 1)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    """A driver without faults, with one device that nobody has opened."""
+    fake = FakeDriver()
+    fake.install(monkeypatch)
+    open_devices(monkeypatch)
+    monkeypatch.setattr(runtime, "_active", SimpleNamespace())
+    monkeypatch.delenv("WARPFIT_DEBUG", raising=False)
+    return fake
+
+
+@pytest.fixture
+def device(driver: FakeDriver) -> Runtime:
+    return runtime.open_device(0)
+
+
+def launch(device: Runtime, *names: str) -> None:
+    for name in names:
+        function = SimpleNamespace(name=name, handle=name)
+        device.launch(function, GRID, BLOCK, 0, 0)
+
+
+# -- no device -----------------------------------------------------------------------------------------------
+
+
+def test_without_the_drivers_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeDriver().install(monkeypatch)
+    no_gpu(monkeypatch)
+    with pytest.raises(DeviceError, match=r"'cuda:0', but no NVIDIA driver was found \(libcuda.so.1"):
+        backends.resolve_device("cuda")
+    assert runtime.devices() == []
+
+
+@pytest.mark.parametrize("missing", ["cuda", "cuda.core"])
+def test_without_cuda_core(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(
+        DeviceError, match=r"but cuda-core is not installed \(pip install 'warpfit\[cuda\]'\)"
+    ):
+        backends.get("cuda")
+
+
+@pytest.mark.parametrize(
+    ("version", "bindings", "remedy"),
+    [
+        (12040, "13.1.0", r"CUDA 12.4, .* CUDA 13 \(update the driver, or pip install 'warpfit\[cu12\]'\)"),
+        (11080, "12.9.0", r"CUDA 11.8, .* CUDA 12 \(update the driver\)"),
+    ],
+)
+def test_a_driver_too_old_for_the_bindings(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, version: int, bindings: str, remedy: str
+) -> None:
+    driver.version = version
+    driver.install(monkeypatch, bindings)
+    with pytest.raises(DeviceError, match=f"the driver is for {remedy}"):
+        backends.get("cuda:0")
+
+
+def test_a_newer_driver_serves_older_bindings(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver.install(monkeypatch, "12.9.0")
+    assert backends.resolve_device("cuda") == "cuda:0"
+
+
+@pytest.mark.parametrize("fault", [{"count": 0}, {"init": Result.CUDA_ERROR_NO_DEVICE}])
+def test_a_driver_that_sees_no_device(driver: FakeDriver, fault: dict[str, int]) -> None:
+    vars(driver).update(fault)
+    with pytest.raises(DeviceError, match=r"sees no device .*CUDA_VISIBLE_DEVICES"):
+        backends.get("cuda")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(Result.CUDA_ERROR_INVALID_VALUE, r"CUDA_ERROR_INVALID_VALUE \(words for 1\)"), (4711, "error 4711")],
+)
+def test_a_driver_that_does_not_start(driver: FakeDriver, error: Result, words: str) -> None:
+    driver.init = error
+    with pytest.raises(DeviceError, match=f"does not start: {words}"):
+        backends.get("cuda")
+
+
+def test_an_index_out_of_range(driver: FakeDriver) -> None:
+    driver.count = 2
+    assert backends.resolve_device("cuda:1") == "cuda:1"
+    with pytest.raises(DeviceError, match="expected a device among cuda:0 to cuda:1, got 'cuda:2'"):
+        backends.resolve_device("cuda:2")
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:0 ", "", None])
+def test_unknown_names(driver: FakeDriver, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"expected device 'auto', 'cpu', 'cuda' or 'cuda:1', \.\.\., got"):
+        backends.resolve_device(name)
+
+
+# -- 'auto' --------------------------------------------------------------------------------------------------
+
+
+def test_auto_is_the_first_device(driver: FakeDriver) -> None:
+    with warnings.catch_warnings(action="error"):
+        assert backends.resolve_device("auto") == "cuda:0"
+
+
+def test_auto_falls_back_to_the_cpu_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_gpu(monkeypatch)
+    monkeypatch.setitem(sys.modules, "cuda.core", None)
+    with pytest.warns(DeviceWarning, match="device 'auto' is the CPU: cuda-core is not installed") as caught:
+        assert [backends.resolve_device("auto") for _ in range(3)] == ["cpu"] * 3
+    assert len(caught) == 1
+
+
+# -- a device ------------------------------------------------------------------------------------------------
+
+
+def test_what_a_device_is(driver: FakeDriver, device: Runtime) -> None:
+    driver.count = 2
+    assert runtime.devices() == [
+        DeviceInfo(f"cuda:{index}", f"Fake {index}", "sm_90a", 2 * GIB, "13.0") for index in range(2)
+    ]
+    assert (device.name, device.index, device.arch) == ("cuda:0", 0, "sm_90a")
+    assert device.num_multiprocessors == 132
+    assert device.max_shared_bytes == 227 * 1024
+    assert device.memory_info() == (driver.free, 2 * GIB)
+
+
+def test_a_device_is_opened_once(driver: FakeDriver, device: Runtime) -> None:
+    assert runtime.open_device(0) is device
+    assert driver.calls["current 0"] == 1
+
+
+@pytest.mark.parametrize(
+    ("capability", "arch"),
+    [((7, 5), "sm_75"), ((8, 9), "sm_89"), ((9, 0), "sm_90a"), ((10, 0), "sm_100a"), ((12, 0), "sm_120a")],
+)
+def test_architectures(capability: tuple[int, int], arch: str) -> None:
+    assert runtime._arch_of(*capability) == arch
+
+
+def test_devices_take_turns_as_the_threads_current_one(driver: FakeDriver, device: Runtime) -> None:
+    driver.count = 2
+    other = runtime.open_device(1)
+    for each in (device, device, other, device):
+        launch(each, "add")
+    assert driver.calls["current 0"] == 3  # when opened, and twice after the other
+    assert driver.calls["current 1"] == 2
+
+
+# -- memory --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 1000, STAGING_BYTES, STAGING_BYTES + 1])
+def test_bytes_come_back_as_they_went(device: Runtime, nbytes: int) -> None:
+    values = np.random.default_rng(0).integers(0, 256, nbytes, dtype=np.uint8)
+    first, second = device.allocate(nbytes), device.allocate(nbytes)
+    sent = values.copy()
+    device.upload(first.pointer, sent)
+    sent[:] = 0
+    device.copy(second.pointer, first.pointer, nbytes)
+    device.fill(first.pointer, nbytes, 7)
+    for memory, expected in ((second, values), (first, np.full_like(values, 7))):
+        received = np.empty_like(values)
+        device.download(received, memory.pointer)
+        np.testing.assert_array_equal(received, expected)
+
+
+def test_small_uploads_do_not_wait_and_large_ones_do(driver: FakeDriver, device: Runtime) -> None:
+    memory = device.allocate(2 * STAGING_BYTES)
+    for number in range(3):
+        device.upload(memory.pointer, np.full(10, number))
+    assert driver.calls["synchronize"] == 0
+    device.upload(memory.pointer, np.zeros(STAGING_BYTES, np.uint16))
+    assert driver.calls["synchronize"] == 1
+
+
+def test_out_of_memory_says_how_much_and_can_be_recovered_from(driver: FakeDriver, device: Runtime) -> None:
+    held = device.allocate(int(1.5 * GIB))
+    with pytest.raises(
+        DeviceError, match=r"out of memory on cuda:0: asked for 1.00 GiB, 512.0 MiB of 2.00 GiB free"
+    ):
+        device.allocate(GIB)
+    assert driver.calls["synchronize"] == 1  # what is freed in the stream's order may suffice
+    del held
+    assert device.allocate(GIB).nbytes == GIB
+
+
+def test_memory_goes_with_its_last_array(driver: FakeDriver, device: Runtime) -> None:
+    from warpfit.backends.cuda import DeviceArray
+
+    array = DeviceArray.allocate(device, (256, 1024), "float32")
+    row = array[3]
+    del array
+    assert driver.free == driver.total - 2**20
+    del row
+    assert driver.free == driver.total
+
+
+# -- kernels -------------------------------------------------------------------------------------------------
+
+
+def test_loading_asks_for_all_shared_memory(
+    driver: FakeDriver, device: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jit, "cubin", lambda name, defines, arch: b"code")
+    assert device.load("add", (("DTYPE", "float32"),)).name == "add"
+    assert driver.calls[f"dynamic shared {227 * 1024 - 1024}"] == 1
+
+
+def test_an_illegal_access_names_the_one_kernel_it_can_be(driver: FakeDriver, device: Runtime) -> None:
+    driver.faulty = {"softmax_forward"}
+    launch(device, "softmax_forward", "softmax_forward")
+    with pytest.raises(
+        DeviceError,
+        match=r"^a kernel failed on cuda:0: CUDA_ERROR_ILLEGAL_ADDRESS \(words for 700\); "
+        r"the kernel was softmax_forward$",
+    ):
+        device.synchronize()
+
+
+def test_an_illegal_access_names_all_kernels_since_the_last_wait(driver: FakeDriver, device: Runtime) -> None:
+    launch(device, "early")
+    device.synchronize()
+    driver.faulty = {"second"}
+    launch(device, "first", "second", "first")
+    with pytest.raises(DeviceError, match=r"one of first, second \(WARPFIT_DEBUG=1 ") as caught:
+        device.download(np.empty(1), device.allocate(8).pointer)
+    assert "early" not in str(caught.value)
+
+
+def test_only_the_last_launches_are_remembered(driver: FakeDriver, device: Runtime) -> None:
+    driver.faulty = {"k0"}
+    launch(device, *(f"k{number}" for number in range(LAUNCHES_REMEMBERED + 1)))
+    with pytest.raises(DeviceError, match=r"one of k1, k2, .*, k16 "):
+        device.synchronize()
+
+
+def test_debugging_waits_for_each_launch(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARPFIT_DEBUG", "1")
+    device = runtime.open_device(0)
+    driver.faulty = {"second"}
+    launch(device, "first")
+    assert driver.calls["synchronize"] == 1
+    with pytest.raises(DeviceError, match=r"the kernel was second$"):
+        launch(device, "second")
+
+
+@pytest.mark.parametrize("value", [None, "", "0"])
+def test_without_debugging_nothing_waits(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, value: str | None
+) -> None:
+    if value is not None:
+        monkeypatch.setenv("WARPFIT_DEBUG", value)
+    launch(runtime.open_device(0), "first", "second")
+    assert driver.calls["synchronize"] == 0
+
+
+def test_a_launch_that_is_refused(device: Runtime) -> None:
+    with pytest.raises(
+        DeviceError, match=r"launching add with grid \(0, 1, 1\) and block \(256, 1, 1\) failed"
+    ):
+        device.launch(SimpleNamespace(name="add", handle="add"), (0, 1, 1), BLOCK, 0, 0)
+
+
+@pytest.mark.parametrize(("asked", "waits"), [(None, 1), (1, 1), (4711, 4711)])
+def test_other_streams_wait_for_what_was_started(
+    driver: FakeDriver, device: Runtime, asked: int | None, waits: int
+) -> None:
+    device.let_wait(asked)
+    assert driver.waits == [(waits, "event")]

@@ -1,0 +1,136 @@
+"""Commands and devices: where they run, what they say of it, and the cache of compiled kernels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import warpfit as wf
+from support.commands import Invoke
+from support.devices import no_gpu, open_devices
+from support.fake_driver import FakeDriver
+from warpfit.backends.cuda import jit
+from warpfit.errors import CompileError
+
+MODEL = "run/model.safetensors"
+SMALL = ("--hidden", "4", "--epochs", "2", "--batch-size", "32", "--out", "run")
+
+
+@pytest.fixture(autouse=True)
+def kernel_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of kernels."""
+    monkeypatch.setenv("WARPFIT_CACHE_DIR", str(tmp_path / "kernel cache"))
+    return tmp_path / "kernel cache" / "kernels"
+
+
+def test_training_and_evaluating_on_a_device(invoke: Invoke, blobs: Path, cuda: str) -> None:
+    outcome = invoke("train", "--data", blobs, *SMALL, "--device", cuda)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "layerwise on cuda:0 in float32" in outcome.out
+    assert 'device = "cuda:0"' in Path("run/config.toml").read_text()
+    results = [json.loads(invoke("evaluate", MODEL, "--device", d, "--json").out) for d in ("cpu", "cuda:0")]
+    assert results[0]["loss"] == pytest.approx(results[1]["loss"], rel=1e-5)
+    assert results[0]["accuracy"] == results[1]["accuracy"]
+
+
+def test_predicting_on_a_device(invoke: Invoke, tiny_images: Path, cuda: str) -> None:
+    from PIL import Image
+
+    assert invoke("train", "--data", tiny_images, *SMALL, "--device", "cpu").code == 0
+    Image.fromarray(np.load(tiny_images)["x"][0]).save("image.png")
+    found = [
+        json.loads(invoke("predict", MODEL, "image.png", "--device", d, "--json").out)["predictions"][0]
+        for d in ("cpu", cuda)
+    ]
+    assert found[0]["label"] == found[1]["label"] == "above"
+    assert found[0]["probability"] == pytest.approx(found[1]["probability"], rel=1e-5)
+
+
+def test_gradcheck_on_a_device(invoke: Invoke, cuda: str) -> None:
+    outcome = invoke("gradcheck", "--only", "+ tanh", "--dtype", "float64", "--device", cuda)
+    assert outcome.code == 0
+    assert "1 of 1 checks passed" in outcome.out
+
+
+def test_where_auto_falls_back_a_line_says_so(
+    invoke: Invoke, blobs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_gpu(monkeypatch)
+    line = f"device 'auto' is the CPU: {wf.backends.cuda.runtime.why_unavailable()}"
+    for arguments in (
+        ("train", "--data", blobs, *SMALL),
+        ("evaluate", MODEL),
+        ("gradcheck", "--only", "square float64"),
+    ):
+        outcome = invoke(*arguments)
+        assert (outcome.code, outcome.err) == (0, "")
+        assert outcome.out.splitlines().count(line) == 1
+    assert line not in invoke("evaluate", MODEL, "--device", "cpu").out
+    json.loads(invoke("evaluate", MODEL, "--json").out)
+    assert invoke("train", "--data", blobs, *SMALL, "--quiet").out == ""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("train", "--data", "blobs.npz"), ("evaluate", MODEL), ("predict", MODEL, "."), ("gradcheck",)],
+)
+def test_a_device_that_is_not_there(
+    invoke: Invoke, blobs: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    no_gpu(monkeypatch)
+    assert invoke("train", "--data", blobs, *SMALL, "--device", "cpu").code == 0
+    outcome = invoke(*command, "--device", "cuda")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith("warpfit: expected a CUDA device for 'cuda:0', but ")
+    assert outcome.err.count("\n") == 1
+
+
+def test_a_kernel_that_does_not_compile(
+    invoke: Invoke, blobs: Path, cuda: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise CompileError("kernel add does not compile:\nadd.cu(3): error: no")
+
+    monkeypatch.setattr("warpfit.backends.cuda.CudaBackend.begin_step", fail)
+    outcome = invoke("train", "--data", blobs, *SMALL, "--device", cuda)
+    assert outcome.code == 1
+    assert outcome.err == "warpfit: kernel add does not compile:\nadd.cu(3): error: no\n"
+
+
+def test_info_lists_every_device(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = FakeDriver()
+    driver.count = 2
+    driver.install(monkeypatch)
+    open_devices(monkeypatch)
+    lines = [line.strip() for line in invoke("info").out.splitlines()]
+    for index in range(2):
+        assert f"cuda:{index}  Fake {index}, sm_90a, 2 GiB, driver for CUDA 13.0" in lines
+
+
+def test_info_says_why_there_is_no_device(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_gpu(monkeypatch)
+    reason = wf.backends.cuda.runtime.why_unavailable()
+    assert f"cuda  not available: {reason}" in invoke("info").out
+
+
+def test_the_cache_is_shown_and_cleared(
+    invoke: Invoke, kernel_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = f"0 kernels, 0.0 MiB, in {kernel_cache}"
+    assert invoke("cache").out == invoke("cache", "show").out == f"{shown}\n"
+    assert any(line.split(maxsplit=1) == ["kernels", shown] for line in invoke("info").out.splitlines())
+    monkeypatch.setattr(jit, "compile_kernel", lambda *_: (bytes(3 << 19), ""))
+    for dtype in ("float32", "float64"):
+        jit.cubin("gather_rows", (("DTYPE", dtype),), "sm_90a")
+    shown = f"2 kernels, 3.0 MiB, in {kernel_cache}"
+    assert invoke("cache").out == f"{shown}\n"
+    assert invoke("cache", "clear").out == f"removed {shown}\n"
+    assert invoke("cache").out.startswith("0 kernels")
+
+
+def test_an_unknown_action_on_the_cache(misuse: Invoke) -> None:
+    assert misuse("cache", "drop").err == "warpfit: expected show or clear, got 'drop'\n"

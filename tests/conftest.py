@@ -1,0 +1,42 @@
+"""Where tests run: the CPU unless they ask for a CUDA device, which the emulator stands in for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from emulator.build import gxx_missing
+from emulator.runtime import EmulatedRuntime
+from warpfit.backends.cuda import runtime
+
+NO_GXX = gxx_missing()
+NO_GPU = runtime.why_unavailable()
+
+on_emulator = pytest.mark.skipif(NO_GXX is not None, reason=str(NO_GXX))
+on_gpu = pytest.mark.skipif(NO_GPU is not None, reason=str(NO_GPU))
+
+
+@pytest.fixture(autouse=True)
+def cpu_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let device 'auto' be the CPU, on a machine with a GPU too."""
+    monkeypatch.setenv("WARPFIT_DEVICE", "cpu")
+
+
+@pytest.fixture(scope="session")
+def emulated_runtime() -> EmulatedRuntime:
+    """The emulated device that all tests share, with the kernels it has loaded, under the first GPU's name."""
+    emulated = EmulatedRuntime()
+    emulated.name = "cuda:0"
+    return emulated
+
+
+@pytest.fixture(
+    params=[pytest.param("emulator", marks=on_emulator), pytest.param("gpu", marks=[pytest.mark.gpu, on_gpu])]
+)
+def cuda(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The name of a CUDA device: an emulated one, and the first real one where there is one."""
+    if request.param == "emulator":
+        emulated = request.getfixturevalue("emulated_runtime")
+        monkeypatch.setitem(runtime._OPEN, 0, emulated)
+    return "cuda"

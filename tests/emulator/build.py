@@ -1,0 +1,142 @@
+"""Compiles kernel files with g++ into libraries that the emulator runs.
+
+A library is cached by a hash over everything that goes into it. Next to the libraries lies the scheduler, which all of
+them use. (A precompiled header saves nothing measurable: the emulator includes little.)
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from warpfit.errors import CompileError
+
+__all__ = ["KERNELS", "build", "build_scheduler", "gxx_missing"]
+
+EMULATOR = Path(__file__).parent
+KERNELS = EMULATOR.parents[1] / "src" / "warpfit" / "backends" / "cuda" / "kernels"
+
+FLAGS = ("-std=c++17", "-O1", "-g1", "-w", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
+KERNEL_FLAGS = (*FLAGS, "-fdata-sections")
+SANITIZE_FLAGS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
+
+
+@functools.cache
+def gxx_missing() -> str | None:
+    """Return why kernels cannot be emulated here, or None if they can."""
+    if not sys.platform.startswith("linux"):
+        return f"the emulator needs Linux, this is {sys.platform}"
+    if shutil.which("g++") is None:
+        return "the emulator needs g++, which is not installed"
+    return None
+
+
+def build(source: Path, entry: str, defines: Mapping[str, str], *, sanitize: bool = False) -> Path:
+    """Compile a kernel file and return the library, which exports ``emulator_launch``.
+
+    Parameters
+    ----------
+    source : Path
+        The ``.cu`` file.
+    entry : str
+        The name of its ``__global__`` function.
+    defines : mapping of str to str
+        Preprocessor definitions.
+    sanitize : bool
+        Compile with AddressSanitizer and UndefinedBehaviorSanitizer; such a library loads only into a process that
+        has libasan preloaded (:func:`emulator.sanitized.run_sanitized`).
+
+    Raises
+    ------
+    CompileError
+        g++ rejected the file; the message carries its log.
+    """
+    flags = (*KERNEL_FLAGS, *(SANITIZE_FLAGS if sanitize else ()))
+    macros = {
+        **defines,
+        "ENTRY": entry,
+        "KERNEL_FILE": f'"{source}"',
+        "LAUNCH_BOUND": _launch_bound(source.read_text(), entry),
+    }
+    arguments = (*flags, *(f"-D{name}={value}" for name, value in macros.items()))
+    scheduler = build_scheduler()
+    inputs = [source, *sorted(source.parent.glob("*.cuh")), *sorted((KERNELS / "include").glob("*.cuh"))]
+    target = _cache() / f"{entry}-{_digest(arguments, inputs)}.so"
+    if not target.exists():
+        link = ["-shared", str(scheduler), "-Wl,-rpath,$ORIGIN", f"-Wl,-T,{EMULATOR / 'shared.ld'}"]
+        folders = ["-I", str(EMULATOR), "-I", str(KERNELS)]
+        _compile(
+            [*arguments, *folders, "-include", "cuda_emulator.h", str(EMULATOR / "entry.cpp"), *link], target
+        )
+    return target
+
+
+def _launch_bound(source: str, entry: str) -> str:
+    """Return the entry's most threads of a block, as the expression in its ``__launch_bounds__``."""
+    found = re.search(rf"__launch_bounds__\(([^,()]+)(?:,[^()]+)?\)\s*(?:void\s+)?{entry}\s*\(", source)
+    return f"({found[1]})" if found else "1024"
+
+
+@functools.cache
+def build_scheduler() -> Path:
+    """Compile the scheduler, once for all kernels, and return its library."""
+    target = _cache() / f"libemulator-{_digest(FLAGS, ())}.so"
+    if not target.exists():
+        name = f"-Wl,-soname,{target.name}"
+        _compile([*FLAGS, "-O2", "-shared", str(EMULATOR / "scheduler.cpp"), name, "-pthread"], target)
+    return target
+
+
+@functools.cache
+def _cache() -> Path:
+    """Return the folder of the compiled files, this user's own."""
+    default = Path(tempfile.gettempdir()) / f"warpfit-emulator-{os.getuid()}"
+    folder = Path(os.environ.get("WARPFIT_EMULATOR_CACHE") or default)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise PermissionError(f"expected a cache folder of this user's own, got {folder}")
+    return folder
+
+
+def _digest(arguments: Iterable[str], files: Iterable[Path]) -> str:
+    """Return a name for what g++ would make of these arguments and files."""
+    digest = hashlib.sha256(_emulator_digest().encode())
+    for argument in arguments:
+        digest.update(argument.encode() + b"\0")
+    for file in files:
+        digest.update(file.read_bytes() + b"\0")
+    return digest.hexdigest()[:24]
+
+
+@functools.cache
+def _emulator_digest() -> str:
+    """Return a hash over the compiler's version and the emulator's own files."""
+    version = subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True).stdout
+    digest = hashlib.sha256(f"{version}{EMULATOR}".encode())
+    for file in sorted(EMULATOR.iterdir()):
+        if file.suffix in {".h", ".cpp", ".ld"}:
+            digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _compile(arguments: list[str], target: Path) -> None:
+    """Run g++; the target appears whole or not at all."""
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    os.close(handle)
+    try:
+        result = subprocess.run(
+            ["g++", *arguments, "-o", temporary], capture_output=True, text=True, check=False
+        )
+        if result.returncode != 0:
+            raise CompileError(f"g++ rejected {target.stem}:\n{result.stderr}")
+        os.replace(temporary, target)
+    finally:
+        Path(temporary).unlink(missing_ok=True)

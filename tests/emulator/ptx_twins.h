@@ -1,0 +1,276 @@
+// CPU twins of the functions of kernels/include/ptx.cuh, by the same names and signatures.
+//
+// Reference: PTX ISA, docs.nvidia.com/cuda/parallel-thread-execution; the section is named at each group.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "device_math.h"
+#include "fibers.h"
+
+// cvt (9.7.9.21). A NaN becomes the canonical one of the target type.
+
+inline float half_to_float(unsigned short bits) {
+    const unsigned sign = (bits & 0x8000u) << 16, exponent = (bits >> 10) & 31u, fraction = bits & 0x3ffu;
+    if (exponent == 31) return __uint_as_float(fraction ? 0x7fffffffu : sign | 0x7f800000u);
+    if (exponent == 0) {
+        const float magnitude = static_cast<float>(fraction) * 0x1p-24f;
+        return sign ? -magnitude : magnitude;
+    }
+    return __uint_as_float(sign | ((exponent + 112) << 23) | (fraction << 13));
+}
+
+inline unsigned short float_to_half(float value) {
+    const unsigned word = __float_as_uint(value), sign = (word >> 16) & 0x8000u,
+                   magnitude = word & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) return 0x7fff;
+    if (magnitude >= 0x477ff000u) return static_cast<unsigned short>(sign | 0x7c00u);  // 65520 and more
+    if (magnitude <
+        0x38800000u) {  // below 2^-14: a multiple of 2^-24, which rintf finds, to the nearest even
+        const float steps = rintf(__uint_as_float(magnitude) * 0x1p24f);
+        return static_cast<unsigned short>(sign | static_cast<unsigned>(steps));
+    }
+    const unsigned rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
+    return static_cast<unsigned short>(sign | ((rounded >> 13) - (112u << 10)));
+}
+
+inline float emulator_bfloat_to_float(unsigned bits) { return __uint_as_float(bits << 16); }
+
+inline unsigned short float_to_bfloat(float value) {
+    const unsigned word = __float_as_uint(value);
+    if ((word & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
+    return static_cast<unsigned short>((word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
+}
+
+// cvt.rna.tf32.f32: 10 bits of fraction, ties away from zero; the low 13 bits are zero.
+inline unsigned float_to_tf32(float value) {
+    const unsigned word = __float_as_uint(value);
+    if ((word & 0x7fffffffu) > 0x7f800000u) return 0x7fffffffu;
+    return (word + 0x1000u) & 0xffffe000u;
+}
+
+// ldmatrix (9.7.14.5.15): 8x8 matrices of 16-bit elements. Lanes 8i to 8i+7 give the rows of matrix i; lane l
+// gets elements 2(l % 4) and 2(l % 4) + 1 of row l / 4, or with .trans those of column l / 4.
+
+namespace emulator {
+
+constexpr unsigned WHOLE_WARP = 0xffffffffu;
+
+struct LoadMatrix : Request {
+    const unsigned char* row;
+    unsigned result[4];
+};
+
+inline unsigned element(Request* const* lanes, int matrix, int row, int column) {
+    unsigned short value;
+    std::memcpy(&value, static_cast<const LoadMatrix*>(lanes[8 * matrix + row])->row + 2 * column,
+                sizeof value);
+    return value;
+}
+
+template <int MATRICES, bool TRANSPOSED>
+void execute_load_matrix(Request* const* lanes) {
+    for (int lane = 0; lane < warpSize; ++lane) {
+        for (int matrix = 0; matrix < MATRICES; ++matrix) {
+            const int along = 2 * (lane % 4), across = lane / 4;
+            const unsigned low =
+                TRANSPOSED ? element(lanes, matrix, along, across) : element(lanes, matrix, across, along);
+            const unsigned high = TRANSPOSED ? element(lanes, matrix, along + 1, across)
+                                             : element(lanes, matrix, across, along + 1);
+            static_cast<LoadMatrix*>(lanes[lane])->result[matrix] = low | (high << 16);
+        }
+    }
+}
+
+inline void check_aligned(const char* name, const void* pointer, unsigned bytes) {
+    if (reinterpret_cast<uintptr_t>(pointer) % bytes != 0)
+        fail("%s: expected an address aligned to %u bytes, got %p", name, bytes, pointer);
+}
+
+inline void check_shared(const char* name, const void* pointer, unsigned bytes) {
+    check_aligned(name, pointer, bytes);
+    if (!is_shared(pointer, bytes))
+        fail("%s: expected %u bytes of shared memory, got %p", name, bytes, pointer);
+}
+
+template <int MATRICES, bool TRANSPOSED>
+void load_matrix(const char* name, unsigned* (&registers)[MATRICES], const void* row, Site site) {
+    if (lane() < 8 * MATRICES) check_shared(name, row, 16);
+    LoadMatrix request{{name, WHOLE_WARP, site, execute_load_matrix<MATRICES, TRANSPOSED>},
+                       static_cast<const unsigned char*>(row),
+                       {}};
+    collective(request, true);
+    for (int i = 0; i < MATRICES; ++i) *registers[i] = request.result[i];
+}
+
+}  // namespace emulator
+
+inline void ldmatrix_x4(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, const void* row,
+                        emulator::Site site = emulator::Site::here()) {
+    unsigned* registers[] = {&r0, &r1, &r2, &r3};
+    emulator::load_matrix<4, false>("ldmatrix_x4", registers, row, site);
+}
+
+inline void ldmatrix_x4_trans(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, const void* row,
+                              emulator::Site site = emulator::Site::here()) {
+    unsigned* registers[] = {&r0, &r1, &r2, &r3};
+    emulator::load_matrix<4, true>("ldmatrix_x4_trans", registers, row, site);
+}
+
+inline void ldmatrix_x2(unsigned& r0, unsigned& r1, const void* row,
+                        emulator::Site site = emulator::Site::here()) {
+    unsigned* registers[] = {&r0, &r1};
+    emulator::load_matrix<2, false>("ldmatrix_x2", registers, row, site);
+}
+
+inline void ldmatrix_x2_trans(unsigned& r0, unsigned& r1, const void* row,
+                              emulator::Site site = emulator::Site::here()) {
+    unsigned* registers[] = {&r0, &r1};
+    emulator::load_matrix<2, true>("ldmatrix_x2_trans", registers, row, site);
+}
+
+// mma.sync (9.7.14.5): D += A B, A of 16 x K, B of K x 8. Lane l holds of D the elements (l / 4, 2(l % 4) +
+// {0, 1}) in d[0], d[1] and those 8 rows below in d[2], d[3]. Of 16-bit A, register i holds row l / 4 + 8(i %
+// 2), columns 2(l % 4) + 8(i / 2) + {0, 1}; of B column l / 4, rows 2(l % 4) + 8i + {0, 1}; the lower one in
+// the low half. Of tf32, a[i] is row l / 4 + 8(i % 2), column l % 4 + 4(i / 2), and b[i] column l / 4, row l
+// % 4 + 4i. Products are exact; their sum with D is formed in double precision and rounded once.
+
+namespace emulator {
+
+struct Multiply : Request {
+    float* d;
+    const unsigned* a;
+    const unsigned* b;
+};
+
+struct F16 {
+    static constexpr int PER_REGISTER = 2;
+    static float value(unsigned word, int part) {
+        return half_to_float(static_cast<unsigned short>(word >> (16 * part)));
+    }
+};
+
+struct Bf16 {
+    static constexpr int PER_REGISTER = 2;
+    static float value(unsigned word, int part) {
+        return emulator_bfloat_to_float((word >> (16 * part)) & 0xffffu);
+    }
+};
+
+struct Tf32 {
+    static constexpr int PER_REGISTER = 1;
+    static float value(unsigned word, int) { return __uint_as_float(word & 0xffffe000u); }
+};
+
+template <class Type, int K>
+struct Operands {
+    float a[16][K];
+    float b[8][K];  // by columns
+};
+
+template <class Type, int K>
+void gather(Request* const* lanes, Operands<Type, K>& operands) {
+    constexpr int N = Type::PER_REGISTER, A_REGISTERS = K / (2 * N), B_REGISTERS = K / (4 * N);
+    for (int lane = 0; lane < warpSize; ++lane) {
+        const auto* fragment = static_cast<const Multiply*>(lanes[lane]);
+        const int group = lane / 4, k = N * (lane % 4);
+        for (int part = 0; part < N; ++part) {
+            for (int i = 0; i < A_REGISTERS; ++i)
+                operands.a[group + 8 * (i % 2)][k + 4 * N * (i / 2) + part] =
+                    Type::value(fragment->a[i], part);
+            for (int i = 0; i < B_REGISTERS; ++i)
+                operands.b[group][k + 4 * N * i + part] = Type::value(fragment->b[i], part);
+        }
+    }
+}
+
+template <class Type, int K>
+void execute_multiply(Request* const* lanes) {
+    Operands<Type, K> operands;
+    gather(lanes, operands);
+    for (int lane = 0; lane < warpSize; ++lane) {
+        for (int i = 0; i < 4; ++i) {
+            const float* row = operands.a[lane / 4 + 8 * (i / 2)];
+            const float* column = operands.b[2 * (lane % 4) + i % 2];
+            double sum = static_cast<const Multiply*>(lanes[lane])->d[i];
+            for (int k = 0; k < K; ++k) sum += static_cast<double>(row[k]) * column[k];
+            static_cast<Multiply*>(lanes[lane])->d[i] = static_cast<float>(sum);
+        }
+    }
+}
+
+template <class Type, int K>
+void multiply(const char* name, float* d, const unsigned* a, const unsigned* b, Site site) {
+    Multiply request{{name, WHOLE_WARP, site, execute_multiply<Type, K>}, d, a, b};
+    collective(request, true);
+}
+
+}  // namespace emulator
+
+inline void mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                             emulator::Site site = emulator::Site::here()) {
+    emulator::multiply<emulator::F16, 16>("mma_m16n8k16_f16", d, a, b, site);
+}
+
+inline void mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                              emulator::Site site = emulator::Site::here()) {
+    emulator::multiply<emulator::Bf16, 16>("mma_m16n8k16_bf16", d, a, b, site);
+}
+
+inline void mma_m16n8k8_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                             emulator::Site site = emulator::Site::here()) {
+    emulator::multiply<emulator::Tf32, 8>("mma_m16n8k8_tf32", d, a, b, site);
+}
+
+inline void mma_m16n8k8_f16(float (&d)[4], const unsigned (&a)[2], const unsigned& b,
+                            emulator::Site site = emulator::Site::here()) {
+    emulator::multiply<emulator::F16, 8>("mma_m16n8k8_f16", d, a, &b, site);
+}
+
+// cp.async (9.7.9.25.3). The target is poisoned at once and gets its bytes only when the thread that issued
+// the copy waits for its group, the latest moment that the ISA allows: whoever reads too early, or still
+// needs what was there before, meets NaN.
+
+namespace emulator {
+
+inline void copy_async(const char* name, void* shared, const void* global, unsigned bytes, bool valid) {
+    check_shared(name, shared, bytes);
+    check_aligned(name, global, bytes);
+    PendingCopy copy{static_cast<unsigned char*>(shared), bytes, current->groups_committed, {}};
+    if (valid) std::memcpy(copy.data, global, bytes);
+    std::memset(shared, 0xff, bytes);
+    current->copies.push_back(copy);
+}
+
+}  // namespace emulator
+
+inline void copy_async_16(void* shared, const void* global, bool valid) {
+    emulator::copy_async("copy_async_16", shared, global, 16, valid);
+}
+
+inline void copy_async_8(void* shared, const void* global, bool valid) {
+    emulator::copy_async("copy_async_8", shared, global, 8, valid);
+}
+
+inline void copy_async_4(void* shared, const void* global, bool valid) {
+    emulator::copy_async("copy_async_4", shared, global, 4, valid);
+}
+
+inline void copy_async_commit() { ++emulator::current->groups_committed; }
+
+// Waits until at most N of this thread's committed groups are pending.
+template <int N>
+inline void copy_async_wait() {
+    auto& thread = *emulator::current;
+    size_t kept = 0;
+    for (const auto& copy : thread.copies) {
+        if (copy.group + N < thread.groups_committed) {
+            std::memcpy(copy.target, copy.data, copy.bytes);
+        } else {
+            thread.copies[kept++] = copy;
+        }
+    }
+    thread.copies.resize(kept);
+}

@@ -1,0 +1,170 @@
+"""The CUDA backend's runtime, with kernels that run on the CPU."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import functools
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from emulator.build import KERNELS, build, build_scheduler
+from emulator.sanitized import is_sanitized
+from warpfit.errors import DeviceError
+
+__all__ = ["EmulatedRuntime", "Memory"]
+
+ALIGNMENT = 256
+POISON = 0xFF
+Dimensions = tuple[int, int, int]
+
+
+class Memory:
+    """Bytes of emulated device memory, freed with the object.
+
+    Attributes
+    ----------
+    pointer : int
+        The address of the first byte, a multiple of 256.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self._free = _c_library().free
+        address = ctypes.c_void_p()
+        if _c_library().posix_memalign(ctypes.byref(address), ALIGNMENT, nbytes) != 0 or not address.value:
+            raise DeviceError(f"expected {nbytes} bytes of memory, got none")
+        self.pointer: int = address.value
+        self.nbytes = nbytes
+        ctypes.memset(self.pointer, POISON, nbytes)
+
+    def __del__(self) -> None:
+        if hasattr(self, "pointer"):
+            self._free(self.pointer)
+
+
+class EmulatedRuntime:
+    """Loads kernels compiled by g++ and runs them in this process, one thread after another.
+
+    Parameters
+    ----------
+    reverse : bool, optional
+        Run blocks and threads from the last to the first; unless told, where $WARPFIT_EMULATE_REVERSED is set.
+    sanitize : bool, optional
+        Compile with AddressSanitizer and UndefinedBehaviorSanitizer; unless told, in processes that can load such
+        kernels (:mod:`emulator.sanitized`).
+    num_multiprocessors : int
+        What the emulated device says it has.
+    folder : Path or None
+        Where kernels are looked for before the package's own.
+    """
+
+    name = "emulator"
+    arch = "sm_90a"
+    max_shared_bytes = 227 * 1024
+
+    def __init__(
+        self,
+        *,
+        reverse: bool | None = None,
+        sanitize: bool | None = None,
+        num_multiprocessors: int = 4,
+        folder: Path | None = None,
+    ) -> None:
+        self.num_multiprocessors = num_multiprocessors
+        self._reverse = "WARPFIT_EMULATE_REVERSED" in os.environ if reverse is None else reverse
+        self._sanitize = is_sanitized() if sanitize is None else sanitize
+        self._folder = folder
+
+    def allocate(self, nbytes: int) -> Memory:
+        """Return memory of exactly ``nbytes`` bytes, all 0xFF."""
+        return Memory(nbytes)
+
+    def upload(self, pointer: int, host: np.ndarray) -> None:
+        """Copy a C-contiguous array's bytes to the device."""
+        ctypes.memmove(pointer, _address(host), host.nbytes)
+
+    def download(self, host: np.ndarray, pointer: int) -> None:
+        """Fill a C-contiguous array with bytes from the device."""
+        ctypes.memmove(_address(host), pointer, host.nbytes)
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """Copy bytes from one place of the device to another."""
+        ctypes.memmove(target, source, nbytes)
+
+    def fill(self, pointer: int, nbytes: int, byte: int = 0) -> None:
+        """Set bytes of the device to one value."""
+        ctypes.memset(pointer, byte, nbytes)
+
+    def synchronize(self) -> None:
+        """Return at once: launches are complete when they return."""
+
+    def load(self, name: str, defines: tuple[tuple[str, str], ...]) -> Any:
+        """Return the kernel ``name`` compiled with these preprocessor definitions."""
+        source = (self._folder or KERNELS) / f"{name}.cu"
+        if not source.exists():
+            source = KERNELS / f"{name}.cu"
+        function = _load(build(source, name, dict(defines), sanitize=self._sanitize))
+        function.variant = (name, defines)
+        return function
+
+    def launch(
+        self, function: Any, grid: Dimensions, block: Dimensions, shared_bytes: int, parameters: int
+    ) -> None:
+        """Run a kernel to its end.
+
+        Parameters
+        ----------
+        function : Any
+            What :meth:`load` returned.
+        grid, block : tuple of three int
+            Blocks in the grid, threads in a block.
+        shared_bytes : int
+            Dynamic shared memory of a block.
+        parameters : int
+            The address of an array of pointers to the arguments.
+
+        Raises
+        ------
+        DeviceError
+            The launch exceeds a limit, or the kernel broke a rule: a barrier that not all threads reach, say.
+        """
+        sizes = ctypes.c_uint * 3
+        if function(sizes(*grid), sizes(*block), shared_bytes, parameters, self._reverse) != 0:
+            raise DeviceError(_scheduler().emulator_error().decode())
+
+
+def _address(host: np.ndarray) -> int:
+    if not host.flags.c_contiguous:
+        raise DeviceError(f"expected a C-contiguous array, got strides {host.strides} for shape {host.shape}")
+    return host.ctypes.data
+
+
+@functools.cache
+def _c_library() -> ctypes.CDLL:
+    library = ctypes.CDLL(None)
+    library.free.argtypes = [ctypes.c_void_p]
+    library.posix_memalign.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t]
+    return library
+
+
+@functools.cache
+def _scheduler() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(build_scheduler()))
+    library.emulator_error.restype = ctypes.c_char_p
+    return library
+
+
+@functools.cache
+def _load(library: Path) -> Any:
+    launch = ctypes.CDLL(str(library)).emulator_launch
+    launch.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_ulonglong,
+        ctypes.c_void_p,
+        ctypes.c_int,
+    ]
+    return launch

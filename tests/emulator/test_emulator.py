@@ -1,0 +1,498 @@
+"""The emulator: CUDA's built-ins do what they should, and planted mistakes are caught."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from emulator.build import build, gxx_missing
+from emulator.runtime import EmulatedRuntime
+from emulator.sanitized import is_sanitized, run_sanitized, sanitizer_missing
+from warpfit.errors import CompileError, DeviceError
+
+pytestmark = pytest.mark.skipif(gxx_missing() is not None, reason=str(gxx_missing()))
+
+PLANTED = Path(__file__).parent / "planted"
+ORDERS = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+
+
+class Device:
+    """An emulated device that takes arrays: they are uploaded before a launch and downloaded after it."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.runtime = EmulatedRuntime(folder=PLANTED, **{"sanitize": is_sanitized(), **settings})
+
+    def run(
+        self, kernel: str, *arguments: Any, grid: int = 1, block: int = 32, shared: int = 0, **defines: str
+    ) -> None:
+        """Launch a planted kernel; integers are passed as int32."""
+        function = self.runtime.load(kernel, tuple(defines.items()))
+        memories = {}
+        for i, argument in enumerate(arguments):
+            if isinstance(argument, np.ndarray):
+                memories[i] = self.runtime.allocate(argument.nbytes)
+                self.runtime.upload(memories[i].pointer, argument)
+        values = [
+            ctypes.c_void_p(memories[i].pointer) if i in memories else ctypes.c_int(int(argument))
+            for i, argument in enumerate(arguments)
+        ]
+        pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+        self.runtime.launch(function, (grid, 1, 1), (block, 1, 1), shared, ctypes.addressof(pointers))
+        for i, memory in memories.items():
+            self.runtime.download(arguments[i], memory.pointer)
+
+
+# --------------------------------------------------------------------------------------------------- built-ins
+
+
+@ORDERS
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float64", 1e-13)])
+def test_a_tiled_product_of_odd_sizes(reverse: bool, dtype: str, tolerance: float) -> None:
+    rng, (m, k, n) = np.random.default_rng(0), (19, 37, 23)
+    a, b = rng.standard_normal((m, k)).astype(dtype), rng.standard_normal((k, n)).astype(dtype)
+    runtime = EmulatedRuntime(folder=PLANTED, reverse=reverse)
+    memories = [runtime.allocate(8 * size) for size in (m * k, k * n, m * n)]
+    runtime.upload(memories[0].pointer, a)
+    runtime.upload(memories[1].pointer, b)
+    values = [ctypes.c_void_p(memory.pointer) for memory in memories] + [ctypes.c_int(x) for x in (m, n, k)]
+    pointers = (ctypes.c_void_p * 6)(*map(ctypes.addressof, values))
+    function = runtime.load("tiled_product", (("DTYPE", dtype),))
+    runtime.launch(function, (2, 2, 1), (16, 16, 1), 0, ctypes.addressof(pointers))
+    c = np.empty((m, n), dtype)
+    runtime.download(c, memories[2].pointer)
+    np.testing.assert_allclose(c, a @ b, rtol=0, atol=10 * tolerance)
+
+
+def expected_collectives(t: np.ndarray) -> list[Any]:
+    """Return the rows of ``words`` that collectives.cu writes with 64 threads."""
+    lane, warp = t % 32, t // 32 * 32
+    return [
+        warp + 3,
+        10 * (t // 8 * 8 + (t + 5) % 8),
+        np.where(lane >= 2, t - 2, t),
+        np.where(t % 8 >= 3, t - 3, t),
+        np.where(lane < 31, t + 1, t) << 40,
+        np.where(t % 4 + 3 <= 3, t + 3, t),
+        t ^ 9,
+        np.where((t ^ 5) <= (t | 3), t ^ 5, t),
+        np.where(
+            t < 32, sum(1 << i for i in range(0, 32, 3)), sum(1 << i for i in range(32) if (32 + i) % 3 == 0)
+        ),
+        t >= 32,
+        t < 32,
+        0xFFFFFFFF,
+        np.where(t < 32, sum(range(32)), sum(range(32, 64))),
+        warp - 50,
+        warp + 31,
+        13,
+        1,
+        0,
+    ]
+
+
+@ORDERS
+def test_shuffles_votes_and_counting_barriers(reverse: bool) -> None:
+    t = np.arange(64)
+    expected = np.array([np.broadcast_to(row, 64) for row in expected_collectives(t)], np.int64)
+    words, wide = np.empty((18, 64), np.int64), np.empty((2, 64))
+    values = np.random.default_rng(0).integers(-99, 99, 64).astype(np.float32)
+    Device(reverse=reverse).run("collectives", words, wide, values, block=64)
+    np.testing.assert_array_equal(words, expected)
+    np.testing.assert_array_equal(wide[0], 0.5 + (t ^ 1))
+    np.testing.assert_array_equal(wide[1], values.reshape(2, 32).sum(axis=1).repeat(32))
+
+
+@ORDERS
+def test_atomics(reverse: bool) -> None:
+    n = 4 * 48
+    t = np.arange(n)
+    words = np.array([0, 0, 3, 0, 0xFFFFFFFF, 0, 1000, 0, 0], np.uint32)
+    signed, wide, before = np.array([-1000, 1000], np.int32), np.zeros(1, np.uint64), np.empty(n, np.uint32)
+    Device(reverse=reverse).run("counters", signed, words, wide, before, grid=4, block=48)
+    expected = [n, n % 7, (3 - n) % 7, 0xFFFFFFFF, 0xFFFFFF00, np.bitwise_xor.reduce(t), 1000 - 2 * n, 77, 5]
+    np.testing.assert_array_equal(words, expected)
+    np.testing.assert_array_equal(signed, [n - 101, -100])
+    assert wide[0] == n << 33
+    np.testing.assert_array_equal(before, t[::-1] if reverse else t)
+
+
+@ORDERS
+def test_dynamic_shared_memory(reverse: bool) -> None:
+    source = np.arange(5 * 7, dtype=np.float64)
+    target = np.empty_like(source)
+    Device(reverse=reverse).run("reversed", target, source, grid=5, block=7, shared=56, DTYPE="float64")
+    np.testing.assert_array_equal(target.reshape(5, 7), source.reshape(5, 7)[:, ::-1])
+
+
+# --------------------------------------------------------------------------------------------------- PTX twins
+
+
+def awkward_numbers() -> np.ndarray:
+    """Return float32 numbers with all kinds of roundings: random bits, ties and their neighbours, the special ones."""
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 1 << 32, 20_000, dtype=np.uint64).astype(np.uint32)
+    halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
+    ties = ((halves[:-1].astype(np.float64) + halves[1:]) / 2).astype(np.float32)
+    near = [np.nextafter(ties, np.float32(0)), np.nextafter(ties, np.float32(np.inf))]
+    special = np.array([0, 65519.996, 65520, 65536, 1e-8, 3.4e38, np.inf, np.nan], np.float32)
+    bfloat_ties = (bits[:4000] & 0xFFFF0000) | 0x8000
+    tf32_ties = (bits[:4000] & 0xFFFFE000) | 0x1000
+    numbers = np.concatenate([halves, ties, *near, special])
+    words = np.concatenate([bits, bfloat_ties, tf32_ties]).view(np.float32)
+    return np.concatenate([numbers, -numbers, words])
+
+
+def bfloat_bits(numbers: np.ndarray) -> np.ndarray:
+    """Return the bits of the nearest bfloat16 numbers, found by comparing distances."""
+    low = numbers.view(np.uint32) & np.uint32(0xFFFF0000)
+    high = low + np.uint32(0x10000)
+    exact = numbers.astype(np.float64)
+    below, above = (exact - x.view(np.float32).astype(np.float64) for x in (low, high))
+    # Beyond the largest number lies 2^128, which only float64 holds.
+    above = np.where((high & 0x7FFFFFFF) == 0x7F800000, exact - np.copysign(2.0**128, exact), above)
+    up = (np.abs(above) < np.abs(below)) | ((np.abs(above) == np.abs(below)) & ((low >> 16) % 2 == 1))
+    return (np.where(up, high, low) >> 16).astype(np.uint16)
+
+
+def tf32_bits(numbers: np.ndarray) -> np.ndarray:
+    """Return the bits of the nearest tf32 numbers, ties away from zero."""
+    exponent = np.frexp(numbers.astype(np.float64))[1]
+    exponent = np.maximum(exponent, -125)
+    scaled = np.ldexp(numbers.astype(np.float64), 11 - exponent)
+    rounded = np.copysign(np.floor(np.abs(scaled) + 0.5), scaled)
+    with np.errstate(over="ignore"):
+        return np.ldexp(rounded, exponent - 11).astype(np.float32).view(np.uint32)
+
+
+@pytest.mark.filterwarnings("ignore:.*encountered in cast:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+def test_conversions_round_to_the_nearest() -> None:
+    numbers, halves = awkward_numbers(), np.arange(65536, dtype=np.uint16)
+    n = numbers.size
+    half, bfloat, tf32 = np.empty(n, np.uint16), np.empty(n, np.uint16), np.empty(n, np.uint32)
+    widened = np.empty(65536, np.float32)
+    grid = -(-max(n, 65536) // 256)
+    Device().run("conversions", numbers, half, bfloat, tf32, n, halves, widened, 65536, grid=grid, block=256)
+    nan, finite = np.isnan(numbers), np.isfinite(numbers)
+    np.testing.assert_array_equal(half[~nan], numbers[~nan].astype(np.float16).view(np.uint16))
+    np.testing.assert_array_equal(bfloat[finite], bfloat_bits(numbers[finite]))
+    np.testing.assert_array_equal(tf32[finite], tf32_bits(numbers[finite]))
+    infinite = np.isinf(numbers)
+    np.testing.assert_array_equal(bfloat[infinite], numbers.view(np.uint32)[infinite] >> 16)
+    np.testing.assert_array_equal(tf32[infinite], numbers.view(np.uint32)[infinite])
+    assert nan.any()
+    assert (half[nan] == 0x7FFF).all()
+    assert (bfloat[nan] == 0x7FFF).all()
+    assert (tf32[nan] == 0x7FFFFFFF).all()
+    expected = halves.view(np.float16).astype(np.float32)
+    np.testing.assert_array_equal(widened, expected)
+    np.testing.assert_array_equal(np.signbit(widened[expected == 0]), np.signbit(expected[expected == 0]))
+
+
+def pairs(matrices: np.ndarray) -> np.ndarray:
+    """Return the registers of ldmatrix: row l of the result is lane l's, one register a matrix."""
+    lanes = np.arange(32)
+    low, high = (matrices[:, lanes // 4, 2 * (lanes % 4) + i].astype(np.uint32) for i in (0, 1))
+    return (low | high << 16).T
+
+
+@ORDERS
+def test_ldmatrix(reverse: bool) -> None:
+    matrices = np.random.default_rng(0).integers(0, 65536, (4, 8, 8)).astype(np.uint16)
+    registers = np.empty((32, 12), np.uint32)
+    Device(reverse=reverse).run("load_fragments", matrices, registers, 0)
+    transposed = matrices.transpose(0, 2, 1)
+    parts = [pairs(x) for x in (matrices, transposed, matrices[:2], transposed[:2])]
+    np.testing.assert_array_equal(registers, np.concatenate(parts, axis=1))
+
+
+def test_ldmatrix_demands_alignment_and_shared_memory() -> None:
+    matrices, registers = np.zeros((4, 8, 8), np.uint16), np.empty((32, 12), np.uint32)
+    with pytest.raises(DeviceError, match=r"ldmatrix_x4: expected an address aligned to 16 bytes, got 0x"):
+        Device().run("load_fragments", matrices, registers, 4)
+    with pytest.raises(DeviceError, match=r"ldmatrix_x4: expected 16 bytes of shared memory, got 0x"):
+        Device().run("load_fragments", matrices, registers, 1 << 20)
+
+
+def as_f16(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    half = x.astype(np.float16)
+    return half.view(np.uint16).astype(np.uint32), half.astype(np.float64)
+
+
+def as_bf16(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    bits = bfloat_bits(x).astype(np.uint32)
+    return bits, (bits << 16).view(np.float32).astype(np.float64)
+
+
+def as_tf32(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return words with low bits that the instruction has to ignore."""
+    return x.view(np.uint32), (x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
+
+
+@ORDERS
+@pytest.mark.parametrize(
+    ("kind", "k", "words"),
+    [("f16", 16, as_f16), ("bf16", 16, as_bf16), ("tf32", 8, as_tf32), ("f16_k8", 8, as_f16)],
+)
+def test_mma(
+    reverse: bool, kind: str, k: int, words: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+) -> None:
+    rng = np.random.default_rng(0)
+    a, exact_a = words(rng.standard_normal((16, k)).astype(np.float32))
+    b, exact_b = words(rng.standard_normal((k, 8)).astype(np.float32))
+    c, d = rng.standard_normal((16, 8)).astype(np.float32), np.empty((16, 8), np.float32)
+    Device(reverse=reverse).run("multiply_fragments", a, b, c, d, KIND=kind)
+    np.testing.assert_allclose(d, c + exact_a @ exact_b, rtol=1e-6, atol=1e-6)
+
+
+def test_mma_demands_a_whole_warp() -> None:
+    a, b, c = np.zeros((16, 16), np.uint32), np.zeros((16, 8), np.uint32), np.zeros((16, 8), np.float32)
+    with pytest.raises(DeviceError, match="mma_m16n8k16_f16: expected a whole warp, got one of 31 threads"):
+        Device().run("multiply_fragments", a, b, c, c.copy(), block=31, KIND="f16")
+
+
+def staged_copy(piece: int, *, skew: int = 0, **settings: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return what staged_copy.cu makes of random words, and what it should."""
+    step, n = 32 * piece, 3 * 32 * piece
+    valid = n - step // 2
+    source = np.random.default_rng(0).integers(0, 1 << 31, n + 4).astype(np.uint32)
+    target = np.empty(n, np.uint32)
+    wait = str(int(settings.pop("wait", True)))
+    Device(**settings).run("staged_copy", target, source, n, valid, skew, PIECE=str(piece), WAIT=wait)
+    expected = np.where(np.arange(n) < valid, source[:n], 0)
+    return target, expected.reshape(3, step)[:, ::-1].ravel()
+
+
+@ORDERS
+@pytest.mark.parametrize("piece", [4, 2, 1])
+def test_copy_async(reverse: bool, piece: int) -> None:
+    target, expected = staged_copy(piece, reverse=reverse)
+    np.testing.assert_array_equal(target, expected)
+
+
+@ORDERS
+def test_copy_async_without_the_wait_shows_poison(reverse: bool) -> None:
+    target, expected = staged_copy(4, wait=False, reverse=reverse)
+    assert (target == 0xFFFFFFFF).all()
+    assert (expected != 0xFFFFFFFF).all()
+
+
+def test_copy_async_demands_alignment() -> None:
+    with pytest.raises(DeviceError, match="copy_async_16: expected an address aligned to 16 bytes, got 0x"):
+        staged_copy(4, skew=1)
+
+
+# --------------------------------------------------------------------------------------------------- planted bugs
+
+BUGS = {
+    "no barrier": 1,
+    "uninitialised": 2,
+    "past the end of a template's array": 3,
+    "past the end of a static array": 4,
+    "past the end of dynamic shared memory": 5,
+    "past the end of global memory": 6,
+    "barrier in a branch": 7,
+    "barrier after a return": 8,
+    "different barriers": 9,
+    "deadlock": 10,
+    "shuffle without a lane": 11,
+    "mask without the own lane": 12,
+    "spinning": 13,
+    "division by zero": 14,
+    "null pointer": 15,
+    "deep recursion": 16,
+    "misaligned vector": 17,
+    "overflow of a signed number": 18,
+    "past the end of a row": 19,
+}
+
+
+def run_broken(bug: str, *, n: int = 64, **settings: Any) -> np.ndarray:
+    """Return the output of broken.cu with one of its bugs."""
+    out, flag = np.zeros(n, np.float32), np.zeros(1, np.uint32)
+    Device(**settings).run("broken", out, BUGS[bug], n, 0, flag, block=n, shared=4 * n)
+    return out
+
+
+def test_a_missing_barrier_shows_in_one_of_the_orders() -> None:
+    forward, reverse = (run_broken("no barrier", reverse=order) for order in (False, True))
+    right = 1.0 + (np.arange(64) + 1) % 64
+    assert np.isnan(forward).sum() == 63  # threads read what the next one has not written yet
+    np.testing.assert_array_equal(reverse[:-1], right[:-1])
+    assert not np.array_equal(forward, reverse, equal_nan=True)
+
+
+def test_memory_that_nobody_wrote_is_nan() -> None:
+    out = run_broken("uninitialised")
+    assert np.flatnonzero(np.isnan(out)).tolist() == [5]
+    memory = EmulatedRuntime().allocate(400)
+    host = np.empty(100, np.float32)
+    EmulatedRuntime().download(host, memory.pointer)
+    assert np.isnan(host).all()
+
+
+@ORDERS
+@pytest.mark.parametrize(
+    ("bug", "message"),
+    [
+        (
+            "barrier in a branch",
+            r"deadlock: threads 32-63 wait at __syncthreads \(broken.cu:\d+\); threads 0-31 have left the kernel",
+        ),
+        (
+            "barrier after a return",
+            r"deadlock: threads 0-2, 4-63 wait at __syncthreads \(broken.cu:\d+\); thread 3 has left the kernel",
+        ),
+        (
+            "different barriers",
+            r"different barriers: thread 0 waits at __syncthreads \(broken.cu:\d+\); threads 1-63 wait at __sync",
+        ),
+        (
+            "deadlock",
+            r"deadlock: threads 1-63 wait at __syncthreads \(broken.cu:\d+\); thread 0 waits at __syncwarp \(",
+        ),
+        (
+            "shuffle without a lane",
+            r"deadlock: threads 0-6, 8-31 wait at __shfl_down_sync \(broken.cu:\d+\); threads 7, 32-63 have left",
+        ),
+        (
+            "mask without the own lane",
+            r"__shfl_sync: expected a mask with this thread's own lane, got 0x00000001",
+        ),
+        ("spinning", r"more than 16777216 atomic operations without a barrier"),
+        pytest.param(
+            "division by zero",
+            r"an integer was divided by zero",
+            marks=pytest.mark.skipif(
+                platform.machine() != "x86_64", reason="this processor does not trap it"
+            ),
+        ),
+        ("null pointer", r"Segmentation fault at address \(nil\)"),
+        ("deep recursion", r"stack overflow: a thread's local variables take more than 262144 bytes"),
+    ],
+)
+def test_what_would_hang_or_crash_is_an_error(bug: str, message: str, reverse: bool) -> None:
+    with pytest.raises(DeviceError, match=r"^kernel broken, block \(0, 0, 0\).*: " + message):
+        run_broken(bug, reverse=reverse)
+    assert np.isnan(run_broken("uninitialised", reverse=reverse)).sum() == 1  # the next launch runs
+
+
+def test_a_write_past_dynamic_shared_memory_is_an_error_without_the_sanitizer() -> None:
+    with pytest.raises(DeviceError, match="wrote past the end of its 256 bytes of dynamic shared memory"):
+        run_broken("past the end of dynamic shared memory")
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "shared", "message"),
+    [
+        ((1, 1, 1), (129, 1, 1), 0, r"expected a block of 1 to 128 threads.*got \(129, 1, 1\)"),
+        ((1, 1, 1), (0, 1, 1), 0, r"expected a block of 1 to 128 threads.*got \(0, 1, 1\)"),
+        ((0, 1, 1), (1, 1, 1), 0, r"expected a grid from \(1, 1, 1\).*got \(0, 1, 1\)"),
+        ((1, 65536, 1), (1, 1, 1), 0, r"expected a grid .*got \(1, 65536, 1\)"),
+        ((1, 1, 1), (1, 1, 1), 227 * 1024, r"expected at most 232448 bytes of shared memory, got \d+ static"),
+    ],
+)
+def test_launches_beyond_the_limits(
+    grid: tuple[int, int, int], block: tuple[int, int, int], shared: int, message: str
+) -> None:
+    runtime = EmulatedRuntime(folder=PLANTED)
+    with pytest.raises(DeviceError, match=f"kernel broken: {message}"):
+        runtime.launch(runtime.load("broken", ()), grid, block, shared, 0)
+
+
+def test_a_kernel_that_does_not_compile(tmp_path: Path) -> None:
+    source = tmp_path / "wrong.cu"
+    source.write_text('extern "C" __global__ void wrong(float* x) { *x = __expf(1.0f); }\n')
+    with pytest.raises(CompileError, match=r"g\+\+ rejected wrong(.|\n)*__expf"):
+        build(source, "wrong", {})
+
+
+def test_libraries_are_cached_until_a_header_changes(tmp_path: Path) -> None:
+    source, header = tmp_path / "kernel.cu", tmp_path / "part.cuh"
+    source.write_text('#include "part.cuh"\nextern "C" __global__ void kernel(float* x) { *x = VALUE; }\n')
+    header.write_text("#define VALUE 1\n")
+    first = build(source, "kernel", {})
+    changed = first.stat().st_mtime_ns
+    assert build(source, "kernel", {}) == first
+    assert first.stat().st_mtime_ns == changed
+    header.write_text("#define VALUE 2\n")
+    assert build(source, "kernel", {}) != first
+
+
+# --------------------------------------------------------------------------------------------------- sanitizer
+
+
+needs_sanitizer = pytest.mark.skipif(
+    gxx_missing() is None and sanitizer_missing() is not None, reason="this g++ comes without libasan"
+)
+
+
+SANITIZER_REPORTS = {
+    "past the end of a template's array": "AddressSanitizer: global-buffer-overflow",
+    "past the end of a static array": "AddressSanitizer: global-buffer-overflow",
+    "past the end of a row": "index 32 out of bounds",
+    "past the end of dynamic shared memory": "AddressSanitizer: heap-buffer-overflow",
+    "past the end of global memory": "AddressSanitizer: heap-buffer-overflow",
+    "misaligned vector": "misaligned address",
+    "overflow of a signed number": "signed integer overflow",
+}
+
+# A report ends its process, so each mistake is made in a fork of the one that compiled and loaded everything.
+MISTAKES = """
+import os, sys
+from emulator.test_emulator import *
+run_broken("uninitialised")
+for bug in SANITIZER_REPORTS:
+    if os.fork() == 0:
+        run_broken(bug, n=32)
+        os._exit(0)
+    status = os.wait()[1]
+    print(f"=== {bug}: status {status}", file=sys.stderr, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def reports() -> dict[str, tuple[str, str]]:
+    """Return what the sanitizer wrote about each mistake, and the status of the process that made it."""
+    pieces = run_sanitized(["-W", "ignore", "-c", MISTAKES], timeout=120).stderr.split("=== ")
+    found = {}
+    for text, head in itertools.pairwise(pieces):
+        bug, status = head.splitlines()[0].split(": status ")
+        found[bug] = (text, status)
+    return found
+
+
+@needs_sanitizer
+@pytest.mark.parametrize("bug", SANITIZER_REPORTS)
+def test_the_sanitizer_catches(bug: str, reports: dict[str, tuple[str, str]]) -> None:
+    text, status = reports[bug]
+    assert status != "0"
+    assert SANITIZER_REPORTS[bug] in text
+    assert "broken.cu" in text
+
+
+SOUND = """
+from emulator.test_emulator import *
+for reverse in (False, True):
+    assert np.isnan(run_broken("uninitialised", reverse=reverse)).sum() == 1
+    with pytest.raises(DeviceError, match="thread 3 has left"):
+        run_broken("barrier after a return", reverse=reverse)
+    test_shuffles_votes_and_counting_barriers(reverse)
+    test_copy_async(reverse, 4)
+print("came to its end")
+"""
+
+
+@needs_sanitizer
+def test_sound_kernels_pass_the_sanitizer() -> None:
+    """Barriers, collectives, copies, a failed launch and the launch after it: the sanitizer has nothing to say."""
+    result = run_sanitized(["-c", SOUND], timeout=120)
+    assert result.returncode == 0, result.stderr
+    assert "came to its end" in result.stdout

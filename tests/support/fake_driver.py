@@ -1,0 +1,223 @@
+"""A driver and a `cuda.core` that keep device memory on the host and record what was asked of them."""
+
+# ruff: noqa: N802  (the driver's names)
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections import Counter
+from enum import IntEnum
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from warpfit.backends.cuda import runtime
+
+__all__ = ["FakeDriver", "Result"]
+
+GIB = 2**30
+
+
+class Result(IntEnum):
+    """Error codes of the driver, by their numbers."""
+
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_INVALID_VALUE = 1
+    CUDA_ERROR_OUT_OF_MEMORY = 2
+    CUDA_ERROR_NO_DEVICE = 100
+    CUDA_ERROR_ILLEGAL_ADDRESS = 700
+
+
+class FakeDriver:
+    """What `cuda.bindings.driver` offers to the runtime, over host memory.
+
+    Attributes
+    ----------
+    version : int
+        1000 · major + 10 · minor.
+    count : int
+        Devices.
+    init : Result
+        What `cuInit` answers.
+    free, total : int
+        Bytes of device memory.
+    faulty : set of str
+        Kernels that access memory that is not theirs; the next synchronisation says so.
+    launched : list of str
+    calls : Counter
+    """
+
+    CUdevice_attribute = SimpleNamespace(
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR="major",
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR="minor",
+    )
+    CUfunction_attribute = SimpleNamespace(
+        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="dynamic shared",
+        CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES="static shared",
+    )
+
+    def __init__(self) -> None:
+        self.version, self.count, self.init = 13000, 1, Result.CUDA_SUCCESS
+        self.free = self.total = 2 * GIB
+        self.faulty: set[str] = set()
+        self.launched: list[str] = []
+        self.waits: list[tuple[int, Any]] = []
+        self.calls: Counter[str] = Counter()
+        self._fault = Result.CUDA_SUCCESS
+
+    # -- devices -----------------------------------------------------------------------------------------
+
+    def cuDriverGetVersion(self) -> tuple[Result, int]:
+        return Result.CUDA_SUCCESS, self.version
+
+    def cuInit(self, flags: int) -> tuple[Result]:
+        return (self.init,)
+
+    def cuDeviceGetCount(self) -> tuple[Result, int]:
+        return Result.CUDA_SUCCESS, self.count
+
+    def cuDeviceGet(self, index: int) -> tuple[Result, int]:
+        return Result.CUDA_SUCCESS, index
+
+    def cuDeviceGetName(self, length: int, device: int) -> tuple[Result, bytes]:
+        return Result.CUDA_SUCCESS, f"Fake {device}".encode().ljust(length, b"\0")
+
+    def cuDeviceTotalMem(self, device: int) -> tuple[Result, int]:
+        return Result.CUDA_SUCCESS, self.total
+
+    def cuDeviceGetAttribute(self, attribute: str, device: int) -> tuple[Result, int]:
+        return Result.CUDA_SUCCESS, {"major": 9, "minor": 0}[attribute]
+
+    def cuGetErrorName(self, error: int) -> tuple[Result, bytes | None]:
+        known = error in set(Result)
+        return Result.CUDA_SUCCESS, Result(error).name.encode() if known else None
+
+    def cuGetErrorString(self, error: int) -> tuple[Result, bytes | None]:
+        known = error in set(Result)
+        return Result.CUDA_SUCCESS, f"words for {int(error)}".encode() if known else None
+
+    # -- memory ------------------------------------------------------------------------------------------
+
+    def cuMemGetInfo(self) -> tuple[Result, int, int]:
+        return Result.CUDA_SUCCESS, self.free, self.total
+
+    def cuMemcpyHtoDAsync(self, target: int, source: int, nbytes: int, stream: int) -> tuple[Result]:
+        return self._move("HtoD", target, source, nbytes)
+
+    def cuMemcpyDtoHAsync(self, target: int, source: int, nbytes: int, stream: int) -> tuple[Result]:
+        return self._move("DtoH", target, source, nbytes)
+
+    def cuMemcpyDtoDAsync(self, target: int, source: int, nbytes: int, stream: int) -> tuple[Result]:
+        return self._move("DtoD", target, source, nbytes)
+
+    def _move(self, kind: str, target: int, source: int, nbytes: int) -> tuple[Result]:
+        self.calls[kind] += 1
+        ctypes.memmove(target, source, nbytes)
+        return (Result.CUDA_SUCCESS,)
+
+    def cuMemsetD8Async(self, target: int, byte: int, nbytes: int, stream: int) -> tuple[Result]:
+        ctypes.memset(target, byte, nbytes)
+        return (Result.CUDA_SUCCESS,)
+
+    def take(self, nbytes: int) -> None:
+        if nbytes > self.free:
+            raise RuntimeError(
+                "CUDA_ERROR_OUT_OF_MEMORY: The API call failed because it was unable to allocate"
+            )
+        self.free -= nbytes
+
+    # -- kernels -----------------------------------------------------------------------------------------
+
+    def cuKernelGetFunction(self, kernel: str) -> tuple[Result, str]:
+        return Result.CUDA_SUCCESS, kernel
+
+    def cuFuncGetAttribute(self, attribute: str, function: str) -> tuple[Result, int]:
+        return Result.CUDA_SUCCESS, {"static shared": 1024}[attribute]
+
+    def cuFuncSetAttribute(self, function: str, attribute: str, value: int) -> tuple[Result]:
+        self.calls[f"{attribute} {value}"] += 1
+        return (Result.CUDA_SUCCESS,)
+
+    def cuLaunchKernel(self, function: str, *settings: Any) -> tuple[Result]:
+        if settings[0] == 0:  # a grid without blocks
+            return (Result.CUDA_ERROR_INVALID_VALUE,)
+        self.launched.append(function)
+        if function in self.faulty:
+            self._fault = Result.CUDA_ERROR_ILLEGAL_ADDRESS
+        return (Result.CUDA_SUCCESS,)
+
+    def cuStreamSynchronize(self, stream: int) -> tuple[Result]:
+        self.calls["synchronize"] += 1
+        return (self._fault,)
+
+    def CUstream(self, handle: int) -> int:
+        return handle
+
+    def cuStreamWaitEvent(self, stream: int, event: Any, flags: int) -> tuple[Result]:
+        self.waits.append((stream, event))
+        return (Result.CUDA_SUCCESS,)
+
+    # -- in place of the packages ------------------------------------------------------------------------
+
+    def install(self, monkeypatch: pytest.MonkeyPatch, bindings: str = "13.1.0") -> None:
+        """Stand in for cuda-core and cuda-bindings of a version, and for the driver's library."""
+        bindings_module = _module("cuda.bindings", driver=self, __version__=bindings, __path__=[])
+        core = _module(
+            "cuda.core",
+            Device=lambda index: _Device(self, index),
+            DeviceMemoryResource=lambda index: SimpleNamespace(allocate=lambda n, stream: _Buffer(n, self)),
+            LegacyPinnedMemoryResource=lambda: SimpleNamespace(allocate=_Buffer),
+            ObjectCode=SimpleNamespace(from_cubin=lambda cubin, name: SimpleNamespace(get_kernel=_Kernel)),
+        )
+        parent = _module("cuda", bindings=bindings_module, core=core, __path__=[])
+        for module in (parent, bindings_module, core):
+            monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setattr(runtime, "_has_driver_library", lambda: True)
+
+
+def _module(name: str, **contents: Any) -> ModuleType:
+    module = ModuleType(name)
+    module.__spec__ = ModuleSpec(name, None)
+    vars(module).update(contents)
+    return module
+
+
+class _Buffer:
+    """Memory on the host; counted against a driver's, if one is given, until it goes."""
+
+    def __init__(self, nbytes: int, driver: FakeDriver | None = None) -> None:
+        self._driver, self._nbytes = None, nbytes
+        if driver is not None:
+            driver.take(nbytes)
+            self._driver = driver
+        self._content = ctypes.create_string_buffer(nbytes)
+        self.handle = ctypes.addressof(self._content)
+
+    def __del__(self) -> None:
+        if self._driver is not None:
+            self._driver.free += self._nbytes
+
+
+class _Kernel:
+    def __init__(self, name: str) -> None:
+        self.handle = name
+
+
+class _Device:
+    compute_capability = (9, 0)
+    properties = SimpleNamespace(multiprocessor_count=132, max_shared_memory_per_block_optin=232448)
+
+    def __init__(self, driver: FakeDriver, index: int) -> None:
+        self._driver, self._index = driver, index
+
+    def set_current(self) -> None:
+        self._driver.calls[f"current {self._index}"] += 1
+
+    def create_stream(self) -> Any:
+        return SimpleNamespace(handle=77, record=lambda event=None: SimpleNamespace(handle="event"))
+
+    def create_event(self) -> Any:
+        return SimpleNamespace(sync=lambda: self._driver.calls.update(["event sync"]))
