@@ -40,9 +40,7 @@ def fit_warpfit(case: str, x: Any, y: Any) -> None:
         if solver == "adam"
         else optim.SGD(model.parameters(), lr=lr, momentum=momentum, nesterov=momentum > 0)
     )
-    wf.fit(
-        model, x, y, optimizer=optimizer, epochs=EPOCHS, batch_size=BATCH, device="cpu", verbose=False
-    )
+    wf.fit(model, x, y, optimizer=optimizer, epochs=EPOCHS, batch_size=BATCH, device="cpu", verbose=False)
 
 
 def fit_sklearn(case: str, x: Any, y: Any) -> None:

@@ -27,6 +27,8 @@ LR = 0.1
 # Rows of an epoch: enough steps for a steady pace, and no more, at small batches.
 MOST_STEPS = 1000
 STARTS = 5
+TURNS = 3
+PRECISIONS = ("float32", "tf32", "float16")
 
 
 def fit_seconds(
@@ -69,31 +71,32 @@ def our_cnn() -> Any:
 
 
 def step_us(seconds: list[float], steps: int) -> dict[str, float]:
-    """Return microseconds a step, leaving out the first epoch, which warms up."""
-    return spread([second / steps * 1e6 for second in seconds[1:]])
+    """Return microseconds a step."""
+    return spread([second / steps * 1e6 for second in seconds])
 
 
 def mlp_row(x: Any, y: Any, batch_size: int, epochs: int, skip_cpu: bool) -> dict[str, Any]:
+    """Return microseconds a step of every program; they take turns, and the ratio is that of each turn."""
     from peers import torch_eager
 
     rows = min(len(x), MOST_STEPS * batch_size)
     x, y, steps = x[:rows], y[:rows], -(-rows // batch_size)
-    ours: dict[str, list[float]] = {"float32": [], "tf32": [], "float16": []}
-    for precision, seconds in ours.items():
-        seconds += fit_seconds(
-            our_mlp(), x, y, device="cuda", precision=precision, batch_size=batch_size, epochs=epochs
-        )
-    peer = torch_eager.epoch_seconds(
-        torch_eager.mlp(SIZES), x, y, batch_size=batch_size, lr=LR, epochs=epochs
-    )
-    row: dict[str, Any] = {name: step_us(seconds, steps) for name, seconds in ours.items()}
-    row["torch_eager"] = step_us(peer, steps)
-    row["ratio"] = row["torch_eager"]["median"] / row["float32"]["median"]
+    times: dict[str, list[float]] = {name: [] for name in (*PRECISIONS, "torch_eager")}
+    for _ in range(TURNS):
+        for precision in PRECISIONS:
+            times[precision] += fit_seconds(
+                our_mlp(), x, y, device="cuda", precision=precision, batch_size=batch_size, epochs=epochs
+            )[1:]
+        times["torch_eager"] += torch_eager.epoch_seconds(
+            torch_eager.mlp(SIZES), x, y, batch_size=batch_size, lr=LR, epochs=epochs
+        )[1:]
     if not skip_cpu:
-        numpy = fit_seconds(
+        times["numpy"] = fit_seconds(
             our_mlp(), x, y, device="cpu", precision="float32", batch_size=batch_size, epochs=3
-        )
-        row["numpy"] = step_us(numpy, steps)
+        )[1:]
+    row: dict[str, Any] = {name: step_us(seconds, steps) for name, seconds in times.items()}
+    row["ratio"] = row["torch_eager"]["median"] / row["float32"]["median"]
+    row["steps_of_60000"] = -(-60_000 // batch_size)
     return row
 
 
@@ -102,24 +105,15 @@ def cnn_row(x: Any, y: Any, epochs: int) -> dict[str, Any]:
 
     rows, batch_size = 64 * 300, 64
     images, y = np.ascontiguousarray(x[:rows].reshape(rows, 28, 28)), y[:rows]
-    steps = rows // batch_size
-    row: dict[str, Any] = {}
-    for precision in ("float32", "tf32", "float16"):
-        seconds = fit_seconds(
-            our_cnn(),
-            images[..., None],
-            y,
-            device="cuda",
-            precision=precision,
-            batch_size=batch_size,
-            epochs=epochs,
-        )
-        row[precision] = step_us(seconds, steps)
-    peer = torch_eager.epoch_seconds(
-        torch_eager.mnist_cnn(), images[:, None], y, batch_size=batch_size, lr=LR, epochs=epochs
-    )
-    row["torch_eager"] = step_us(peer, steps)
-    return row
+    times: dict[str, list[float]] = {name: [] for name in (*PRECISIONS, "torch_eager")}
+    for _ in range(TURNS):
+        for precision in PRECISIONS:
+            settings: dict[str, Any] = {"precision": precision, "batch_size": batch_size, "epochs": epochs}
+            times[precision] += fit_seconds(our_cnn(), images[..., None], y, device="cuda", **settings)[1:]
+        times["torch_eager"] += torch_eager.epoch_seconds(
+            torch_eager.mnist_cnn(), images[:, None], y, batch_size=batch_size, lr=LR, epochs=epochs
+        )[1:]
+    return {name: step_us(seconds, rows // batch_size) for name, seconds in times.items()}
 
 
 def first_step(work_folder: str) -> None:
@@ -167,28 +161,14 @@ def first_steps(x: Any, y: Any) -> dict[str, Any]:
 
 
 def print_results(results: dict[str, Any]) -> None:
-    print(
-        f"{'µs a step':>14} "
-        + " ".join(f"{name:>12}" for name in ("float32", "tf32", "float16", "torch", "ratio", "NumPy"))
-    )
-    for batch, row in results["mlp"].items():
-        values = [row[name]["median"] for name in ("float32", "tf32", "float16", "torch_eager")]
-        numpy = f"{row['numpy']['median']:12.1f}" if "numpy" in row else ""
-        print(
-            f"{batch:>14} "
-            + " ".join(f"{value:12.1f}" for value in values)
-            + f" {row['ratio']:12.2f} {numpy}"
-        )
-    if "cnn" in results:
-        print(
-            "cnn, batch 64: "
-            + ", ".join(f"{name} {row['median']:.1f}" for name, row in results["cnn"].items())
-        )
-    if "first_step" in results:
-        print(
-            "first step: "
-            + ", ".join(f"{name} {row['median']:.3f} s" for name, row in results["first_step"].items())
-        )
+    columns = (*PRECISIONS, "torch_eager", "numpy")
+    print(f"{'µs a step':>14} " + " ".join(f"{name:>12}" for name in columns) + "        ratio")
+    for batch, row in results.get("mlp", {}).items():
+        cells = [f"{row[name]['median']:12.1f}" if name in row else " " * 12 for name in columns]
+        print(f"{batch:>14} " + " ".join(cells) + f" {row['ratio']:12.2f}")
+    for name in ("cnn", "first_step"):
+        if name in results:
+            print(f"{name}: " + ", ".join(f"{key} {row['median']:.3f}" for key, row in results[name].items()))
 
 
 def main() -> None:

@@ -40,3 +40,30 @@ def cuda(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any
         emulated = request.getfixturevalue("emulated_runtime")
         monkeypatch.setitem(runtime._OPEN, 0, emulated)
     return "cuda"
+
+
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param("emulator", marks=on_emulator),
+        pytest.param("gpu", marks=[pytest.mark.gpu, on_gpu]),
+    ],
+)
+def kernel_runtime(request: pytest.FixtureRequest) -> Any:
+    """What kernels run on: the emulator, and the first GPU where there is one."""
+    return runtime.open_device(0) if request.param == "gpu" else EmulatedRuntime()
+
+
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param("forward", marks=on_emulator),
+        pytest.param("reverse", marks=on_emulator),
+        pytest.param("gpu", marks=[pytest.mark.gpu, on_gpu]),
+    ],
+)
+def kernel_runtime_of_any_order(request: pytest.FixtureRequest) -> Any:
+    """As `kernel_runtime`, on the emulator with threads and blocks from the last to the first too."""
+    if request.param == "gpu":
+        return runtime.open_device(0)
+    return EmulatedRuntime(reverse=True) if request.param == "reverse" else EmulatedRuntime()

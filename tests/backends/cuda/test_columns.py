@@ -9,16 +9,14 @@ from conftest import on_emulator
 from emulator.runtime import EmulatedRuntime
 from warpfit.backends.cuda import CudaBackend
 
-pytestmark = on_emulator
-
 # One block, several tiles of columns, several parts of rows, columns by the thousand.
 SHAPES = [(64, 10), (1, 1), (0, 5), (5, 0), (3000, 10), (5000, 1), (601, 3), (900, 257), (2, 70000)]
 ROUNDING = {"float64": 1e-13, "float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-3}
 
 
 @pytest.fixture(scope="module")
-def ops() -> Any:
-    return CudaBackend(EmulatedRuntime())
+def ops(kernel_runtime: Any) -> Any:
+    return CudaBackend(kernel_runtime)
 
 
 @pytest.mark.parametrize("dtype", ROUNDING)
@@ -41,6 +39,7 @@ def test_sums_of_half_precision_in_float32(ops: Any, dtype: str) -> None:
     np.testing.assert_allclose(result.numpy(), expected, atol=1e-4)
 
 
+@on_emulator
 @pytest.mark.parametrize("shape", [(3000, 10), (600, 300)])
 def test_sums_do_not_depend_on_the_order_of_blocks(shape: tuple[int, int]) -> None:
     x = np.random.default_rng(0).standard_normal(shape).astype("float32")

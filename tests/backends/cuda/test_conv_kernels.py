@@ -14,7 +14,6 @@ import pytest
 
 from emulator.build import gxx_missing
 from emulator.runtime import EmulatedRuntime
-from emulator.sanitized import is_sanitized
 from warpfit.backends import Activation, NumpyBackend
 from warpfit.backends.cuda import CudaBackend, conv
 from warpfit.backends.cuda.conv import choose_tiling, variants
@@ -53,16 +52,11 @@ CASES = [
 ]
 
 
-def emulate(reverse: bool = False) -> EmulatedRuntime:
-    return EmulatedRuntime(reverse=reverse, sanitize=is_sanitized())
+def emulate(reverse: bool | None = None) -> EmulatedRuntime:
+    return EmulatedRuntime(reverse=reverse)
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["forward", "reverse"])
-def runtime(request: pytest.FixtureRequest) -> EmulatedRuntime:
-    return emulate(reverse=request.param)
-
-
-def make_backend(runtime: EmulatedRuntime, mode: str) -> CudaBackend:
+def make_backend(runtime: Any, mode: str) -> CudaBackend:
     return CudaBackend(runtime, precision="tf32" if mode == "tf32" else "float32")
 
 
@@ -85,13 +79,12 @@ def results(ops: Any, x: Any, w: Any, b: Any, dz: Any, setting: Setting, activat
     return [y, dx, *ops.conv2d_backward_weight(dz, x, setting.w[:2], **setting.pairs)]
 
 
-@needs_gxx
 @pytest.mark.parametrize(("name", "mode"), CASES)
-def test_whole_numbers_give_exact_results(runtime: EmulatedRuntime, name: str, mode: str) -> None:
+def test_whole_numbers_give_exact_results(kernel_runtime_of_any_order: Any, name: str, mode: str) -> None:
     setting, dtype, activation = SETTINGS[name], dtype_of_mode(mode), Activation("relu")
     arrays = list(whole_numbers(setting))
     expected = results(NumpyBackend(), *arrays, setting, activation)
-    ops = make_backend(runtime, mode)
+    ops = make_backend(kernel_runtime_of_any_order, mode)
     found = results(ops, *(ops.asarray(array, dtype) for array in arrays), setting, activation)
     of_weights = "float64" if dtype == "float64" else "float32"
     assert [array.dtype for array in found] == [dtype, dtype, of_weights, of_weights]
@@ -99,12 +92,11 @@ def test_whole_numbers_give_exact_results(runtime: EmulatedRuntime, name: str, m
         np.testing.assert_array_equal(array.numpy(), value)
 
 
-@needs_gxx
 @pytest.mark.parametrize("mode", ["float16", "tf32", "float32"])
-def test_arrays_that_begin_anywhere(mode: str) -> None:
+def test_arrays_that_begin_anywhere(kernel_runtime: Any, mode: str) -> None:
     """No pixel begins at a multiple of 16 bytes, although channels and outputs would allow it."""
     setting = SETTINGS["strided"]
-    ops, arrays = make_backend(emulate(), mode), list(whole_numbers(setting))
+    ops, arrays = make_backend(kernel_runtime, mode), list(whole_numbers(setting))
     expected = results(NumpyBackend(), *arrays, setting, Activation())
     moved = []
     for array in arrays:
@@ -114,12 +106,11 @@ def test_arrays_that_begin_anywhere(mode: str) -> None:
         np.testing.assert_array_equal(array.numpy(), value)
 
 
-@needs_gxx
 @pytest.mark.parametrize("activation", ["identity", "gelu"])
-def test_z_is_kept_if_the_activation_needs_it(activation: str) -> None:
+def test_z_is_kept_if_the_activation_needs_it(kernel_runtime: Any, activation: str) -> None:
     setting, f = SETTINGS["gray"], Activation(activation)
     x, w, b, _ = (array.astype("float32") for array in whole_numbers(setting))
-    ops = make_backend(emulate(), "tf32")
+    ops = make_backend(kernel_runtime, "tf32")
     y, z = ops.conv2d_forward(*map(ops.asarray, (x, w, b)), activation=f)
     expected_y, expected_z = NumpyBackend().conv2d_forward(x, w, b, activation=f)
     np.testing.assert_allclose(y.numpy(), expected_y, rtol=1e-5, atol=1e-6)
@@ -131,12 +122,12 @@ def test_z_is_kept_if_the_activation_needs_it(activation: str) -> None:
 # -- precision ---------------------------------------------------------------------------------------------
 
 
-def largest_errors(mode: str) -> list[float]:
+def largest_errors(runtime: Any, mode: str) -> list[float]:
     """Return the largest error of y, dx, dw and db for numbers that no type but float64 holds."""
     setting, rng = SETTINGS["many_slices"], np.random.default_rng(1)
     arrays = [rng.standard_normal(array.shape) for array in whole_numbers(setting)]
     expected = results(NumpyBackend(), *arrays, setting, Activation())
-    ops = make_backend(emulate(), mode)
+    ops = make_backend(runtime, mode)
     on_device = [ops.asarray(array, dtype_of_mode(mode)) for array in arrays]
     found = results(ops, *on_device, setting, Activation())
     return [
@@ -145,14 +136,12 @@ def largest_errors(mode: str) -> list[float]:
     ]
 
 
-@needs_gxx
-def test_float32_is_not_rounded_to_tf32() -> None:
-    assert max(largest_errors("float32")) < 1e-5
+def test_float32_is_not_rounded_to_tf32(kernel_runtime: Any) -> None:
+    assert max(largest_errors(kernel_runtime, "float32")) < 1e-5
 
 
-@needs_gxx
-def test_tf32_rounds_the_operands_of_products_only() -> None:
-    y, dx, dw, db = largest_errors("tf32")
+def test_tf32_rounds_the_operands_of_products_only(kernel_runtime: Any) -> None:
+    y, dx, dw, db = largest_errors(kernel_runtime, "tf32")
     assert 1e-5 < y < 1e-2
     assert 1e-5 < dx < 1e-2
     assert 1e-5 < dw < 1e-1

@@ -7,13 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conftest import on_emulator
-from emulator.runtime import EmulatedRuntime
 from warpfit.backends import Activation, NumpyBackend
 from warpfit.backends.cuda import CudaBackend
 from warpfit.errors import DTypeError
-
-pytestmark = on_emulator
 
 ROUNDING = {"float64": 1e-12, "float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
 MEAN_ROUNDING = {"float64": 1e-12, "float32": 1e-6, "float16": 1e-6, "bfloat16": 1e-6}
@@ -29,8 +25,8 @@ numpy_ops: Any = NumpyBackend()
 
 
 @pytest.fixture(scope="module")
-def ops() -> Any:
-    return CudaBackend(EmulatedRuntime())
+def ops(kernel_runtime: Any) -> Any:
+    return CudaBackend(kernel_runtime)
 
 
 def device_array(ops: Any, values: Any, dtype: str) -> tuple[Any, Any]:

@@ -7,24 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulator.build import gxx_missing
-from emulator.runtime import EmulatedRuntime
 from support.numeric import download
 from warpfit.backends import Backend, NumpyBackend
 from warpfit.backends.cuda import CudaBackend, launch, pool, tensors
 from warpfit.backends.cuda.array import DeviceArray, row_major_strides
 from warpfit.errors import ShapeError
 
-pytestmark = pytest.mark.skipif(gxx_missing() is not None, reason=str(gxx_missing()))
-
 # Largest error relative to max(1, |reference|): some roundings to the dtype.
 LIMITS = {"float16": 2e-3, "bfloat16": 2e-2}
 HALF = tuple(LIMITS)
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["forward", "reverse"])
-def ops(request: pytest.FixtureRequest) -> CudaBackend:
-    return CudaBackend(EmulatedRuntime(reverse=request.param))
+@pytest.fixture(scope="module")
+def ops(kernel_runtime_of_any_order: Any) -> CudaBackend:
+    return CudaBackend(kernel_runtime_of_any_order)
 
 
 def normal(*shape: int, seed: int = 0) -> Any:

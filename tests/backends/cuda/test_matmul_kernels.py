@@ -8,15 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulator.build import gxx_missing
-from emulator.runtime import EmulatedRuntime
 from warpfit.backends.base import ACTIVATIONS, Activation
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.launch import Kernels
 from warpfit.backends.cuda.matmul import MatmulConfig, aligned, configure
 from warpfit.backends.numpy import NumpyBackend
-
-pytestmark = pytest.mark.skipif(gxx_missing() is not None, reason=str(gxx_missing()))
 
 NUMPY_DTYPES = {"float32": np.float32, "float64": np.float64, "float16": np.float16}
 # Largest error, in units of what rounding sums of |a| |b| may give.
@@ -31,9 +27,9 @@ SQUARE = {"block_m": 32, "block_n": 64, "block_k": 16, "thread_m": 8, "thread_n"
 Case = tuple[MatmulConfig, np.ndarray, np.ndarray]
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["forward", "reverse"])
-def kernels(request: pytest.FixtureRequest) -> Kernels:
-    return Kernels(EmulatedRuntime(reverse=request.param))
+@pytest.fixture(scope="module")
+def kernels(kernel_runtime_of_any_order: Any) -> Kernels:
+    return Kernels.of(kernel_runtime_of_any_order)
 
 
 def register(dtype: str = "float32", **settings: Any) -> MatmulConfig:
@@ -244,8 +240,8 @@ def test_mask_multiplies_by_the_derivative(kernels: Kernels, case: Case, name: s
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_every_derivative(name: str) -> None:
-    kernels, activation, ops = Kernels(EmulatedRuntime()), Activation(name, 0.2), NumpyBackend()
+def test_every_derivative(kernel_runtime: Any, name: str) -> None:
+    kernels, activation, ops = Kernels.of(kernel_runtime), Activation(name, 0.2), NumpyBackend()
     z = np.linspace(-30, 30, 64 * 16 + 1)[:-1].reshape(64, 16)
     y = ops.activation_forward(activation, z)
     saved = z if activation.needs_input else y
@@ -262,11 +258,11 @@ def test_every_derivative(name: str) -> None:
     assert np.allclose(dz, ops.activation_backward(activation, z, y, z), rtol=1e-13, atol=1e-13)
 
 
-def test_relu_without_bias_lets_nan_through() -> None:
+def test_relu_without_bias_lets_nan_through(kernel_runtime: Any) -> None:
     config = MatmulConfig("matmul_naive", "float32")
     a = np.array([[np.nan], [-1.0], [2.0]], np.float32)
     settings = {"EPILOGUE": "epilogue_activation", "ACTIVATION": "relu"}
-    y, z = multiply(Kernels(EmulatedRuntime()), config, a, np.ones((1, 1), np.float32), **settings)
+    y, z = multiply(Kernels.of(kernel_runtime), config, a, np.ones((1, 1), np.float32), **settings)
     assert np.array_equal(y, [[np.nan], [0], [2]], equal_nan=True)
     assert (z == 7).all()  # not stored
 

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulator.build import gxx_missing
-from emulator.runtime import EmulatedRuntime
 from warpfit.backends.base import Activation
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.jit import ARCHITECTURES, compile_kernel
@@ -18,8 +16,6 @@ from warpfit.backends.cuda.launch import Kernels
 from warpfit.backends.cuda.matmul_mma_config import MmaConfig, configure_mma, mma_candidates, supports
 from warpfit.backends.numpy import NumpyBackend
 from warpfit.errors import DeviceError
-
-needs_gxx = pytest.mark.skipif(gxx_missing() is not None, reason=str(gxx_missing()))
 
 DTYPES = ["float16", "bfloat16", "float32"]
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
@@ -36,9 +32,9 @@ BOTH = [False, True]
 TRANSPOSITIONS = list(product(BOTH, BOTH))
 
 
-@pytest.fixture(scope="module", params=BOTH, ids=["forward", "reverse"])
-def kernels(request: pytest.FixtureRequest) -> Kernels:
-    return Kernels(EmulatedRuntime(reverse=request.param))
+@pytest.fixture(scope="module")
+def kernels(kernel_runtime_of_any_order: Any) -> Kernels:
+    return Kernels.of(kernel_runtime_of_any_order)
 
 
 def mma(dtype: str, transpose_a: bool = False, transpose_b: bool = False, **settings: Any) -> MmaConfig:
@@ -62,8 +58,10 @@ def decoded(x: np.ndarray) -> np.ndarray:
     return floats.astype(np.float64)
 
 
-def rounded_to_tf32(x: np.ndarray) -> np.ndarray:
-    return (x.view(np.uint32) + 0x1000 & 0xFFFFE000).astype(np.uint32).view(np.float32)
+def as_tensor_cores_see(x: np.ndarray) -> np.ndarray:
+    """Return float32 numbers as include/mma.cuh prepares them, cut to 10 bits of mantissa."""
+    larger = x * np.float32(1 + 0.35 / 1024)
+    return (larger.view(np.uint32) & 0xFFFFE000).view(np.float32)
 
 
 def random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -81,7 +79,7 @@ def operands(seed: int, config: MmaConfig, m: int, n: int, k: int) -> tuple[np.n
 def exact(config: MmaConfig, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return the product of the numbers that tensor cores see."""
     if config.dtype == "float32":
-        a, b = rounded_to_tf32(a), rounded_to_tf32(b)
+        a, b = as_tensor_cores_see(a), as_tensor_cores_see(b)
     a, b = decoded(a), decoded(b)
     return (a.T if config.transpose_a else a) @ (b.T if config.transpose_b else b)
 
@@ -146,21 +144,18 @@ def assert_products(kernels: Kernels, config: MmaConfig, shapes: list[tuple[int,
 # -- the kernel ----------------------------------------------------------------------------------------------
 
 
-@needs_gxx
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("transpose_a", "transpose_b"), TRANSPOSITIONS)
 def test_products_of_any_shape(kernels: Kernels, dtype: str, transpose_a: bool, transpose_b: bool) -> None:
     assert_products(kernels, mma(dtype, transpose_a, transpose_b, **SMALL), RAGGED)
 
 
-@needs_gxx
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("transpose_a", "transpose_b"), TRANSPOSITIONS)
 def test_products_by_16_bytes(kernels: Kernels, dtype: str, transpose_a: bool, transpose_b: bool) -> None:
     assert_products(kernels, mma(dtype, transpose_a, transpose_b, **LARGE), EVEN)
 
 
-@needs_gxx
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_tile_chosen_for_large_products(kernels: Kernels, dtype: str) -> None:
     config = configure_mma(4096, 4096, 4096, dtype, vector=True)
@@ -168,7 +163,6 @@ def test_the_tile_chosen_for_large_products(kernels: Kernels, dtype: str) -> Non
     assert_products(kernels, config, [(264, 136, 200)])
 
 
-@needs_gxx
 def test_splits_leave_their_counters_ready_and_give_equal_bits(kernels: Kernels) -> None:
     config = mma("float16", **SMALL)
     a, b = operands(1, config, 40, 33, 500)
@@ -177,7 +171,6 @@ def test_splits_leave_their_counters_ready_and_give_equal_bits(kernels: Kernels)
     assert np.array_equal(once, thrice)
 
 
-@needs_gxx
 @pytest.mark.parametrize(("settings", "k"), [(SMALL, 37), (SMALL, 38), (SMALL, 40), (LARGE, 40)])
 def test_what_follows_a_row_is_not_read(kernels: Kernels, settings: dict[str, Any], k: int) -> None:
     config = mma("float16", transpose_b=True, **settings)
@@ -188,7 +181,6 @@ def test_what_follows_a_row_is_not_read(kernels: Kernels, settings: dict[str, An
     assert_close(c, expected, "float16", k)
 
 
-@needs_gxx
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_tf32_keeps_what_is_not_finite(kernels: Kernels, bad: float) -> None:
     config = mma("float32", **SMALL)
@@ -199,7 +191,6 @@ def test_tf32_keeps_what_is_not_finite(kernels: Kernels, bad: float) -> None:
     assert (np.delete(c, 3, axis=0) == 9).all()
 
 
-@needs_gxx
 def test_accumulates_float32_from_half_operands(kernels: Kernels) -> None:
     config = mma("bfloat16", transpose_a=True, **LARGE)
     a, b = operands(3, config, 72, 40, 64)
@@ -210,7 +201,6 @@ def test_accumulates_float32_from_half_operands(kernels: Kernels) -> None:
     assert_close(c, before - 0.1 * exact(config, a, b), "float32", 64)
 
 
-@needs_gxx
 @pytest.mark.parametrize(
     ("settings", "shape"), [(SMALL, (17, 37, 9)), (LARGE, (72, 72, 48))], ids=["any", "by 16 bytes"]
 )
@@ -228,7 +218,6 @@ def test_adds_the_bias_activates_and_keeps_z(
     assert_close(y, activated, "float16", shape[2])
 
 
-@needs_gxx
 def test_masks_by_the_derivative(kernels: Kernels) -> None:
     config = mma("float32", transpose_b=True, **SMALL)
     a, b = operands(7, config, 17, 37, 21)

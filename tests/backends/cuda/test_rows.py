@@ -12,8 +12,6 @@ from emulator.runtime import EmulatedRuntime
 from warpfit.backends import NumpyBackend
 from warpfit.backends.cuda import CudaBackend
 
-pytestmark = on_emulator
-
 # A row in a lane, in a few, in a warp (8 and 16 entries a lane), in a block, and in a block that keeps a part of it;
 # of whole vectors and not.
 SHAPES = [
@@ -41,8 +39,9 @@ class SmallRuntime(EmulatedRuntime):
 
 
 @pytest.fixture(scope="module")
-def ops() -> Any:
-    return CudaBackend(SmallRuntime())
+def ops(kernel_runtime: Any) -> Any:
+    emulated = isinstance(kernel_runtime, EmulatedRuntime)
+    return CudaBackend(SmallRuntime() if emulated else kernel_runtime)
 
 
 def device_array(ops: Any, values: Any, dtype: str) -> tuple[Any, Any]:
@@ -142,6 +141,7 @@ def test_rows_that_begin_anywhere(ops: Any) -> None:
         )
 
 
+@on_emulator
 @pytest.mark.parametrize("shape", [(3000, 10), (2500, 700)])
 def test_means_do_not_depend_on_the_order_of_blocks(shape: tuple[int, int]) -> None:
     rng = np.random.default_rng(0)

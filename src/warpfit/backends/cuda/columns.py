@@ -20,6 +20,9 @@ BLOCKS_AT_ONCE = 3
 # Columns of a block: a line of memory where the matrix is small and its blocks are few, more where they are many.
 NARROW, WIDE = 32, 128
 SMALL = 1 << 20
+# Where columns alone are enough for all blocks: as many as leave a thread for three rows, in whole sectors of memory
+# for float32.
+WIDEST, SECTOR = 168, 8
 # Rows that a thread loads before it adds them up.
 ROWS_AT_ONCE = 8
 
@@ -29,6 +32,10 @@ def _split(num_rows: int, num_columns: int, most_blocks: int) -> tuple[int, int,
     """Return width, tiles of columns, parts of rows and rows of a part for `sum_columns`."""
     if num_columns >= THREADS * most_blocks:
         width = THREADS
+    elif num_columns > WIDE * most_blocks:
+        # All blocks at once, or as often as it takes, without a few that are left over.
+        waves = -(-num_columns // (WIDEST * most_blocks))
+        width = -(-num_columns // (waves * most_blocks * SECTOR)) * SECTOR
     else:
         widest = NARROW if num_rows * num_columns <= SMALL else WIDE
         # Equal shares, so that the last tile is as full as the others.

@@ -106,11 +106,18 @@ class MatmulConfig:
         """Return the number of sums (float32, or float64 for float64) that `partials` has to hold."""
         return self.tiles(m, n) * self.splits * self.block_m * self.block_n if self.splits > 1 else 0
 
+    @property
+    def swath_rows(self) -> int:
+        """How many rows of tiles are walked together, to share L2; 0 where finding the place would cost more."""
+        return 8 if self.block_m * self.block_n > 64 * 64 else 0
+
     def grid(self, m: int, n: int) -> tuple[int, int, int]:
         """Return the grid to launch with."""
-        if self.kernel != "matmul_register":
+        if self.kernel in ("matmul_naive", "matmul_tiled"):
             return -(-n // self.block_n), -(-m // self.block_m), 1
-        return self.tiles(m, n), 1, self.splits
+        if self.swath_rows:
+            return self.tiles(m, n), 1, self.splits
+        return -(-m // self.block_m), -(-n // self.block_n), self.splits
 
     def defines(self) -> dict[str, str | int]:
         """Return the kernel's defines, without those of the epilogue."""
@@ -133,7 +140,8 @@ class MatmulConfig:
             "min_blocks",
         )
         own = {name.upper(): getattr(self, name) for name in sizes}
-        return {**common, "VECTOR": int(self.vector), **own, "TURN": int(self.turn)}
+        settings = {"VECTOR": int(self.vector), "TURN": int(self.turn), "SWATH_ROWS": self.swath_rows}
+        return {**common, **own, **settings}
 
 
 def _tile_numbers(rows: int, ks: int, kept: bool, pad: int) -> int:
@@ -344,6 +352,7 @@ _TILINGS = {
 }
 
 _STATIC_BYTES = 16  # of shared memory, in include/split.cuh
+_MAX_GRID_Y = 65535
 _MAX_SPLITS = 32
 _SLICE = 32  # a slice of k is at least this long
 # Cycles and bytes per cycle of one multiprocessor; they only have to rank the choices.
@@ -358,7 +367,7 @@ def _choices(stored: MatmulConfig, device: _Device, m: int, n: int, k: int) -> I
     """Yield all tilings that fit the device, with all useful numbers of splits."""
     for tiling in _TILINGS["float64" if stored.dtype == "float64" else "float32"]:
         config = _fitted(stored, tiling, device)
-        if config is None:
+        if config is None or config.grid(m, n)[1] > _MAX_GRID_Y:
             continue
         for splits in _useful_splits(config.tiles(m, n), k, device.num_multiprocessors * tiling.min_blocks):
             split = replace(config, splits=splits)

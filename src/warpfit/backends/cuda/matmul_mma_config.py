@@ -80,14 +80,8 @@ class MmaConfig(MatmulConfig):
 
     @property
     def swath_rows(self) -> int:
-        """How many rows of tiles are walked together, to share L2; 0 where finding the place would cost more."""
+        """As in `MatmulConfig`; half as long products stand for less of L2."""
         return 8 if self.block_m * self.block_n >= 128 * 128 else 0
-
-    def grid(self, m: int, n: int) -> tuple[int, int, int]:
-        """Return the grid to launch with."""
-        if self.swath_rows:
-            return self.tiles(m, n), 1, self.splits
-        return -(-m // self.block_m), -(-n // self.block_n), self.splits
 
     def defines(self) -> dict[str, str | int]:
         """Return the kernel's defines, without those of the epilogue."""
@@ -316,17 +310,19 @@ def _shared_bytes(arch: str) -> int:
 
 
 # Multiply-adds per cycle of one multiprocessor, as mma.sync reaches them on sm_90.
-_MULTIPLIES = {"float16": 1270, "bfloat16": 1270, "float32": 635}
-_READ_BYTES = 34  # from L2 per cycle, by one multiprocessor alone
-_L2_BYTES = 26  # by each, if all of them read
-_MEMORY_BYTES = 18  # from device memory, if all of them read
+_MULTIPLIES = {"float16": 1080, "bfloat16": 1080, "float32": 520}
+_READ_BYTES = 43  # from L2 per cycle, by one multiprocessor alone
+_L2_BYTES = 33.5  # by each, if all of them read
+_MEMORY_BYTES = 17  # from device memory, if all of them read
 _SHARED_BYTES = 128
-_LATENCY = 900  # of a read of global memory
-_CHAIN = 35  # of a product that waits for the one before
-_STEP = 80  # barrier and first fragments of a block of k
-_START = 2000  # launch, last store
-_SPLIT = 2500  # write, fence, count, read
-_BUSY_WARPS = 8  # that keep the tensor cores busy
+_CHAIN = 60  # of a product that waits for the one before
+_STEP = 73  # barrier and first fragments of a block of k
+_START = 3450  # launch, the first read of global memory, last store
+_LATENCY = 965  # of a read of global memory
+_SPLIT = 3080  # write, fence, count, read
+_BUSY_WARPS = 6.4  # that keep the tensor cores busy
+# What a block does of this if it is the only one and nobody computes while it waits at its barrier.
+_ALONE = {"float16": 1.0, "bfloat16": 1.0, "float32": 0.83}
 
 
 def _cycles(config: MmaConfig, device: _Device, m: int, n: int, k: int, out_bytes: int) -> float:
@@ -336,7 +332,7 @@ def _cycles(config: MmaConfig, device: _Device, m: int, n: int, k: int, out_byte
     resident = min(blocks, device.resident(config))
     multiply = blocks * steps * _step_cycles(config, resident)
     read = blocks * steps * config.stage_bytes / _read_rate(config, resident)
-    chain = -(-blocks // resident) * (_LATENCY + steps * _chain_cycles(config))
+    chain = -(-blocks // resident) * steps * _chain_cycles(config)
     size = _BYTES[config.dtype]
     from_memory = ((m * k + k * n) * size + m * n * out_bytes) / _MEMORY_BYTES
     from_l2 = config.tiles(m, n) * config.splits * steps * config.stage_bytes / _L2_BYTES
@@ -349,7 +345,7 @@ def _cycles(config: MmaConfig, device: _Device, m: int, n: int, k: int, out_byte
 
 def _step_cycles(config: MmaConfig, resident: int) -> float:
     """Return the throughput of a block of k: tensor cores, or what they read from shared memory."""
-    busy = min(1.0, resident * config.threads / 32 / _BUSY_WARPS)
+    busy = min(1.0, resident * config.threads / 32 / _BUSY_WARPS) * (_ALONE[config.dtype] if resident == 1 else 1)
     tensor = config.block_m * config.block_n * config.block_k / (_MULTIPLIES[config.dtype] * busy)
     slices = config.block_k * _BYTES[config.dtype] // _SLICE_BYTES
     fragments = slices * config.group_threads // 32 * (config.warp_m + config.warp_n) * _SLICE_BYTES

@@ -21,6 +21,9 @@ THREADS = 256
 BLOCKS_PER_MULTIPROCESSOR = 4
 # A thread takes a multiple of this from every part, so that its loads are under way several at a time.
 ELEMENTS_PER_THREAD = 32
+# Of rows, whose threads are neighbours: within a warp they are joined without a barrier.
+VECTORS_PER_THREAD = 8
+WARP = 32
 LINE_BYTES = 128
 VECTOR_BYTES = 16
 
@@ -75,12 +78,21 @@ def _power_of_two(count: int, most: int) -> int:
     return min(1 << max(0, count - 1).bit_length(), most)
 
 
+def _lanes(num_kept: int, num_vectors: int, num_multiprocessors: int) -> int:
+    """Return how many threads share a row: each takes several vectors, if rows are enough to fill the device."""
+    widest = _power_of_two(num_vectors, THREADS)
+    lanes = min(widest, max(WARP, _power_of_two(-(-num_vectors // VECTORS_PER_THREAD), THREADS)))
+    while lanes < widest and num_kept * lanes < BLOCKS_PER_MULTIPROCESSOR * num_multiprocessors * THREADS:
+        lanes *= 2
+    return lanes
+
+
 def _launch(
     num_kept: int, num_reduced: int, by_rows: bool, itemsize: int, num_multiprocessors: int
 ) -> _Launch:
     """Return a launch with 256 threads a block, which fills the device if there is enough to do."""
     if by_rows:
-        lanes = _power_of_two(-(-num_reduced * itemsize // VECTOR_BYTES), THREADS)
+        lanes = _lanes(num_kept, -(-num_reduced * itemsize // VECTOR_BYTES), num_multiprocessors)
     else:
         across = _power_of_two(num_kept, LINE_BYTES // itemsize)
         lanes = _power_of_two(num_reduced, THREADS // across)

@@ -24,7 +24,8 @@ WARP = 32
 STAGED_BYTES = 16 << 10
 # Shared memory that kernels use besides.
 RESERVED_BYTES = 2 << 10
-SMALLEST_LONG_BLOCK = 128
+# A block for each row, where the rows' results do not have to be added.
+MOST_BLOCKS = 1 << 20
 
 
 def elements_of_block(itemsize: int) -> int:
@@ -67,43 +68,56 @@ def _power_of_two(least: int) -> int:
 
 def _short_rows(num_rows: int, num_columns: int, itemsize: int, num_kept: int, most_blocks: int) -> RowLaunch:
     """Return a launch with a few lanes for each row, all in registers."""
-    lanes = min(WARP, _power_of_two(-(-num_columns // FEW)))
-    defines = {"ITEMS": FEW if num_columns <= FEW * lanes else MANY, "LONG_ROWS": 0}
+    row_bytes = num_columns * itemsize
+    is_staged = row_bytes % 16 != 0
+    # Rows that are read straight from memory: the more loads of a thread are under way, the better.
+    items = _many(itemsize) if not is_staged and num_columns > 4 * FEW else FEW
+    lanes = min(WARP, _power_of_two(-(-num_columns // items)))
+    defines = {"ITEMS": items if num_columns <= items * lanes else _many(itemsize), "LONG_ROWS": 0}
     block = min(THREADS, max(WARP, _power_of_two(num_rows * lanes)))
-    rows_at_once, row_bytes = block // lanes, num_columns * itemsize
+    rows_at_once = block // lanes
     rounds = 1
-    if num_rows > rows_at_once * most_blocks:
+    if is_staged and num_rows > rows_at_once * most_blocks:
         rounds = max(1, min(4, STAGED_BYTES // max(1, rows_at_once * row_bytes * num_kept)))
     capacity = rows_at_once * rounds
-    shared_bytes = num_kept * (-(-capacity * row_bytes // 16) * 16) if row_bytes % 16 else 0
+    shared_bytes = num_kept * (-(-capacity * row_bytes // 16) * 16) if is_staged else 0
     return RowLaunch(defines, blocks_for(num_rows, capacity), block, lanes, capacity, shared_bytes)
 
 
 def _long_rows(
     num_rows: int, num_columns: int, itemsize: int, num_kept: int, most_blocks: int, max_shared_bytes: int
 ) -> RowLaunch:
-    """Return a launch with a block for each row, kept in shared memory as far as that goes."""
+    """Return a launch with a block for each row, kept in registers and shared memory as far as that goes."""
     width, items = 16 // itemsize, _at_once(itemsize, num_kept)
-    num_vectors = num_columns // width + 2  # the first and the last may be there in part only
-    block = min(
-        512 if itemsize == 8 else 1024, max(SMALLEST_LONG_BLOCK, _power_of_two(-(-num_columns // items)))
-    )
-    row_bytes = num_vectors * 16 * num_kept
-    # Two blocks on a multiprocessor overlap their reads and writes, unless too much would be read again.
-    share = max_shared_bytes // 2 if row_bytes <= max_shared_bytes else max_shared_bytes
-    capacity = min(num_vectors, (share - RESERVED_BYTES) // (16 * num_kept))
+    # Where rows begin anywhere, the first vector and the last may be there in part only.
+    num_vectors = -(-(num_columns + (width - 1 if num_columns % width else 0)) // width)
+    vectors_of_thread = items // width
+    rounds = -(-num_vectors // (_most_threads(itemsize) * vectors_of_thread))
+    block = -(-num_vectors // (rounds * vectors_of_thread * WARP)) * WARP
+    # All rounds but the last are kept in shared memory, if they fit.
+    round_bytes = block * vectors_of_thread * 16 * num_kept
+    rounds_kept = min(rounds - 1, (max_shared_bytes - RESERVED_BYTES) // round_bytes)
     grid = blocks_for(num_rows, 1, most_blocks)
     defines = {"ITEMS": items, "LONG_ROWS": 1}
-    return RowLaunch(defines, grid, block, 0, capacity, capacity * 16 * num_kept)
+    capacity = rounds_kept * block * vectors_of_thread
+    return RowLaunch(defines, grid, block, 0, capacity, rounds_kept * round_bytes)
+
+
+def _most_threads(itemsize: int) -> int:
+    """Return what the registers suffice for, as ``MOST_THREADS`` of the kernels."""
+    return 512 if itemsize == 8 else 1024
 
 
 class RowOps(ArrayOps):
     """What operations along rows share."""
 
-    def row_launch(self, num_rows: int, num_columns: int, itemsize: int, num_kept: int = 1) -> RowLaunch:
-        """Return `launch_rows` for this device."""
+    def row_launch(
+        self, num_rows: int, num_columns: int, itemsize: int, num_kept: int = 1, is_summed: bool = True
+    ) -> RowLaunch:
+        """Return `launch_rows` for this device; `is_summed`: blocks leave sums, and there should be few of them."""
+        most_blocks = self.most_blocks if is_summed else MOST_BLOCKS
         most_shared = self.runtime.max_shared_bytes
-        return launch_rows(num_rows, num_columns, itemsize, num_kept, self.most_blocks, most_shared)
+        return launch_rows(num_rows, num_columns, itemsize, num_kept, most_blocks, most_shared)
 
     def vectors(self, x: DeviceArray) -> DeviceArray:
         """Return x, or a copy if it is not contiguous from a multiple of 16 bytes on."""

@@ -10,6 +10,8 @@ import ctypes
 import os
 import threading
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -78,7 +80,7 @@ def _driver_fault() -> str | None:
             f"the driver is for CUDA {major}.{minor}, too old for the installed bindings for CUDA {wanted} "
             f"(update the driver{remedy})"
         )
-    (error,) = driver.cuInit(0)
+    error = _start(driver)
     if int(error) == NO_DEVICE:
         return "the NVIDIA driver sees no device (is CUDA_VISIBLE_DEVICES set?)"
     if int(error):
@@ -87,6 +89,15 @@ def _driver_fault() -> str | None:
     if int(error) or count == 0:
         return "the NVIDIA driver sees no device (is CUDA_VISIBLE_DEVICES set?)"
     return None
+
+
+def _start(driver: Any) -> Any:
+    """Start the driver, and return its error code; cuda-core is imported meanwhile, as each takes 0.1 s."""
+    with ThreadPoolExecutor(1) as pool:
+        starting = pool.submit(driver.cuInit, 0)
+        import_module("cuda.core")
+        (error,) = starting.result()
+    return error
 
 
 def _describe(error: Any) -> str:

@@ -13,35 +13,76 @@
 
 constexpr int EDGE = 64;
 constexpr int STEP = 256 / EDGE;
+// Tiles are turned over in bands of so many along x's memory: those under way at once then form a square,
+// and lie close together in both arrays.
+constexpr unsigned BAND = 32;
 // Rows of shared memory are an odd number of banks apart.
 constexpr int PITCH = EDGE + (sizeof(SOURCE) < 4 ? 4 / sizeof(SOURCE) : 1);
 
 __device__ inline int at_most_edge(int64 count) { return count < EDGE ? static_cast<int>(count) : EDGE; }
 
+// Offset of matrix number `index` of those that the last two axes span.
+__device__ inline int64 offset_of_matrix(const Layout& layout, unsigned index) {
+    int64 offset = 0;
+#pragma unroll 1
+    for (int axis = static_cast<int>(layout.ndim) - 3; axis >= 0; --axis) {
+        const unsigned size = static_cast<unsigned>(layout.shape[axis]);
+        offset += static_cast<int64>(index % size) * layout.strides[axis];
+        index /= size;
+    }
+    return offset;
+}
+
+// The block's tile: its matrix, and where it begins there.
+struct TilePlace {
+    unsigned matrix;
+    int64 row, column;
+
+    __device__ TilePlace(int64 num_rows, int64 num_columns) {
+        const unsigned tiles_down = static_cast<unsigned>((num_rows + EDGE - 1) / EDGE);
+        const unsigned tiles_across = static_cast<unsigned>((num_columns + EDGE - 1) / EDGE);
+        matrix = blockIdx.x / (tiles_down * tiles_across);
+        unsigned rest = blockIdx.x - matrix * (tiles_down * tiles_across);
+        const unsigned tall = tiles_down < BAND ? tiles_down : BAND;
+        const unsigned band = rest / (tall * tiles_across);
+        rest -= band * (tall * tiles_across);
+        const unsigned left = tiles_down - band * tall, height = left < tall ? left : tall;
+        row = static_cast<int64>(band * tall + rest % height) * EDGE;
+        column = static_cast<int64>(rest / height) * EDGE;
+    }
+};
+
 // Turns over one tile: rows lie along x's memory, columns along y's.
 __device__ inline void copy_tile(const SOURCE* x, const Layout& x_layout, DTYPE* y, const Layout& y_layout) {
     __shared__ SOURCE tile[EDGE][PITCH];
     const int down = static_cast<int>(x_layout.ndim) - 2, across = down + 1;
-    const int64 num_rows = x_layout.shape[down], num_columns = x_layout.shape[across];
-    const int64 tiles_down = (num_rows + EDGE - 1) / EDGE, tiles_across = (num_columns + EDGE - 1) / EDGE;
-    const int64 matrix = blockIdx.x / (tiles_down * tiles_across);
-    const int64 first_row = blockIdx.x / tiles_across % tiles_down * EDGE;
-    const int64 first_column = blockIdx.x % tiles_across * EDGE;
-    const int64 first = (matrix * num_rows + first_row) * num_columns + first_column;
-    x += offset_of(x_layout, first);
-    y += offset_of(y_layout, first);
-    const int rows = at_most_edge(num_rows - first_row), columns = at_most_edge(num_columns - first_column);
+    const TilePlace place(x_layout.shape[down], x_layout.shape[across]);
+    const int rows = at_most_edge(x_layout.shape[down] - place.row);
+    const int columns = at_most_edge(x_layout.shape[across] - place.column);
     const int fast = threadIdx.x % EDGE, slow = threadIdx.x / EDGE;
-    if (fast < rows) {
-        x += fast * x_layout.strides[down];
-#pragma unroll 8
-        for (int i = slow; i < columns; i += STEP) tile[i][fast] = x[i * x_layout.strides[across]];
+
+    const int64 x_step = x_layout.strides[across];
+    x += offset_of_matrix(x_layout, place.matrix) + (place.row + fast) * x_layout.strides[down] +
+         (place.column + slow) * x_step;
+    if (rows == EDGE && columns == EDGE) {
+        // All loads are under way at once.
+        SOURCE values[EDGE / STEP];
+#pragma unroll
+        for (int k = 0; k < EDGE / STEP; ++k) values[k] = x[k * STEP * x_step];
+#pragma unroll
+        for (int k = 0; k < EDGE / STEP; ++k) tile[slow + k * STEP][fast] = values[k];
+    } else if (fast < rows) {
+#pragma unroll 1
+        for (int i = slow; i < columns; i += STEP) tile[i][fast] = x[(i - slow) * x_step];
     }
     __syncthreads();
+
+    const int64 y_step = y_layout.strides[down];
+    y += offset_of_matrix(y_layout, place.matrix) + (place.row + slow) * y_step +
+         (place.column + fast) * y_layout.strides[across];
     if (fast < columns) {
-        y += fast * y_layout.strides[across];
-#pragma unroll 4
-        for (int i = slow; i < rows; i += STEP) y[i * y_layout.strides[down]] = convert<DTYPE>(tile[fast][i]);
+#pragma unroll 8
+        for (int i = slow; i < rows; i += STEP) y[(i - slow) * y_step] = convert<DTYPE>(tile[fast][i]);
     }
 }
 

@@ -7,7 +7,7 @@
 //           row at a time; shared memory for `capacity` vectors of 16 bytes of dy.
 //           Defines DTYPE, ITEMS, LONG_ROWS.
 // Numerics: computed in float32, or float64 for float64.
-// Cost:     3 M · C · sizeof DTYPE bytes, and once more what a long row of dy has beyond its kept vectors.
+// Cost:     3 M · C · sizeof DTYPE bytes, and once more what of a long row of dy is kept nowhere.
 // Reference: log_softmax_backward of backends/numpy/activation.py.
 #include "include/softmax.cuh"
 
@@ -33,22 +33,25 @@ __device__ inline void long_row(const LongRow& row, const T* dy, const T* y, T* 
                                 Acc* shared) {
     Acc dys[ITEMS], ys[ITEMS];
     Acc total = 0;
-    for (int first = 0; first < row.num_vectors; first += row.round()) {
+    for (int first = 0; first <= row.last(); first += row.round()) {
         row.read(dy, kept, first, 0, dys);
+        if (first == row.last()) row.read_once(y, first, 0, ys);
         Acc part = 0;
         each_item([&](int j) { part += dys[j]; });
         total += part;
     }
     total = reduce_block<Sum>(total, Acc(0), shared);
-    for (int first = 0; first < row.num_vectors; first += row.round()) {
-        row.read_again(dy, kept, first, 0, dys);
-        row.read_once(y, first, 0, ys);
+    for (int first = row.last(); first >= 0; first -= row.round()) {
+        if (first < row.last()) {
+            row.read_again(dy, kept, first, 0, dys);
+            row.read_once(y, first, 0, ys);
+        }
         each_item([&](int j) { dys[j] -= exponential(ys[j]) * total; });
         row.write(dz, first, dys);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, LEAST_BLOCKS)
     log_softmax_backward(const T* dy, const T* y, T* dz, int64 num_rows, int num_columns, int lanes,
                          int capacity) {
     DYNAMIC_SHARED(Vec<T>, kept);

@@ -8,7 +8,7 @@
 //           Defines DTYPE, ITEMS, LONG_ROWS.
 // Numerics: computed in float32, or float64 for float64; an entry of -inf stays; a row with +inf, NaN or
 //           nothing but -inf becomes NaN.
-// Cost:     2 M · C · sizeof DTYPE bytes, and once more what a long row has beyond its kept vectors.
+// Cost:     2 M · C · sizeof DTYPE bytes, and once more what of a long row is kept nowhere.
 // Reference: log_softmax_forward of backends/numpy/activation.py.
 #include "include/softmax.cuh"
 
@@ -29,17 +29,17 @@ __device__ inline void short_rows(const ShortRows& rows, const T* z, T* y) {
 }
 
 __device__ inline void long_row(const LongRow& row, const T* z, T* y, Vec<T>* kept, Acc* shared) {
-    const ExpSum sums(row, z, kept, shared);
+    Acc values[ITEMS], terms[ITEMS], factor;
+    const ExpSum sums(row, z, kept, shared, values, terms, factor);
     const Acc log_sum = logarithm(sums.sum);
-    for (int first = 0; first < row.num_vectors; first += row.round()) {
-        Acc values[ITEMS];
-        row.read_again(z, kept, first, minus_infinity(), values);
+    for (int first = row.last(); first >= 0; first -= row.round()) {
+        if (first < row.last()) row.read_again(z, kept, first, minus_infinity(), values);
         each_item([&](int j) { values[j] = values[j] - sums.largest - log_sum; });
         row.write(y, first, values);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, LEAST_BLOCKS)
     log_softmax_forward(const T* z, T* y, int64 num_rows, int num_columns, int lanes, int capacity) {
     DYNAMIC_SHARED(Vec<T>, kept);
 #if LONG_ROWS

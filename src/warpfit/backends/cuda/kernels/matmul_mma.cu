@@ -158,7 +158,7 @@ __device__ inline int next_stage(int stage) { return stage + 1 == STAGES ? 0 : s
 // are loaded from shared memory, and a part of the block STAGES - 1 further on from global memory.
 __device__ inline void multiply_blocks(Sums& sums, Copies& copies, unsigned char* ring, int num_blocks,
                                        const Place& place) {
-#pragma unroll(STOPS_COPIES ? 1 : STAGES)
+#pragma unroll(STOPS_COPIES ? 1 : 8)
     for (int stage = 0; stage < STAGES - 1; ++stage) {
         if (!STOPS_COPIES || stage < num_blocks) copies.start(ring + stage * STAGE_BYTES, 0, 1);
         copies.advance();
@@ -168,6 +168,7 @@ __device__ inline void multiply_blocks(Sums& sums, Copies& copies, unsigned char
 
     Fragments fragments[2];
     fragments[0].load(ring, 0, place);
+    fragments[0].convert();
     int read = 0, write = STAGES - 1;
 #pragma unroll 1
     for (int block = 0; block < num_blocks; ++block) {
@@ -186,8 +187,8 @@ __device__ inline void multiply_blocks(Sums& sums, Copies& copies, unsigned char
                 copies.advance();
                 write = next_stage(write);
             }
-            fragments[slice % 2].convert();
             multiply(sums, fragments[slice % 2]);
+            fragments[(slice + 1) % 2].convert();
         }
     }
     copy_async_wait<0>();

@@ -5,7 +5,7 @@
 // Launch:   256 threads in two dimensions, powers of two. by_rows: x runs over r, y over k; else x over k, y
 //           over r. grid.x covers k, grid.y the parts of per_part r's (a multiple of 16 / sizeof DTYPE; of 32
 //           for each thread that takes part in one k, all of a part is loaded without a remainder).
-//           Static shared memory of 256 accumulators; defines OP (Sum, Max, Min), DTYPE.
+//           Static shared memory of 264 accumulators; defines OP (Sum, Max, Min), DTYPE.
 // Numerics: in float, or double for float64, in an order that the launch alone decides: each thread adds up
 //           several sums of at most 16 terms at a time, then threads are joined as a tree. Max and Min are
 //           NaN if any entry is.
@@ -77,10 +77,22 @@ struct Part {
             }
             total = OP::join(total, join_tree<STREAMS>(inner));
         }
-#pragma unroll IS_LINE ? 4 : 1
-        for (; r + WIDTH <= end; r += step) total = OP::join(total, join_run(run_at(r)));
+        // The rest: a step that is not whole, whose loads are under way together too.
+        for (; r + WIDTH <= end; r += STREAMS * step) {
+            Acc inner[STREAMS];
+#pragma unroll
+            for (int k = 0; k < STREAMS; ++k) {
+                inner[k] = Neutral::of(OP());
+                if (r + k * step + WIDTH <= end) inner[k] = join_run(run_at(r + k * step));
+            }
+            total = OP::join(total, join_tree<STREAMS>(inner));
+        }
+        if (WIDTH > 1) {
 #pragma unroll 1
-        for (; WIDTH > 1 && r < end; ++r) total = OP::join(total, static_cast<Acc>(load(x[r])));
+            for (r = end - (end - begin) % WIDTH + lane; r < end; r += num_lanes) {
+                total = OP::join(total, static_cast<Acc>(load(x[r])));
+            }
+        }
         return total;
     }
 };
@@ -95,8 +107,26 @@ __device__ inline Acc join_part(const T* x, const Layout& reduced, bool by_rows,
     return Part<1, true>{x, reduced}.join(begin, end, lane, num_lanes);
 }
 
-// The lanes of every k joined as a tree; lane 0 gets the result. Neighbouring lanes are `step` threads apart.
-__device__ inline Acc join_lanes(Acc value, int lane, int num_lanes, int step) {
+// The lanes of every k joined as a tree; lane 0 gets the result. Lanes of one k are neighbours.
+__device__ inline Acc join_neighbours(Acc value, int lane, int num_lanes) {
+#pragma unroll 1
+    for (int offset = (num_lanes < WARP ? num_lanes : WARP) / 2; offset > 0; offset /= 2) {
+        value = OP::join(value, __shfl_xor_sync(FULL_WARP, value, offset));
+    }
+    if (num_lanes <= WARP) return value;
+    __shared__ Acc shared[256 / WARP];
+    const int warp = (threadIdx.y * blockDim.x + threadIdx.x) / WARP;
+    if (lane % WARP == 0) shared[warp] = value;
+    __syncthreads();
+    if (lane == 0) {
+        for (int other = 1; other < num_lanes / WARP; ++other) value = OP::join(value, shared[warp + other]);
+    }
+    __syncthreads();
+    return value;
+}
+
+// The same where lanes are rows of the block, `step` threads apart.
+__device__ inline Acc join_rows(Acc value, int lane, int num_lanes, int step) {
     __shared__ Acc shared[256];
     const int own = threadIdx.y * blockDim.x + threadIdx.x;
     shared[own] = value;
@@ -114,7 +144,10 @@ extern "C" __global__ void __launch_bounds__(256, 4)
            Layout reduced, Layout y_layout, int64 num_kept, int64 num_reduced, int64 per_part, int by_rows) {
     const int lane = by_rows ? threadIdx.x : threadIdx.y;
     const int num_lanes = by_rows ? blockDim.x : blockDim.y;
-    const int step = by_rows ? 1 : blockDim.x;
+    const auto join_lanes = [=](Acc value) {
+        return by_rows ? join_neighbours(value, lane, num_lanes)
+                       : join_rows(value, lane, num_lanes, blockDim.x);
+    };
     const int64 first = static_cast<int64>(blockIdx.x) * (by_rows ? blockDim.y : blockDim.x);
     const int64 k = first + (by_rows ? threadIdx.y : threadIdx.x);
     const bool is_inside = k < num_kept;
@@ -125,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(256, 4)
         const int64 end = begin + per_part < num_reduced ? begin + per_part : num_reduced;
         value = join_part(x + offset_of(kept, k), reduced, by_rows, begin, end, lane, num_lanes);
     }
-    value = join_lanes(value, lane, num_lanes, step);
+    value = join_lanes(value);
 
     if (gridDim.y > 1) {
         if (is_inside && lane == 0) partial[blockIdx.y * num_kept + k] = value;
@@ -136,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(256, 4)
                 value = OP::join(value, __ldcg(partial + part * num_kept + k));
             }
         }
-        value = join_lanes(value, lane, num_lanes, step);
+        value = join_lanes(value);
     }
     if (is_inside && lane == 0) y[offset_of(y_layout, k)] = store<T>(value / static_cast<Acc>(divisor));
 }

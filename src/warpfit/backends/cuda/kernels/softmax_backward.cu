@@ -7,7 +7,7 @@
 //           row at a time; shared memory for 2 · capacity vectors of 16 bytes.
 //           Defines DTYPE, ITEMS, LONG_ROWS.
 // Numerics: computed in float32, or float64 for float64.
-// Cost:     3 M · C · sizeof DTYPE bytes, and 2 more for what a long row has beyond its kept vectors.
+// Cost:     3 M · C · sizeof DTYPE bytes, and 2 more for what of a long row is kept nowhere.
 // Reference: softmax_backward of backends/numpy/activation.py.
 #include "include/softmax.cuh"
 
@@ -33,7 +33,7 @@ __device__ inline void long_row(const LongRow& row, const T* dy, const T* y, T* 
                                 Acc* shared) {
     Acc dys[ITEMS], ys[ITEMS];
     Acc inner = 0;
-    for (int first = 0; first < row.num_vectors; first += row.round()) {
+    for (int first = 0; first <= row.last(); first += row.round()) {
         row.read(dy, kept, first, 0, dys);
         row.read(y, kept + row.capacity, first, 0, ys);
         Acc part = 0;
@@ -41,15 +41,17 @@ __device__ inline void long_row(const LongRow& row, const T* dy, const T* y, T* 
         inner += part;
     }
     inner = reduce_block<Sum>(inner, Acc(0), shared);
-    for (int first = 0; first < row.num_vectors; first += row.round()) {
-        row.read_again(dy, kept, first, 0, dys);
-        row.read_again(y, kept + row.capacity, first, 0, ys);
+    for (int first = row.last(); first >= 0; first -= row.round()) {
+        if (first < row.last()) {
+            row.read_again(dy, kept, first, 0, dys);
+            row.read_again(y, kept + row.capacity, first, 0, ys);
+        }
         each_item([&](int j) { dys[j] = (dys[j] - inner) * ys[j]; });
         row.write(dz, first, dys);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, LEAST_BLOCKS)
     softmax_backward(const T* dy, const T* y, T* dz, int64 num_rows, int num_columns, int lanes,
                      int capacity) {
     DYNAMIC_SHARED(Vec<T>, kept);

@@ -6,7 +6,7 @@
 // Launch:   as softmax_forward, at least one block. Defines DTYPE, ITEMS, LONG_ROWS.
 // Numerics: a row in float32, or float64 for float64; the sums over rows in float64, in a fixed sequence. The
 //           mean over no weight is 0.
-// Cost:     2 M · C · sizeof DTYPE bytes, and once more what a long row has beyond its kept vectors.
+// Cost:     2 M · C · sizeof DTYPE bytes, and once more what of a long row is kept nowhere.
 // Reference: softmax_cross_entropy_forward of backends/numpy/loss.py.
 #include "include/loss.cuh"
 #include "include/softmax.cuh"
@@ -80,12 +80,15 @@ __device__ inline void short_rows(const ShortRows& rows, const Targets& targets,
 
 __device__ inline void long_row(int64 number, const LongRow& row, const Targets& targets, const T* logits,
                                 T* probabilities, Vec<T>* kept, Acc* shared, double (&sums)[2]) {
-    const ExpSum exp_sum(row, logits, kept, shared);
+    Acc values[ITEMS], terms[ITEMS], factor;
+    const ExpSum exp_sum(row, logits, kept, shared, values, terms, factor);
     const Acc log_sum = logarithm(exp_sum.sum), scale = Acc(1) / exp_sum.sum;
+    factor *= scale;
+    each_item([&](int j) { terms[j] *= factor; });
+    row.write(probabilities, row.last(), terms);
     Acc spread = 0;
-    for (int first = 0; first < row.num_vectors; first += row.round()) {
-        Acc values[ITEMS];
-        row.read_again(logits, kept, first, minus_infinity(), values);
+    for (int first = row.last(); first >= 0; first -= row.round()) {
+        if (first < row.last()) row.read_again(logits, kept, first, minus_infinity(), values);
         if (targets.smoothing != Acc(0)) {
 #pragma unroll
             for (int j = 0; j < ITEMS; ++j) {
@@ -93,6 +96,7 @@ __device__ inline void long_row(int64 number, const LongRow& row, const Targets&
                 if (row.has(c)) spread += targets.spread_of(c, log_sum - (values[j] - exp_sum.largest));
             }
         }
+        if (first == row.last()) continue;
         each_item([&](int j) { values[j] = exponential(values[j] - exp_sum.largest) * scale; });
         row.write(probabilities, first, values);
     }
@@ -104,7 +108,7 @@ __device__ inline void long_row(int64 number, const LongRow& row, const Targets&
     targets.add(number, log_sum - (of_label - exp_sum.largest), spread, sums);
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, LEAST_BLOCKS)
     softmax_cross_entropy_forward(const T* logits, const int64* labels, const T* class_weight,
                                   const T* sample_weight, T* probabilities, Acc* loss, Acc* weight,
                                   double* partials, unsigned* arrivals, double smoothing, int64 num_rows,

@@ -8,7 +8,7 @@
 //           Defines DTYPE, ITEMS, LONG_ROWS.
 // Numerics: computed in float32, or float64 for float64; an entry of -inf gets 0; a row with +inf, NaN or
 //           nothing but -inf becomes NaN.
-// Cost:     2 M · C · sizeof DTYPE bytes, and once more what a long row has beyond its kept vectors.
+// Cost:     2 M · C · sizeof DTYPE bytes, and once more what of a long row is kept nowhere.
 // Reference: softmax_forward of backends/numpy/activation.py.
 #include "include/softmax.cuh"
 
@@ -29,17 +29,20 @@ __device__ inline void short_rows(const ShortRows& rows, const T* z, T* y) {
 }
 
 __device__ inline void long_row(const LongRow& row, const T* z, T* y, Vec<T>* kept, Acc* shared) {
-    const ExpSum sums(row, z, kept, shared);
+    Acc values[ITEMS], terms[ITEMS], factor;
+    const ExpSum sums(row, z, kept, shared, values, terms, factor);
     const Acc scale = Acc(1) / sums.sum;
-    for (int first = 0; first < row.num_vectors; first += row.round()) {
-        Acc values[ITEMS];
+    factor *= scale;
+    each_item([&](int j) { terms[j] *= factor; });
+    row.write(y, row.last(), terms);
+    for (int first = row.last() - row.round(); first >= 0; first -= row.round()) {
         row.read_again(z, kept, first, minus_infinity(), values);
         each_item([&](int j) { values[j] = exponential(values[j] - sums.largest) * scale; });
         row.write(y, first, values);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, LEAST_BLOCKS)
     softmax_forward(const T* z, T* y, int64 num_rows, int num_columns, int lanes, int capacity) {
     DYNAMIC_SHARED(Vec<T>, kept);
 #if LONG_ROWS

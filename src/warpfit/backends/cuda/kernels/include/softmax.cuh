@@ -5,8 +5,9 @@
 // Where rows are short (define LONG_ROWS = 0), a block takes `capacity` of them, `lanes` adjacent threads for
 // each, whose registers hold it. Rows that do not all begin at multiples of 16 bytes pass through shared
 // memory, so that global memory is read and written in whole vectors.
-// Where rows are long (LONG_ROWS = 1), a block takes one at a time. Its first `capacity` vectors stay in
-// shared memory, and only what is beyond them is read again.
+// Where rows are long (LONG_ROWS = 1), a block takes one at a time, in rounds of ITEMS entries a thread. The
+// last round, for most rows the only one, stays in registers. Of what comes before, the first `capacity`
+// vectors stay in shared memory, and only the rest is read again.
 //
 // Arrays (M, C) are contiguous and begin at multiples of 16 bytes.
 #pragma once
@@ -21,6 +22,8 @@ using Acc = accumulator<T>;
 constexpr int WIDTH = Vec<T>::SIZE;
 // What the registers suffice for.
 constexpr int MOST_THREADS = !LONG_ROWS ? 256 : sizeof(T) == 8 ? 512 : 1024;
+// Blocks that a multiprocessor holds at once, at least.
+constexpr int LEAST_BLOCKS = LONG_ROWS ? 1 : ITEMS * sizeof(Acc) <= 32 ? 4 : 3;
 
 __device__ inline float logarithm(float x) { return logf(x); }
 __device__ inline double logarithm(double x) { return log(x); }
@@ -155,7 +158,8 @@ struct ShortRows {
 };
 
 // A long row. Vectors begin at multiples of 16 bytes, so that the first and the last may be there in part
-// only. Threads go through it in rounds of ITEMS entries each, from vector 0, round(), 2 round(), ... on.
+// only. Threads go through it in rounds of ITEMS entries each, from vector 0, round(), ..., last() on, and
+// back.
 struct LongRow {
     static constexpr int VECTORS = ITEMS / WIDTH;
 
@@ -170,6 +174,7 @@ struct LongRow {
           capacity(kept_vectors) {}
 
     __device__ int round() const { return VECTORS * blockDim.x; }
+    __device__ int last() const { return (num_vectors - 1) / round() * round(); }
 
     // The number of this thread's vector u in the round from vector `first` on; it may be past the last.
     __device__ int vector(int first, int u) const {
@@ -183,90 +188,102 @@ struct LongRow {
 
     __device__ bool has(int c) const { return c >= 0 && c < num_columns; }
 
-    // Reads a round of x from memory.
+    // Reads a round of x from memory; `absent` is what is not there.
     __device__ void read_once(const T* x, int first, Acc absent, Acc (&values)[ITEMS]) const {
         Vec<T> vectors[VECTORS];
+        if (is_whole(first)) {
 #pragma unroll
-        for (int u = 0; u < VECTORS; ++u) vectors[u] = load_part(x, column(first, u * WIDTH));
-        unpack(vectors, first, absent, values);
+            for (int u = 0; u < VECTORS; ++u) vectors[u] = load_vec(x + start + column(first, u * WIDTH));
+            unpack(vectors, values);
+            return;
+        }
+#pragma unroll
+        for (int u = 0; u < VECTORS; ++u) vectors[u] = load_part(x, column(first, u * WIDTH), absent);
+        unpack(vectors, values);
     }
 
     // Reads a round of x from memory, and keeps what belongs to its first `capacity` vectors.
     __device__ void read(const T* x, Vec<T>* kept, int first, Acc absent, Acc (&values)[ITEMS]) const {
-        Vec<T> vectors[VECTORS];
-#pragma unroll
-        for (int u = 0; u < VECTORS; ++u) vectors[u] = load_part(x, column(first, u * WIDTH));
-#pragma unroll
-        for (int u = 0; u < VECTORS; ++u) {
-            const int i = vector(first, u);
-            if (i < capacity) kept[i] = vectors[u];
-        }
-        unpack(vectors, first, absent, values);
+        read_once(x, first, absent, values);
+        keep(kept, first, values);
     }
 
     // Reads a round again, from what was kept by this thread and from memory.
     __device__ void read_again(const T* x, const Vec<T>* kept, int first, Acc absent,
                                Acc (&values)[ITEMS]) const {
+        if (first + round() > capacity) {
+            read_once(x, first, absent, values);
+            return;
+        }
         Vec<T> vectors[VECTORS];
 #pragma unroll
-        for (int u = 0; u < VECTORS; ++u) {
-            const int i = vector(first, u);
-            vectors[u] = i < capacity ? kept[i] : load_part(x, column(first, u * WIDTH));
-        }
-        unpack(vectors, first, absent, values);
+        for (int u = 0; u < VECTORS; ++u) vectors[u] = kept[vector(first, u)];
+        unpack(vectors, values);
     }
 
     __device__ void write(T* y, int first, const Acc (&values)[ITEMS]) const {
+        const bool whole = is_whole(first);
 #pragma unroll
         for (int u = 0; u < VECTORS; ++u) {
             const int c = column(first, u * WIDTH);
-            Vec<T> part;
-#pragma unroll
-            for (int k = 0; k < WIDTH; ++k) part.element[k] = store<T>(values[u * WIDTH + k]);
-            if (is_whole(c)) {
+            const Vec<T> part = packed(values, u);
+            if (whole || (has(c) && has(c + WIDTH - 1))) {
                 store_vec(y + start + c, part);
-                continue;
-            }
+            } else if (c < num_columns) {
 #pragma unroll
-            for (int k = 0; k < WIDTH; ++k) {
-                if (has(c + k)) y[start + c + k] = part.element[k];
+                for (int k = 0; k < WIDTH; ++k) {
+                    if (has(c + k)) y[start + c + k] = part.element[k];
+                }
             }
         }
     }
 
   private:
-    __device__ bool is_whole(int c) const { return has(c) && has(c + WIDTH - 1); }
+    // Whether all entries of a round are there, for all threads.
+    __device__ bool is_whole(int first) const {
+        return first * WIDTH + shift >= 0 && (first + round()) * WIDTH + shift <= num_columns;
+    }
 
-    __device__ Vec<T> load_part(const T* x, int c) const {
-        if (is_whole(c)) return load_vec(x + start + c);
+    __device__ Vec<T> load_part(const T* x, int c, Acc absent) const {
+        if (has(c) && has(c + WIDTH - 1)) return load_vec(x + start + c);
         Vec<T> part;
 #pragma unroll
-        for (int k = 0; k < WIDTH; ++k) {
-            if (has(c + k)) part.element[k] = x[start + c + k];
-        }
+        for (int k = 0; k < WIDTH; ++k) part.element[k] = has(c + k) ? x[start + c + k] : store<T>(absent);
         return part;
     }
 
-    // A round's entries as numbers, `absent` for what is not there.
-    __device__ void unpack(const Vec<T> (&vectors)[VECTORS], int first, Acc absent,
-                           Acc (&values)[ITEMS]) const {
-        each_item([&](int j) {
-            values[j] = has(column(first, j)) ? load(vectors[j / WIDTH].element[j % WIDTH]) : absent;
-        });
+    // Rounds are kept as a whole or not at all.
+    __device__ void keep(Vec<T>* kept, int first, const Acc (&values)[ITEMS]) const {
+        if (first + round() > capacity) return;
+#pragma unroll
+        for (int u = 0; u < VECTORS; ++u) kept[vector(first, u)] = packed(values, u);
+    }
+
+    __device__ static Vec<T> packed(const Acc (&values)[ITEMS], int u) {
+        Vec<T> vector;
+#pragma unroll
+        for (int k = 0; k < WIDTH; ++k) vector.element[k] = store<T>(values[u * WIDTH + k]);
+        return vector;
+    }
+
+    __device__ static void unpack(const Vec<T> (&vectors)[VECTORS], Acc (&values)[ITEMS]) {
+        each_item([&](int j) { values[j] = load(vectors[j / WIDTH].element[j % WIDTH]); });
     }
 };
 
+__device__ inline float larger(float a, float b) { return fmaxf(a, b); }
+__device__ inline double larger(double a, double b) { return fmax(a, b); }
+
 // The largest entry of a row, m, and Σ exp(entry - m). A row with +inf, NaN or nothing but -inf has a sum of
-// NaN.
+// NaN: the largest entry need not be one of NaN for that.
 struct ExpSum {
     Acc largest, sum;
 
-    __device__ ExpSum() : largest(minus_infinity()), sum(0) {}
-
     // The sum over a short row, of which every thread holds a part; `terms` receives exp(entry - m).
-    __device__ ExpSum(const ShortRows& rows, const Acc (&values)[ITEMS], Acc (&terms)[ITEMS]) : ExpSum() {
-        each_item([&](int j) { largest = Max::join(largest, values[j]); });
-        largest = reduce_lanes<Max>(largest, rows.lanes);
+    __device__ ExpSum(const ShortRows& rows, const Acc (&values)[ITEMS], Acc (&terms)[ITEMS])
+        : largest(minus_infinity()), sum(0) {
+        each_item([&](int j) { largest = larger(largest, values[j]); });
+        largest = reduce_lanes<Larger>(largest, rows.lanes);
         each_item([&](int j) {
             terms[j] = exponential(values[j] - largest);
             sum += terms[j];
@@ -274,32 +291,40 @@ struct ExpSum {
         sum = reduce_lanes<Sum>(sum, rows.lanes);
     }
 
-    // The sum over a long row, by all threads of a block, which keep its first vectors. `shared` holds 32
-    // entries.
-    __device__ ExpSum(const LongRow& row, const T* x, Vec<T>* kept, Acc* shared) : ExpSum() {
-        for (int first = 0; first < row.num_vectors; first += row.round()) {
-            Acc values[ITEMS];
+    // The sum over a long row, by all threads of a block, which keep its rounds but the last. Of the last,
+    // `values` receives the entries, and `terms` exp(entry - m) / factor. `shared` holds 32 entries.
+    __device__ ExpSum(const LongRow& row, const T* x, Vec<T>* kept, Acc* shared, Acc (&values)[ITEMS],
+                      Acc (&terms)[ITEMS], Acc& factor)
+        : largest(minus_infinity()), sum(0) {
+        const int last = row.last();
+        for (int first = 0; first < last; first += row.round()) {
             row.read(x, kept, first, minus_infinity(), values);
-            add(values);
+            add(values, terms);
         }
-        join_block(shared);
+        row.read_once(x, last, minus_infinity(), values);
+        add(values, terms);
+        const Acc whole = reduce_block<Larger>(largest, minus_infinity(), shared);
+        factor = exponential(largest - whole);
+        sum = reduce_block<Sum>(sum * factor, Acc(0), shared);
+        largest = whole;
     }
 
   private:
-    // Takes in `values`; absent ones are -inf.
-    __device__ void add(const Acc (&values)[ITEMS]) {
-        Acc next = largest;
-        each_item([&](int j) { next = Max::join(next, values[j]); });
-        if (next != largest) sum *= exponential(largest - next);
-        largest = next;
-        if (largest == minus_infinity()) return;
-        each_item([&](int j) { sum += exponential(values[j] - largest); });
-    }
+    struct Larger {
+        __device__ static Acc join(Acc a, Acc b) { return larger(a, b); }
+    };
 
-    // Joins what the threads of a block have.
-    __device__ void join_block(Acc* shared) {
-        const Acc whole = reduce_block<Max>(largest, minus_infinity(), shared);
-        sum = reduce_block<Sum>(sum * exponential(largest - whole), Acc(0), shared);
-        largest = whole;
+    // Takes in `values`; absent ones are -inf. `terms` receives exp(value - the largest so far).
+    __device__ void add(const Acc (&values)[ITEMS], Acc (&terms)[ITEMS]) {
+        Acc next = largest;
+        each_item([&](int j) { next = larger(next, values[j]); });
+        // With nothing but -inf so far, the terms are 0.
+        const Acc reference = next == minus_infinity() ? Acc(0) : next;
+        sum *= exponential(largest - reference);
+        each_item([&](int j) {
+            terms[j] = exponential(values[j] - reference);
+            sum += terms[j];
+        });
+        largest = next;
     }
 };
