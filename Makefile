@@ -5,7 +5,15 @@ BIN    := $(VENV)/bin
 # Bytecode is compiled when a module is first imported: most of what is installed never is.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
-.PHONY: train test test-all lint bench clean
+# What runs the targets for a GPU. Without .venv: make test-gpu RUN='env PYTHONPATH=src python3' SETUP=
+RUN    ?= $(BIN)/python
+SETUP  ?= $(VENV)/.dev
+
+# What `make sanitize` runs: a launch takes 20 to 50 times as long under compute-sanitizer.
+SANITIZER := compute-sanitizer
+CHECKED   ?= tests/backends/test_contract.py tests/backends/cuda -m gpu -k "float32_agrees_with_float64 or half_precision or updates or whole_numbers"
+
+.PHONY: train test test-all test-gpu sanitize lint bench clean
 
 train: $(VENV)/.train
 	$(BIN)/warpfit train $(ARGS)
@@ -18,6 +26,17 @@ test: $(VENV)/.dev
 
 test-all: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto --cov --cov-report=term-missing:skip-covered --cov-fail-under=95 $(ARGS)
+
+# The tests that need a GPU, in one process.
+test-gpu: $(SETUP)
+	$(RUN) -m pytest -m gpu $(ARGS)
+
+# Reads and writes out of bounds, then races in shared memory, in the kernels of a choice of these tests.
+sanitize: $(SETUP)
+	@command -v $(SANITIZER) >/dev/null || { echo "expected $(SANITIZER), of the CUDA toolkit, on the PATH, got none"; exit 1; }
+	@$(RUN) -c 'import sys; from warpfit.backends.cuda.runtime import why_unavailable; sys.exit(why_unavailable())'
+	$(SANITIZER) --tool memcheck --error-exitcode 1 $(RUN) -m pytest $(CHECKED) $(ARGS)
+	$(SANITIZER) --tool racecheck --error-exitcode 1 $(RUN) -m pytest $(CHECKED) $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/pre-commit run --all-files

@@ -92,14 +92,139 @@ def _percent(run: Results) -> str:
     return f"{run['accuracy']:.2%}"
 
 
-RENDERERS: dict[str, Callable[[Results], str]] = {"cpu_epoch": cpu_epoch, "accuracy_gap": accuracy_gap}
+def _gpu_source(results: Results) -> str:
+    env = results["environment"]
+    packages = ", ".join(
+        f"{name} {version}" for name, version in env["packages"].items() if name != "warpfit"
+    )
+    machine = f"{env['gpu']}, driver {env['driver']}, {env['cores']} cores of an {env['cpu']}, Python {env['python']}"
+    return f"\n{machine}, {packages}; commit {env['commit']}, {env['date']}.\n"
+
+
+def _us(measured: Results) -> str:
+    return f"{measured['median']:.0f} ({measured['min']:.0f} to {measured['max']:.0f})"
+
+
+def layerwise(results: Results) -> str:
+    rows = [
+        [
+            batch,
+            _us(row["float32"]),
+            f"{row['tf32']['median']:.0f}",
+            f"{row['float16']['median']:.0f}",
+            _us(row["torch_eager"]),
+            f"{row['ratio']:.1f}",
+            *_epochs(row),
+        ]
+        for batch, row in results["mlp"].items()
+    ]
+    header = ["batch", "warpfit float32, µs a step", "tf32", "float16", "PyTorch eager, µs a step", "ratio"]
+    header += ["epoch, CUDA", "epoch, NumPy"]
+    return _table(header, rows) + _gpu_source(results)
+
+
+def _epochs(row: Results) -> list[str]:
+    """Return what 60,000 rows take on the GPU and with NumPy: the measured step times the number of steps."""
+    programs = [row.get(name) for name in ("float32", "numpy")]
+    return [f"{run['median'] * row['steps_of_60000'] / 1e6:.2f} s" if run else "-" for run in programs]
+
+
+def layerwise_cnn(results: Results) -> str:
+    names = {"float32": "float32", "tf32": "tf32", "float16": "float16", "torch_eager": "PyTorch eager"}
+    rows = [[name, _us(results["cnn"][key])] for key, name in names.items()]
+    return _table(["MNIST example's CNN, batch 64", "µs a step"], rows) + _gpu_source(results)
+
+
+def first_step(results: Results) -> str:
+    names = {"empty_cache": "empty", "warm_cache": "warm"}
+    measured = results["first_step"]
+    rows = [
+        [
+            name,
+            f"{measured[key]['median']:.2f} s",
+            f"{measured[key]['min']:.2f} to {measured[key]['max']:.2f}",
+        ]
+        for key, name in names.items()
+    ]
+    return _table(
+        ["kernel cache", "from the call of fit to the first trained step", "spread"], rows
+    ) + _gpu_source(results)
+
+
+def gemm(results: Results) -> str:
+    rows: dict[str, list[str]] = {}
+    for row in results["rows"]:
+        cell = f"{row['us']:.1f} µs, {row['tflops']:.1f} TFLOP/s, **{row['speed_over_cublas']:.2f}**"
+        rows.setdefault(row["shape"], []).append(cell)
+    header = ["m x n x k", *dict.fromkeys(row["dtype"] for row in results["rows"])]
+    note = "Time, rate, and cuBLAS's time over ours. TN: A stored (k, m). NT: B stored (n, k).\n\n"
+    return note + _table(header, [[shape, *cells] for shape, cells in rows.items()]) + _gpu_source(results)
+
+
+def bandwidth(results: Results) -> str:
+    rows = [
+        [name, f"{row['us']:.0f}", f"{row['gb_per_second']:.0f}", f"{row['of_copy']:.2f}"]
+        for name, row in results["rows"].items()
+    ]
+    note = f"A copy on the device moves {results['copy_gb_per_second']:.0f} GB/s, bytes read and written.\n\n"
+    return note + _table(["256 MiB of float32", "µs", "GB/s", "of the copy"], rows) + _gpu_source(results)
+
+
+def curves(results: Results) -> str:
+    rows = []
+    for part, name in (("mlp", "mlp, 5 epochs"), ("cnn", "cnn, 200 steps")):
+        for run, values in results[part].items():
+            far = f"{values['largest_difference_of_50_steps']:.4f}"
+            rows.append(
+                [
+                    name,
+                    run,
+                    _percent({"accuracy": values["test_accuracy"]}),
+                    f"{values['train_seconds']:.2f} s",
+                    far,
+                ]
+            )
+    for run, values in results["cnn_whole"].items():
+        accuracy = _percent({"accuracy": values["test_accuracy"]})
+        rows.append(
+            [
+                f"cnn, {values['epochs']} epochs",
+                f"CUDA {run}",
+                accuracy,
+                f"{values['train_seconds']:.2f} s",
+                "",
+            ]
+        )
+    header = [
+        "run",
+        "backend",
+        "test accuracy",
+        "training time",
+        "largest distance from NumPy's loss, means of 50 steps",
+    ]
+    return _table(header, rows) + _gpu_source(results)
+
+
+# By the name of a table, or by the name of its results file where they differ.
+RENDERERS: dict[str, Callable[[Results], str]] = {
+    "cpu_epoch": cpu_epoch,
+    "accuracy_gap": accuracy_gap,
+    "layerwise": layerwise,
+    "layerwise_cnn": layerwise_cnn,
+    "first_step": first_step,
+    "gemm": gemm,
+    "bandwidth": bandwidth,
+    "curves": curves,
+}
+FILES = {"layerwise_cnn": "layerwise", "first_step": "layerwise"}
 
 
 def render(text: str) -> str:
     """Return a page with every table made anew."""
 
     def table(match: re.Match[str]) -> str:
-        results = json.loads((RESULTS / f"{match[2]}.json").read_text(encoding="utf-8"))
+        path = RESULTS / f"{FILES.get(match[2], match[2])}.json"
+        results = json.loads(path.read_text(encoding="utf-8"))
         return f"{match[1]}{RENDERERS[match[2]](results)}{match[3]}"
 
     return BLOCK.sub(table, text)

@@ -17,7 +17,7 @@ from support.devices import no_gpu
 from support.numeric import DTYPES, LAYOUTS, assert_within_tolerance, call, layouts, owned, upload
 from warpfit import backends
 from warpfit.backends import Activation, Backend, NumpyBackend
-from warpfit.backends.base import HALF_DTYPES
+from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES
 from warpfit.errors import ConfigError, DeviceError, DTypeError, ShapeError
 
 OPS = sorted(Backend.__abstractmethods__)
@@ -119,8 +119,19 @@ def test_other_dtypes_are_refused(backend: Backend, name: str, dtype: str) -> No
         run(backend, case)
 
 
-@pytest.mark.parametrize("dtype", HALF_DTYPES)
-@pytest.mark.parametrize("name", CASE_NAMES)
+SIMILAR = tuple(
+    f"{name}_{way}" for name in ACTIVATIONS if name not in ("relu", "gelu") for way in ("forward", "backward")
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        pytest.param(name, dtype, marks=pytest.mark.slow if name in SIMILAR and dtype == "bfloat16" else [])
+        for name in CASE_NAMES
+        for dtype in HALF_DTYPES
+    ],
+)
 def test_half_precision_is_for_devices(backend: Backend, name: str, dtype: str) -> None:
     case = cases("float32")[name]
     if backend.name == "numpy":

@@ -44,6 +44,8 @@ inline unsigned short float_to_bfloat(float value) {
     return static_cast<unsigned short>((word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
 }
 
+inline void store_16_bytes(void* place, uint4 word) { *static_cast<uint4*>(place) = word; }
+
 // cvt.rna.tf32.f32: 10 bits of fraction, ties away from zero; the low 13 bits are zero.
 inline unsigned float_to_tf32(float value) {
     const unsigned word = __float_as_uint(value);

@@ -1,6 +1,6 @@
 """Every kernel with threads and blocks from the last to the first, and under sanitizers, through the operations' tests.
 
-The tests run in another process, which says what it launched: no kernel may be missing in any dtype.
+The tests run in another process, which says what it launched: no kernel may be missing in any of its dtypes.
 """
 
 from __future__ import annotations
@@ -9,79 +9,125 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from conftest import on_emulator
-from emulator.build import KERNELS
+from emulator.build import gxx_missing
 from emulator.sanitized import run_sanitized, sanitizer_missing
-from warpfit.backends import cuda
-
-ROOT = Path(__file__).parents[2]
-BACKENDS = "tests/backends"
-
-# A choice of tests for each family of kernels; together they launch every kernel in every dtype.
-FAMILIES = {
-    "activations and losses": (
-        f"{BACKENDS}/test_contract.py",
-        f"{BACKENDS}/cuda/test_rows.py",
-        "-k",
-        "half_precision_is_for_devices or (float32_agrees_with_float64 and 5) "
-        "or (test_rows and (shape0 or shape8 or shape9))",
-    ),
-    "layers and optimizers": (
-        f"{BACKENDS}/test_norm.py",
-        f"{BACKENDS}/test_pool.py",
-        f"{BACKENDS}/test_dropout.py",
-        f"{BACKENDS}/test_optim.py",
-        f"{BACKENDS}/cuda/test_layer_kernels.py",
-        "-k",
-        "not any_ and not layout",
-    ),
-    "products and convolutions": (
-        f"{BACKENDS}/test_dense.py",
-        f"{BACKENDS}/cuda/test_conv_kernels.py",
-        f"{BACKENDS}/cuda/test_matmul_kernels.py",
-        f"{BACKENDS}/cuda/test_matmul_mma.py",
-        "-k",
-        "whole_numbers or test_dense or any_shape or by_16_bytes or other_dtypes",
-    ),
-    "elements and arrays": (
-        f"{BACKENDS}/test_arrays.py",
-        f"{BACKENDS}/test_casts.py",
-        f"{BACKENDS}/test_elementwise.py",
-        f"{BACKENDS}/cuda/test_elementwise_kernels.py",
-    ),
-}
-REVERSED = {"WARPFIT_EMULATE_REVERSED": "1"}
-EVERYTHING = (BACKENDS,)
-SELECTION = "not gpu and not slow"
-
-pytestmark = on_emulator
-sanitized = pytest.mark.skipif(
-    on_emulator.args[0] or sanitizer_missing() is not None, reason="g++ comes without libasan"
+from support.kernels import MODULES
+from warpfit.backends.cuda import (
+    activation,
+    arrays,
+    columns,
+    conv,
+    dense,
+    dropout,
+    elementwise,
+    indexing,
+    loss,
+    norm,
+    optim,
+    pool,
+    reduction,
 )
 
+TESTS = Path(__file__).parents[1]
 
-def run_tests(args: Sequence[str], tmp_path: Path, *, sanitize: bool) -> set[tuple[str, str]]:
-    """Run tests on the emulator, which have to pass; return the kernels launched, each with its dtype."""
-    launches = tmp_path / "launches.json"
-    options = ["-m", "pytest", "-q", "-x", "-s", "-p", "emulator.launches", "-p", "no:cacheprovider", "-n", "0"]
-    command = [*options, "-m", SELECTION, *args]
-    environment = {"WARPFIT_LAUNCHES": str(launches), "PYTHONPATH": str(ROOT / "tests")}
-    if sanitize:
-        result = _with_environment(environment, lambda: run_sanitized(command))
+
+class Family(NamedTuple):
+    """Modules whose kernels are all launched by a choice of tests: their files, and which of them."""
+
+    modules: tuple[Any, ...]
+    tests: tuple[str, ...]
+    selection: str
+
+
+FAMILIES = {
+    "elements": Family(
+        (arrays, elementwise, indexing, reduction),
+        ("backends/test_casts.py", "backends/test_arrays.py", "backends/cuda/test_elementwise_kernels.py"),
+        "emulator and (test_casts or gather or test_copy or all_finite or record or epoch_order or the_rest_in_half "
+        "or half_precision_adds or any_dtype_can or special_values and (maximum or exp) "
+        "or in_half_precision and (exp or maximum) or every_conversion or every_dtype or transposed_integers)",
+    ),
+    "rows": Family(
+        (activation, loss, columns),
+        ("backends/test_contract.py",),
+        "emulator and (is_for_devices or agrees_with_float64 and 5) and not linear and not matmul and not any_shape",
+    ),
+    "layers": Family(
+        (norm, dropout, pool, optim),
+        ("backends/cuda/test_layer_kernels.py",),
+        "forward and (half_precision or any_alignment) or forward and every_update",
+    ),
+    "products": Family(
+        (dense, conv),
+        (
+            "backends/test_contract.py",
+            "backends/cuda/test_conv_kernels.py",
+            "backends/cuda/test_matmul_mma.py",
+        ),
+        "forward and (many_tiles or masks_by) or emulator and (linear or matmul) "
+        "and (is_for_devices or agrees_with_float64 and 5) and not any_shape",
+    ),
+}
+needs_sanitizer = pytest.mark.skipif(
+    gxx_missing() is not None or sanitizer_missing() is not None, reason="no g++ with libasan"
+)
+MODES = ["reversed", pytest.param("sanitized", marks=needs_sanitizer)]
+
+pytestmark = on_emulator
+
+
+def launched(
+    mode: str, family: Family, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> set[tuple[str, str]]:
+    """Run tests in the mode, which have to pass; return the kernels that they launched, each with its dtype."""
+    found = folder / "launches.json"
+    monkeypatch.setenv("WARPFIT_LAUNCHES", str(found))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    )
+    command = ["-m", "pytest", "-q", "-x", "-s", "-p", "emulator.launches", "-p", "no:cacheprovider"]
+    command += [
+        "-m",
+        "not gpu and not slow",
+        "-k",
+        family.selection,
+        *(str(TESTS / test) for test in family.tests),
+    ]
+    if mode == "sanitized":
+        result = run_sanitized(command)
     else:
-        result = subprocess.run(
-            [sys.executable, *command],
-            env={**os.environ, **environment, **REVERSED},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
-    return {(name, defines.get("DTYPE", "")) for name, defines in json.loads(launches.read_text())}
+        monkeypatch.setenv("WARPFIT_EMULATE_REVERSED", "1")
+        result = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-6000:]
+    return {(name, defines.get("DTYPE", "")) for name, defines in json.loads(found.read_text())}
+
+
+def test_every_module_belongs_to_a_family() -> None:
+    assert {module for family in FAMILIES.values() for module in family.modules} == set(MODULES)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_kernel_in_every_dtype(
+    name: str, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = FAMILIES[name]
+    expected = {
+        (kernel, defines.get("DTYPE", ""))
+        for module in family.modules
+        for kernel, defines in module.variants()
+    }
+    assert expected <= (found := launched(mode, family, tmp_path, monkeypatch)), sorted(expected - found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_all_tests_of_operations(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = Family((), ("backends",), "emulator or forward")
+    assert launched(mode, everything, tmp_path, monkeypatch)

@@ -10,7 +10,19 @@ from emulator.runtime import EmulatedRuntime
 from warpfit.backends.cuda import CudaBackend
 
 # One block, several tiles of columns, several parts of rows, columns by the thousand.
-SHAPES = [(64, 10), (1, 1), (0, 5), (5, 0), (3000, 10), (5000, 1), (601, 3), (900, 257), (2, 70000)]
+SHAPES = [
+    (64, 10),
+    (1, 1),
+    (0, 5),
+    (5, 0),
+    (3000, 10),
+    (5000, 1),
+    (601, 3),
+    (900, 257),
+    (2, 70000),
+    (7, 2003),
+    (3, 5000),
+]
 ROUNDING = {"float64": 1e-13, "float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-3}
 
 

@@ -230,6 +230,7 @@ def test_variants_are_what_the_wrapper_asks_for(monkeypatch: pytest.MonkeyPatch)
     assert all(variant in known for variant in asked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["conv2d_forward", "conv2d_backward_input", "conv2d_backward_weight"])
 def test_no_registers_spill(kernel: str) -> None:
     """Of what moves whole chunks."""

@@ -7,8 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conftest import on_emulator
+from emulator.runtime import EmulatedRuntime
+from support.cases import UPDATES
 from support.numeric import download
 from warpfit.backends import Backend, NumpyBackend
+from warpfit.backends.base import TOLERANCE
 from warpfit.backends.cuda import CudaBackend, launch, pool, tensors
 from warpfit.backends.cuda.array import DeviceArray, row_major_strides
 from warpfit.errors import ShapeError
@@ -152,6 +156,21 @@ def test_updates_in_half_precision(ops: CudaBackend, dtype: str) -> None:
     np.testing.assert_allclose([float(norm), float(penalty)], [expected_norm, expected_penalty], rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [*TOLERANCE, *HALF])
+@pytest.mark.parametrize("name", UPDATES)
+def test_every_update(ops: CudaBackend, name: str, dtype: str) -> None:
+    update, rng = UPDATES[name], np.random.default_rng(0)
+    lists = [
+        [rounded(ops, rng.uniform(0.1, 1, size), dtype) for size in (5, 130)] for _ in range(update.num_lists)
+    ]
+    on_device = [[array for array, _ in group] for group in lists]
+    exact = [[values for _, values in group] for group in lists]
+    getattr(ops, update.op)(*on_device, *update.args, **update.kwargs)
+    getattr(NumpyBackend(), update.op)(*exact, *update.args, **update.kwargs)
+    for group, references in zip(on_device, exact, strict=True):
+        assert_close(group, references, [dtype] * 2, LIMITS.get(dtype) or TOLERANCE[dtype])
+
+
 # -- alignment ---------------------------------------------------------------------------------------------
 
 
@@ -194,9 +213,9 @@ def test_a_list_is_packed_as_the_kernels_declare_it() -> None:
     )
 
 
-def test_blocks_take_several_tiles_of_large_tensors(
-    ops: CudaBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@on_emulator  # whose multiprocessors are few
+def test_blocks_take_several_tiles_of_large_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    ops = CudaBackend(EmulatedRuntime())
     monkeypatch.setattr(tensors, "BLOCKS_PER_MULTIPROCESSOR", 1)
     sizes = (20_000, 3, 9_000)
     w, g = ([normal(size, seed=seed + size) for size in sizes] for seed in range(2))

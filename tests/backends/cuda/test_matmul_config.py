@@ -65,6 +65,18 @@ def test_tiles_cover_the_result() -> None:
     assert MatmulConfig("matmul_register", "float32").partials(33, 64) == 0
 
 
+def test_large_tiles_are_numbered_along_x() -> None:
+    small = MatmulConfig("matmul_register", "float32", block_m=64, block_n=64, splits=3)
+    assert (small.swath_rows, small.grid(100, 200)) == (0, (2, 4, 3))
+    large = MatmulConfig("matmul_register", "float32", block_m=128, block_n=64, splits=3)
+    assert (large.swath_rows, large.grid(200, 200)) == (8, (8, 1, 3))
+
+
+def test_tiles_that_the_grid_cannot_number_are_left_out() -> None:
+    found = candidates(16, 70_000 * 8, 16, "float32", vector=True)
+    assert all(config.grid(16, 70_000 * 8)[1] <= 65535 for config in found)
+
+
 def test_textbook_kernels_have_a_grid_of_tiles() -> None:
     config = MatmulConfig("matmul_tiled", "float32")
     assert config.grid(33, 17) == (2, 3, 1)

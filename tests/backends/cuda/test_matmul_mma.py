@@ -30,6 +30,12 @@ LARGE = {"block_m": 64, "block_n": 64, "warp_m": 32, "warp_n": 16, "stages": 4, 
 
 BOTH = [False, True]
 TRANSPOSITIONS = list(product(BOTH, BOTH))
+# Every transposition is seen in float16, which sets them apart from what other dtypes share.
+PRODUCTS = [
+    pytest.param(*case, marks=[] if case[0] == "float16" or case[1] != case[2] else pytest.mark.slow)
+    for case in product(DTYPES, BOTH, BOTH)
+]
+each_product = pytest.mark.parametrize(("dtype", "transpose_a", "transpose_b"), PRODUCTS)
 
 
 @pytest.fixture(scope="module")
@@ -144,14 +150,12 @@ def assert_products(kernels: Kernels, config: MmaConfig, shapes: list[tuple[int,
 # -- the kernel ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("transpose_a", "transpose_b"), TRANSPOSITIONS)
+@each_product
 def test_products_of_any_shape(kernels: Kernels, dtype: str, transpose_a: bool, transpose_b: bool) -> None:
     assert_products(kernels, mma(dtype, transpose_a, transpose_b, **SMALL), RAGGED)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("transpose_a", "transpose_b"), TRANSPOSITIONS)
+@each_product
 def test_products_by_16_bytes(kernels: Kernels, dtype: str, transpose_a: bool, transpose_b: bool) -> None:
     assert_products(kernels, mma(dtype, transpose_a, transpose_b, **LARGE), EVEN)
 
@@ -159,8 +163,16 @@ def test_products_by_16_bytes(kernels: Kernels, dtype: str, transpose_a: bool, t
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_tile_chosen_for_large_products(kernels: Kernels, dtype: str) -> None:
     config = configure_mma(4096, 4096, 4096, dtype, vector=True)
-    assert config.block_m * config.block_n >= 128 * 256
+    assert config.warp_m * config.warp_n == 64 * 64
     assert_products(kernels, config, [(264, 136, 200)])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_tiles_chosen_for_small_products(kernels: Kernels, dtype: str) -> None:
+    for shape, transpose_a in (((64, 40, 296), False), ((72, 40, 64), True)):
+        config = configure_mma(*shape, dtype, transpose_a=transpose_a, vector=True)
+        assert (config.stages - 1) * config.block_k >= shape[2]
+        assert_products(kernels, config, [shape, (24, 8, 600)])
 
 
 def test_splits_leave_their_counters_ready_and_give_equal_bits(kernels: Kernels) -> None:
@@ -189,6 +201,24 @@ def test_tf32_keeps_what_is_not_finite(kernels: Kernels, bad: float) -> None:
     c, _ = multiply(kernels, config, a, b)
     assert np.array_equal(c[3], np.full(12, bad), equal_nan=True)
     assert (np.delete(c, 3, axis=0) == 9).all()
+
+
+@pytest.mark.parametrize("low", [-1.0, 0.0], ids=["both signs", "positive"])
+def test_tf32_has_no_drift(kernels: Kernels, low: float) -> None:
+    config = mma("float32", **LARGE)
+    rng = np.random.default_rng(9)
+    a, b = (rng.uniform(low, 1, (64, 64)).astype(np.float32) for _ in range(2))
+    c, _ = multiply(kernels, config, a, b)
+    expected = decoded(a) @ decoded(b)
+    # Operands merely cut to 10 bits would make it 7e-4.
+    assert np.linalg.norm(c - expected) <= (3.5e-4 if low < 0 else 1e-4) * np.linalg.norm(expected)
+
+
+def test_tf32_keeps_numbers_of_ten_bits(kernels: Kernels) -> None:
+    config = mma("float32", **LARGE)
+    a = np.arange(1024, 2048, dtype=np.float32).reshape(64, 16)  # the 11th bit is implied
+    c, _ = multiply(kernels, config, a, np.eye(16, 64, dtype=np.float32))
+    assert np.array_equal(c[:, :16], a)
 
 
 def test_accumulates_float32_from_half_operands(kernels: Kernels) -> None:
@@ -286,6 +316,21 @@ def test_small_products_are_spread_and_large_ones_get_large_tiles(dtype: str) ->
     assert large.splits == 1
 
 
+@pytest.mark.parametrize(
+    ("dtype", "k", "stages"), [("bfloat16", 784, 5), ("float32", 784, 8), ("float16", 60, 2)]
+)
+def test_small_products_ask_for_all_of_k_at_once(dtype: str, k: int, stages: int) -> None:
+    config = configure_mma(64, 256, k, dtype, vector=True)
+    assert config.stages == stages
+    assert (config.stages - 1) * config.block_k >= k
+    assert (config.stages - 2) * config.block_k < k
+
+
+def test_short_k_fills_its_block() -> None:
+    config = configure_mma(784, 256, 64, "bfloat16", transpose_a=True, vector=True)
+    assert (config.block_k, config.groups) == (64, 1)
+
+
 # -- compiled ------------------------------------------------------------------------------------------------
 
 
@@ -307,8 +352,7 @@ def test_compiles(arch: str, dtype: str) -> None:
     assert used <= 255
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("transpose_a", "transpose_b"), TRANSPOSITIONS)
+@each_product
 def test_large_tiles_stay_in_registers(dtype: str, transpose_a: bool, transpose_b: bool) -> None:
     config = configure_mma(*[4096] * 3, dtype, transpose_a=transpose_a, transpose_b=transpose_b, vector=True)
     assert registers_and_spills(config, "sm_90a")[1] == 0

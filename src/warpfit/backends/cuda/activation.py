@@ -71,7 +71,7 @@ class ActivationOps(RowOps):
             return out
         num_columns = shape[-1] if shape else 1
         num_rows = prod(shape) // num_columns
-        launch = self.row_launch(num_rows, num_columns, dtype.itemsize, num_kept)
+        launch = self.row_launch(num_rows, num_columns, dtype.itemsize, num_kept, is_summed=False)
         kernel = self.kernel(name, DTYPE=dtype, **launch.defines)
         inputs = [self.vectors(array) for array in arrays]
         sizes = (num_rows, num_columns, launch.lanes, launch.capacity)

@@ -116,7 +116,8 @@ def copy_plan(shape: Shape, x_strides: Shape, x_itemsize: int, y_strides: Shape,
     fastest = min(range(len(axes)), key=lambda place: abs(axes[place][1]) or count, default=0)
     is_tiled = fastest < len(axes) - 1 and min(axes[fastest][0], axes[-1][0]) >= SHORTEST_TILED
     if is_tiled:
-        axes.insert(len(axes) - 1, axes.pop(fastest))
+        moved = axes.pop(fastest)
+        axes.insert(len(axes) - 1, moved)
         rows, columns = axes[-2][0], axes[-1][0]
         num_blocks = count // (rows * columns) * -(-rows // TILE) * -(-columns // TILE)
     else:

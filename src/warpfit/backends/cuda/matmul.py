@@ -316,20 +316,21 @@ class _Tiling:
 # Efficiency: FFMA among all instructions of the inner loop, or what reads of shared memory leave of it.
 _TILINGS = {
     "float32": (
-        _Tiling(256, 128, 16, 16, 8, 1, 3, True, 1, 0.90),
-        _Tiling(128, 256, 16, 8, 16, 1, 3, True, 1, 0.90),
-        _Tiling(128, 128, 16, 8, 8, 1, 3, True, 2, 0.88),
-        _Tiling(128, 128, 8, 8, 8, 1, 4, True, 2, 0.87),
-        _Tiling(128, 64, 16, 8, 8, 1, 4, True, 3, 0.86),
-        _Tiling(64, 128, 16, 8, 8, 1, 4, True, 3, 0.86),
-        _Tiling(128, 64, 16, 8, 8, 2, 4, True, 2, 0.84),
-        _Tiling(64, 128, 16, 8, 8, 2, 4, True, 2, 0.84),
+        _Tiling(256, 128, 16, 16, 8, 1, 3, True, 1, 0.85),
+        _Tiling(128, 256, 16, 8, 16, 1, 3, True, 1, 0.85),
+        _Tiling(128, 128, 16, 8, 8, 1, 3, True, 2, 0.87),
+        _Tiling(128, 128, 8, 8, 8, 1, 4, True, 2, 0.84),
+        _Tiling(128, 64, 16, 8, 8, 1, 4, True, 3, 0.85),
+        _Tiling(64, 128, 16, 8, 8, 1, 4, True, 3, 0.84),
+        _Tiling(128, 64, 16, 8, 8, 2, 4, True, 2, 0.80),
+        _Tiling(64, 128, 16, 8, 8, 2, 4, True, 2, 0.85),
         _Tiling(64, 64, 16, 8, 8, 2, 4, True, 3, 0.82),
         _Tiling(64, 64, 16, 8, 4, 1, 4, True, 4, 0.78),
         _Tiling(64, 64, 32, 8, 8, 4, 3, True, 2, 0.80),
         _Tiling(64, 32, 32, 8, 4, 4, 4, True, 2, 0.65),
         _Tiling(32, 64, 32, 4, 8, 4, 4, True, 2, 0.65),
         _Tiling(64, 32, 32, 4, 4, 2, 4, False, 2, 0.55),
+        _Tiling(64, 32, 64, 4, 4, 4, 2, False, 1, 0.55),
         _Tiling(32, 64, 32, 4, 4, 2, 4, False, 2, 0.55),
         _Tiling(32, 32, 64, 4, 4, 4, 4, False, 2, 0.55),
         _Tiling(32, 32, 64, 4, 4, 4, 4, True, 2, 0.50),
@@ -358,9 +359,9 @@ _SLICE = 32  # a slice of k is at least this long
 # Cycles and bytes per cycle of one multiprocessor; they only have to rank the choices.
 _MULTIPLIES = {"float32": 128, "float64": 64, "float16": 128, "bfloat16": 128}
 _READ_BYTES = 48  # from L2
-_START = 1500  # launch, first tile from memory, last store
-_SPLIT = 2500  # write, fence, count, read
-_BUSY_WARPS = 8  # that hide the latencies of the inner loop
+_START = 3000  # launch, first tile from memory, last store
+_SPLIT = 4000  # write, fence, count, read
+_BUSY_WARPS = 8.5  # that hide the latencies of the inner loop
 
 
 def _choices(stored: MatmulConfig, device: _Device, m: int, n: int, k: int) -> Iterator[_Choice]:
@@ -404,6 +405,6 @@ def _cycles(
     rate = _MULTIPLIES[config.dtype] * efficiency * min(1.0, warps / _BUSY_WARPS)
     multiply = blocks * area * slice_k / rate
     read = blocks * (config.block_m + config.block_n) * slice_k * size / _READ_BYTES
-    regroup = 4 * (config.groups - 1) * config.thread_m * config.thread_n
-    split = _SPLIT + config.splits * area * size / _READ_BYTES if config.splits > 1 else 0
+    regroup = 6 * blocks * (config.groups - 1) * config.thread_m * config.thread_n
+    split = _SPLIT + (blocks + config.splits) * area * size / _READ_BYTES if config.splits > 1 else 0
     return _START + max(multiply, read) + regroup + split

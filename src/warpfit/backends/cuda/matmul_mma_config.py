@@ -18,6 +18,7 @@ _STATIC_BYTES = 16  # of shared memory, in include/split.cuh
 _MAX_GRID_Y = 65535
 _MAX_CANDIDATES = 14
 _SPLITS_TRIED = 2  # of each tiling
+_MAX_STEPS_AT_ONCE = 8  # blocks of k in shared memory
 
 
 def supports(arch: str, dtype: str) -> bool:
@@ -80,7 +81,7 @@ class MmaConfig(MatmulConfig):
 
     @property
     def swath_rows(self) -> int:
-        """As in `MatmulConfig`; half as long products stand for less of L2."""
+        """How many rows of tiles are walked together; smaller tiles than in `MatmulConfig` are too short of time."""
         return 8 if self.block_m * self.block_n >= 128 * 128 else 0
 
     def defines(self) -> dict[str, str | int]:
@@ -115,8 +116,8 @@ _TILINGS = (
     _Tiling(128, 256, 2, 64, 64, 1, 6),
     _Tiling(256, 128, 2, 64, 64, 1, 6),
     # Two blocks or more: one computes while the other starts or writes.
-    _Tiling(128, 128, 4, 64, 64, 1, 3),
     _Tiling(128, 128, 2, 64, 64, 1, 4),
+    _Tiling(128, 128, 4, 64, 64, 1, 3),
     _Tiling(128, 128, 4, 64, 32, 1, 3),
     _Tiling(128, 64, 4, 64, 32, 1, 4),
     _Tiling(64, 128, 4, 32, 64, 1, 4),
@@ -142,6 +143,13 @@ _TILINGS = (
     _Tiling(64, 16, 16, 32, 16, 4, 3),
     _Tiling(128, 16, 8, 32, 16, 2, 4),
 )
+
+# If k is not longer than their 4 slices, of which groups could not make use.
+_TILINGS_OF_SHORT_K = (
+    _Tiling(64, 32, 4, 32, 16, 1, 4),
+    _Tiling(32, 64, 4, 16, 32, 1, 4),
+)
+_SHORT_K_BYTES = 4 * _SLICE_BYTES
 
 _MAX_SPLITS = 32
 
@@ -212,7 +220,8 @@ def _ranked(
 ) -> tuple[MmaConfig, ...]:
     device = _Device(num_multiprocessors, _shared_bytes(arch))
     found = []
-    for tiling in _TILINGS:
+    short = k * _BYTES[dtype] <= _SHORT_K_BYTES
+    for tiling in _TILINGS + (_TILINGS_OF_SHORT_K if short else ()):
         if tiling.warp_m * tiling.warp_n == 64 * 64 and not vector:
             continue  # copying rows of any length takes registers that the sums need
         config = _fitted(_config(tiling, dtype, transpose_a, transpose_b, vector), device)
@@ -221,7 +230,8 @@ def _ranked(
         splits = [replace(config, splits=splits) for splits in _useful_splits(config, device, m, n, k)]
         timed = [(_cycles(split, device, m, n, k, _BYTES[out]), split) for split in splits]
         found += sorted(timed, key=_time)[:_SPLITS_TRIED]
-    return tuple(config for _, config in sorted(found, key=_time)[:_MAX_CANDIDATES])
+    best = sorted(found, key=_time)[:_MAX_CANDIDATES]
+    return tuple(_with_all_of_k(config, device, m, n, k) for _, config in best)
 
 
 def _fitted(config: MmaConfig, device: _Device) -> MmaConfig | None:
@@ -231,6 +241,21 @@ def _fitted(config: MmaConfig, device: _Device) -> MmaConfig | None:
             return None
         config = replace(config, stages=config.stages - 1)
     return config
+
+
+def _with_all_of_k(config: MmaConfig, device: _Device, m: int, n: int, k: int) -> MmaConfig:
+    """Return a small tile with stages for all blocks of k, if they fit while all tiles are computed at once.
+
+    Then all of the operands are asked for before anything is waited for.
+    """
+    steps = max(1, -(-k // (config.splits * config.block_k)))
+    if config.block_m * config.block_n > 64 * 64 or steps > _MAX_STEPS_AT_ONCE:
+        return config
+    whole = replace(config, stages=steps + 1)
+    blocks = config.tiles(m, n) * config.splits
+    if whole.shared_bytes > device.shared_bytes - _STATIC_BYTES:
+        return config
+    return whole if blocks <= device.num_multiprocessors * device.resident(whole) else config
 
 
 def _time(choice: tuple[float, MmaConfig]) -> float:
@@ -345,7 +370,9 @@ def _cycles(config: MmaConfig, device: _Device, m: int, n: int, k: int, out_byte
 
 def _step_cycles(config: MmaConfig, resident: int) -> float:
     """Return the throughput of a block of k: tensor cores, or what they read from shared memory."""
-    busy = min(1.0, resident * config.threads / 32 / _BUSY_WARPS) * (_ALONE[config.dtype] if resident == 1 else 1)
+    busy = min(1.0, resident * config.threads / 32 / _BUSY_WARPS) * (
+        _ALONE[config.dtype] if resident == 1 else 1
+    )
     tensor = config.block_m * config.block_n * config.block_k / (_MULTIPLIES[config.dtype] * busy)
     slices = config.block_k * _BYTES[config.dtype] // _SLICE_BYTES
     fragments = slices * config.group_threads // 32 * (config.warp_m + config.warp_n) * _SLICE_BYTES

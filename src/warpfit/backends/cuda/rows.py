@@ -49,13 +49,18 @@ def launch_rows(
     num_rows: int, num_columns: int, itemsize: int, num_kept: int, most_blocks: int, max_shared_bytes: int
 ) -> RowLaunch:
     """Return the launch for rows (M, C) of an element size in bytes, of which `num_kept` arrays are kept."""
-    if num_columns > _many(itemsize) * WARP:
+    if num_columns > _room(_many(itemsize), itemsize, num_columns) * WARP:
         return _long_rows(num_rows, num_columns, itemsize, num_kept, most_blocks, max_shared_bytes)
     return _short_rows(num_rows, num_columns, itemsize, num_kept, most_blocks)
 
 
 def _many(itemsize: int) -> int:
     return MANY_FLOAT64 if itemsize == 8 else MANY
+
+
+def _room(items: int, itemsize: int, num_columns: int) -> int:
+    """Return how many entries of a short row a thread takes at most: of a staged row an odd number."""
+    return items - 1 if num_columns * itemsize % 16 else items
 
 
 def _at_once(itemsize: int, num_kept: int) -> int:
@@ -71,9 +76,12 @@ def _short_rows(num_rows: int, num_columns: int, itemsize: int, num_kept: int, m
     row_bytes = num_columns * itemsize
     is_staged = row_bytes % 16 != 0
     # Rows that are read straight from memory: the more loads of a thread are under way, the better.
-    items = _many(itemsize) if not is_staged and num_columns > 4 * FEW else FEW
-    lanes = min(WARP, _power_of_two(-(-num_columns // items)))
-    defines = {"ITEMS": items if num_columns <= items * lanes else _many(itemsize), "LONG_ROWS": 0}
+    is_few = num_columns <= (_room(FEW, itemsize, num_columns) * WARP if is_staged else 4 * FEW)
+    if is_staged and num_columns <= _room(_many(itemsize), itemsize, num_columns):
+        is_few = num_columns <= _room(FEW, itemsize, num_columns)  # a row to a thread: nothing to exchange
+    items = FEW if is_few else _many(itemsize)
+    lanes = _power_of_two(-(-num_columns // _room(items, itemsize, num_columns)))
+    defines = {"ITEMS": items, "LONG_ROWS": 0}
     block = min(THREADS, max(WARP, _power_of_two(num_rows * lanes)))
     rows_at_once = block // lanes
     rounds = 1

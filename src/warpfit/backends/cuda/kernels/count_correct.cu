@@ -55,7 +55,7 @@ __device__ inline int long_row(const LongRow& row, int64 label, const T* logits)
     return !__syncthreads_or(beaten) && threadIdx.x == 0;
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, LONG_ROWS ? 1 : 2)
     count_correct(const T* logits, const int64* labels, int64* count, double* partials, unsigned* arrivals,
                   int64 num_rows, int num_columns, int lanes, int capacity) {
     double sums[1] = {0};  // exact up to 2^53

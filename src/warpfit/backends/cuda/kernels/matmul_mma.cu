@@ -9,7 +9,7 @@
 //            tf32), OUT, TRANSPOSE_A, TRANSPOSE_B, those of include/epilogue.cuh, and VECTOR: 1 if all rows
 //            of all matrices start, and those of A and B end, at multiples of 16 bytes.
 // Numerics:  float32 sums in the order of k within each group, then over groups, then over splits; float32
-//            operands are rounded to tf32 (10 bits of mantissa, ties away from zero).
+//            operands are cut to tf32 (10 bits of mantissa) without a drift, see TensorCore in include/mma.cuh.
 // Cost:      2 m n k FLOP; each tile of C reads (BLOCK_M + BLOCK_N) k numbers, mostly from L2.
 // Reference: matmul, linear_forward and linear_backward of backends/numpy/dense.py; PTX ISA 9.7.14.5 (mma),
 //            9.7.9.25.3 (cp.async).
@@ -104,7 +104,7 @@ struct Fragments {
         for (int j = 0; j < FRAGMENTS_N; ++j) TileB::load_fragment(b[j], from_b + j * TileB::FRAGMENT_BYTES);
     }
 
-    // Rounds where the type asks for it.
+    // Makes operands of mma of what was loaded, where the type asks for it.
     __device__ void convert() {
 #pragma unroll
         for (int w = 0; w < 4; ++w) {

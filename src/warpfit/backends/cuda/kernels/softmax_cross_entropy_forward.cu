@@ -11,6 +11,9 @@
 #include "include/loss.cuh"
 #include "include/softmax.cuh"
 
+// Fewer than elsewhere: smoothing needs a row's logits and exponentials at once.
+constexpr int BLOCKS_HELD = LONG_ROWS ? 1 : ITEMS <= 8 && sizeof(Acc) == 4 ? 4 : 2;
+
 struct Targets {
     const int64* labels;
     const T* class_weight;
@@ -108,7 +111,7 @@ __device__ inline void long_row(int64 number, const LongRow& row, const Targets&
     targets.add(number, log_sum - (of_label - exp_sum.largest), spread, sums);
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS, LEAST_BLOCKS)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS_HELD)
     softmax_cross_entropy_forward(const T* logits, const int64* labels, const T* class_weight,
                                   const T* sample_weight, T* probabilities, Acc* loss, Acc* weight,
                                   double* partials, unsigned* arrivals, double smoothing, int64 num_rows,

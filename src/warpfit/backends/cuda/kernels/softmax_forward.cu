@@ -1,7 +1,8 @@
 // Computes: y = exp(z - m) / Σ exp(z - m) along each row, m its largest entry.
 // Layout:   z and y (M, C), contiguous, beginning at multiples of 16 bytes.
-// Launch:   LONG_ROWS = 0 (C ≤ 32 ITEMS): M / capacity blocks, rounded up, of whole warps, at most 256
-//           threads; `lanes` of these, a power of two with ITEMS · lanes ≥ C, take a row; shared memory for
+// Launch:   LONG_ROWS = 0 (C ≤ 32 (ITEMS - 1)): M / capacity blocks, rounded up, of whole warps, at most 256
+//           threads; `lanes` of these, a power of two with (ITEMS - 1) · lanes ≥ C, or ITEMS · lanes ≥ C if C ·
+//           sizeof DTYPE is a multiple of 16, take a row; shared memory for
 //           `capacity` rows, a multiple of blockDim.x / lanes, rounded up to 16 bytes; none if C ·
 //           sizeof DTYPE is a multiple of 16. LONG_ROWS = 1: blocks of whole warps, at most MOST_THREADS, a
 //           row at a time; shared memory for `capacity` vectors of 16 bytes.
@@ -11,6 +12,9 @@
 // Cost:     2 M · C · sizeof DTYPE bytes, and once more what of a long row is kept nowhere.
 // Reference: softmax_forward of backends/numpy/activation.py.
 #include "include/softmax.cuh"
+
+// One more than where a thread has two arrays in registers.
+constexpr int BLOCKS_HELD = LEAST_BLOCKS + (!LONG_ROWS && sizeof(Acc) == 4);
 
 __device__ inline void short_rows(const ShortRows& rows, const T* z, T* y) {
     rows.fetch(0, z);
@@ -42,7 +46,7 @@ __device__ inline void long_row(const LongRow& row, const T* z, T* y, Vec<T>* ke
     }
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS, LEAST_BLOCKS)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS_HELD)
     softmax_forward(const T* z, T* y, int64 num_rows, int num_columns, int lanes, int capacity) {
     DYNAMIC_SHARED(Vec<T>, kept);
 #if LONG_ROWS

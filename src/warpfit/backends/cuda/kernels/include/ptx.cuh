@@ -162,4 +162,10 @@ __device__ inline void copy_async_wait() {
 #endif
 }
 
+// st.v4.b32 (9.7.9.12): 16 bytes at once. The compiler may split a store of a struct that it can see into.
+__device__ inline void store_16_bytes(void* place, uint4 word) {
+    asm volatile("st.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(place), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w)
+                 : "memory");
+}
+
 #endif  // WARPFIT_PTX_CUH

@@ -23,11 +23,15 @@ constexpr int WIDTH = Vec<T>::SIZE;
 // What the registers suffice for.
 constexpr int MOST_THREADS = !LONG_ROWS ? 256 : sizeof(T) == 8 ? 512 : 1024;
 // Blocks that a multiprocessor holds at once, at least.
-constexpr int LEAST_BLOCKS = LONG_ROWS ? 1 : ITEMS * sizeof(Acc) <= 32 ? 4 : 3;
+constexpr int LEAST_BLOCKS = LONG_ROWS ? 1 : sizeof(Acc) == 8 ? 2 : ITEMS <= 8 ? 4 : 3;
 
 __device__ inline float logarithm(float x) { return logf(x); }
 __device__ inline double logarithm(double x) { return log(x); }
 __device__ inline Acc minus_infinity() { return static_cast<Acc>(__uint_as_float(0xff800000u)); }
+
+// Entries of a staged row that a thread is taken to have; those after it are often none: with 10 columns,
+// say.
+constexpr int SURE = ITEMS * 5 / 8;
 
 // f(j) for each entry that a thread holds.
 template <class F>
@@ -70,6 +74,8 @@ __device__ inline void copy_by_block(T* to, const T* from, int count) {
 struct ShortRows {
     int64 first;
     int num_rows, num_columns, lanes, capacity;
+    int own_lane, own_row, rows_at_once;
+    int used;  // entries that a thread has at most; odd if staged, which spreads them over the banks
     T* staged;
     bool is_staged;
 
@@ -78,18 +84,30 @@ struct ShortRows {
           num_columns(columns),
           lanes(lanes_of_row),
           capacity(rows_of_block),
+          own_lane(threadIdx.x & (lanes_of_row - 1)),
+          own_row(threadIdx.x / lanes_of_row),
+          rows_at_once(blockDim.x / lanes_of_row),
+          used(ITEMS),
           staged(shared),
           is_staged(columns % WIDTH != 0) {
+        if (is_staged) used = (num_columns + lanes - 1) / lanes | 1;
         num_rows = total_rows - first < capacity ? static_cast<int>(total_rows - first) : capacity;
     }
 
-    __device__ int lane() const { return threadIdx.x % lanes; }
+    __device__ int lane() const { return own_lane; }
     // A thread's rows are row(), row() + step(), ... below capacity; those from num_rows on are not there.
-    __device__ int row() const { return threadIdx.x / lanes; }
-    __device__ int step() const { return blockDim.x / lanes; }
+    __device__ int row() const { return own_row; }
+    __device__ int step() const { return rows_at_once; }
 
     __device__ int column(int j) const {
-        return is_staged ? lane() + j * lanes : (lane() + j / WIDTH * lanes) * WIDTH + j % WIDTH;
+        if (is_staged) return j < used ? lane() * used + j : num_columns;
+        return (lane() + j / WIDTH * lanes) * WIDTH + j % WIDTH;
+    }
+
+    // How many entries of a staged row this thread has, if positive.
+    __device__ int num_staged() const {
+        const int left = num_columns - lane() * used;
+        return left < used ? left : used;
     }
 
     // Where array number `slot` lies in shared memory.
@@ -114,11 +132,9 @@ struct ShortRows {
     // there.
     __device__ void read(int number, const T* x, int row, Acc absent, Acc (&values)[ITEMS]) const {
         if (is_staged) {
-            const T* from = slot(number) + row * num_columns;
-            each_item([&](int j) {
-                const int c = lane() + j * lanes;
-                values[j] = row < num_rows && c < num_columns ? load(from[c]) : absent;
-            });
+            const T* from = slot(number) + row * num_columns + lane() * used;
+            const int count = row < num_rows ? num_staged() : 0;
+            each_item([&](int j) { values[j] = j < count ? load(from[j]) : absent; });
             return;
         }
         const T* from = x + (first + row) * num_columns;
@@ -137,10 +153,10 @@ struct ShortRows {
     __device__ void write(T* y, int row, const Acc (&values)[ITEMS]) const {
         if (row >= num_rows) return;
         if (is_staged) {
-            T* to = slot(0) + row * num_columns;
+            T* to = slot(0) + row * num_columns + lane() * used;
+            const int count = num_staged();
             each_item([&](int j) {
-                const int c = lane() + j * lanes;
-                if (c < num_columns) to[c] = store<T>(values[j]);
+                if (j < count) to[j] = store<T>(values[j]);
             });
             return;
         }
@@ -222,19 +238,17 @@ struct LongRow {
     }
 
     __device__ void write(T* y, int first, const Acc (&values)[ITEMS]) const {
-        const bool whole = is_whole(first);
+        if (is_whole(first)) {
 #pragma unroll
-        for (int u = 0; u < VECTORS; ++u) {
-            const int c = column(first, u * WIDTH);
-            const Vec<T> part = packed(values, u);
-            if (whole || (has(c) && has(c + WIDTH - 1))) {
-                store_vec(y + start + c, part);
-            } else if (c < num_columns) {
-#pragma unroll
-                for (int k = 0; k < WIDTH; ++k) {
-                    if (has(c + k)) y[start + c + k] = part.element[k];
-                }
+            for (int u = 0; u < VECTORS; ++u) {
+                store_vec(y + start + column(first, u * WIDTH), packed(values, u));
             }
+            return;
+        }
+#pragma unroll
+        for (int j = 0; j < ITEMS; ++j) {
+            const int c = column(first, j);
+            if (has(c)) y[start + c] = store<T>(values[j]);
         }
     }
 
@@ -284,10 +298,20 @@ struct ExpSum {
         : largest(minus_infinity()), sum(0) {
         each_item([&](int j) { largest = larger(largest, values[j]); });
         largest = reduce_lanes<Larger>(largest, rows.lanes);
-        each_item([&](int j) {
+#pragma unroll
+        for (int j = 0; j < SURE; ++j) {
             terms[j] = exponential(values[j] - largest);
             sum += terms[j];
-        });
+        }
+#pragma unroll
+        for (int j = SURE; j < ITEMS; ++j) terms[j] = 0;
+        if (rows.used > SURE) {
+#pragma unroll
+            for (int j = SURE; j < ITEMS; ++j) {
+                terms[j] = exponential(values[j] - largest);
+                sum += terms[j];
+            }
+        }
         sum = reduce_lanes<Sum>(sum, rows.lanes);
     }
 

@@ -16,7 +16,7 @@ __device__ inline Vec<T> load_vec(const T* place) {
 
 template <class T>
 __device__ inline void store_vec(T* place, const Vec<T>& value) {
-    *reinterpret_cast<Vec<T>*>(place) = value;
+    store_16_bytes(place, *reinterpret_cast<const uint4*>(&value));
 }
 
 // Whether vectors can be loaded from here; null counts as aligned.
