@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -14,6 +15,7 @@ from warpfit import backends
 from warpfit.backends import Backend, NumpyBackend
 from warpfit.backends.base import BINARY, COMPARISONS, REDUCTIONS, UNARY
 from warpfit.backends.cuda import CudaBackend
+from warpfit.backends.cuda.array import row_major_strides
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
 from warpfit.backends.cuda.layouts import copy_plan, joined, layout
 from warpfit.errors import DTypeError, ShapeError
@@ -431,3 +433,15 @@ def test_sums_choices_and_places_in_every_dtype(ops: Backend, dtype: str) -> Non
 def test_transposed_integers_are_copied(ops: Backend) -> None:
     x = np.arange(12).reshape(3, 4)
     np.testing.assert_array_equal(ops.copy(ops.transpose(ops.asarray(x))).numpy(), x.T)
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [((256, 512), (4, 1024)), ((3, 256, 512), (524288, 4, 1024)), ((256, 5, 512), (4, 524288, 1024))],
+)
+def test_a_tile_is_read_and_written_along_memory(shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    plan = copy_plan(shape, strides, 4, row_major_strides(shape, 4), 4)
+    assert plan.is_tiled
+    for layout, from_the_end in ((plan.x_layout, 2), (plan.y_layout, 1)):
+        ndim, *rest = struct.unpack("17q", layout)
+        assert rest[8 + ndim - from_the_end] == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -61,7 +61,7 @@ def joined(axes: Iterable[AxisStrides]) -> list[AxisStrides]:
     return result
 
 
-def packed(axes: list[AxisStrides], array: int = 0) -> bytes:
+def packed(axes: Sequence[AxisStrides], array: int = 0) -> bytes:
     """Return the ``Layout`` of one of the arrays that the axes belong to."""
     return pack_layout([axis[0] for axis in axes], [axis[1 + array] for axis in axes])
 

@@ -17,9 +17,12 @@ BYTES_OF_THREAD = 32
 
 # Entries of a short row in a thread's registers: few where a warp can hold a row like that, else all there is room
 # for. Of a long row as many as its threads can have under way.
-FEW, MANY, MANY_FLOAT64 = 8, 16, 8
+FEW, TWELVE, MANY, MANY_FLOAT64 = 8, 12, 16, 8
 AT_ONCE, AT_ONCE_FLOAT64 = 16, 8
 WARP = 32
+SMALL_BLOCK = 64
+# Rows that a thread takes one after the other, at most.
+MOST_ROUNDS = 4
 # Shared memory of a block that handles short rows, at least.
 STAGED_BYTES = 16 << 10
 # Shared memory that kernels use besides.
@@ -75,21 +78,28 @@ def _short_rows(num_rows: int, num_columns: int, itemsize: int, num_kept: int, m
     """Return a launch with a few lanes for each row, all in registers."""
     row_bytes = num_columns * itemsize
     is_staged = row_bytes % 16 != 0
-    # Rows that are read straight from memory: the more loads of a thread are under way, the better.
-    is_few = num_columns <= (_room(FEW, itemsize, num_columns) * WARP if is_staged else 4 * FEW)
-    if is_staged and num_columns <= _room(_many(itemsize), itemsize, num_columns):
-        is_few = num_columns <= _room(FEW, itemsize, num_columns)  # a row to a thread: nothing to exchange
-    items = FEW if is_few else _many(itemsize)
+    items = _items_of_staged(num_columns, itemsize) if is_staged else FEW
+    if num_columns > _room(items, itemsize, num_columns) * WARP:
+        items = _many(itemsize)
     lanes = _power_of_two(-(-num_columns // _room(items, itemsize, num_columns)))
-    defines = {"ITEMS": items, "LONG_ROWS": 0}
-    block = min(THREADS, max(WARP, _power_of_two(num_rows * lanes)))
-    rows_at_once = block // lanes
-    rounds = 1
-    if is_staged and num_rows > rows_at_once * most_blocks:
-        rounds = max(1, min(4, STAGED_BYTES // max(1, rows_at_once * row_bytes * num_kept)))
+    # Small blocks where whole rows pass through shared memory: while one waits at a barrier, others go on.
+    is_row_of_thread = is_staged and lanes == 1
+    block = min(SMALL_BLOCK if is_row_of_thread else THREADS, max(WARP, _power_of_two(num_rows * lanes)))
+    rows_at_once, rounds = block // lanes, 1
+    if num_rows > rows_at_once * most_blocks and not is_row_of_thread:
+        rounds = MOST_ROUNDS
+        if is_staged:
+            rounds = max(1, min(rounds, STAGED_BYTES // max(1, rows_at_once * row_bytes * num_kept)))
     capacity = rows_at_once * rounds
     shared_bytes = num_kept * (-(-capacity * row_bytes // 16) * 16) if is_staged else 0
+    defines = {"ITEMS": items, "LONG_ROWS": 0}
     return RowLaunch(defines, blocks_for(num_rows, capacity), block, lanes, capacity, shared_bytes)
+
+
+def _items_of_staged(num_columns: int, itemsize: int) -> int:
+    """Return the entries of a thread for rows that pass through shared memory: the whole row, if that may be."""
+    choices = [FEW, *([TWELVE] if itemsize == 4 else []), _many(itemsize)]
+    return next((n for n in choices if num_columns <= _room(n, itemsize, num_columns)), FEW)
 
 
 def _long_rows(
@@ -141,7 +151,8 @@ def row_variants(name: str, num_kept: int = 1) -> list[tuple[str, dict[str, str]
     found = []
     for dtype in DEVICE_FLOATS:
         itemsize = {"float64": 8, "float32": 4}.get(dtype, 2)
-        short = dict.fromkeys([(FEW, 0), (_many(itemsize), 0)])
+        twelve = [(TWELVE, 0)] if itemsize == 4 else []
+        short = dict.fromkeys([(FEW, 0), *twelve, (_many(itemsize), 0)])
         for items, is_long in (*short, (_at_once(itemsize, num_kept), 1)):
             found.append((name, {"DTYPE": dtype, "ITEMS": str(items), "LONG_ROWS": str(is_long)}))
     return found

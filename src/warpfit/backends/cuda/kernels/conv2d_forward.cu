@@ -8,7 +8,7 @@
 //           BLOCK_N, STAGES; C_VECTOR (O_VECTOR): x (w, y and z) is aligned to 16 bytes, and so is every
 //           pixel.
 // Numerics: sums in float (double for float64), in the order bias, taps, channels. Tensor cores round
-//           float32 operands to tf32 (10 bits of mantissa, ties away from zero).
+//           float32 operands to tf32 as TensorCore in include/mma.cuh.
 // Cost:     2 M OH OW KH KW C O FLOP; reads x KH KW / (stride_h stride_w) times, mostly from L1 and L2,
 //           once for each column of tiles; writes y (and z) once.
 // Reference: conv2d_forward of backends/numpy/conv.py; PTX ISA 9.7.14.5 (mma), 9.7.9.25.3 (cp.async).
