@@ -442,6 +442,6 @@ def test_transposed_integers_are_copied(ops: Backend) -> None:
 def test_a_tile_is_read_and_written_along_memory(shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
     plan = copy_plan(shape, strides, 4, row_major_strides(shape, 4), 4)
     assert plan.is_tiled
-    for layout, from_the_end in ((plan.x_layout, 2), (plan.y_layout, 1)):
-        ndim, *rest = struct.unpack("17q", layout)
+    for packed, from_the_end in ((plan.x_layout, 2), (plan.y_layout, 1)):
+        ndim, *rest = struct.unpack("17q", packed)
         assert rest[8 + ndim - from_the_end] == 1

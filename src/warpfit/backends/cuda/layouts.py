@@ -108,8 +108,8 @@ def copy_plan(shape: Shape, x_strides: Shape, x_itemsize: int, y_strides: Shape,
     Where x's memory runs along another axis than y's, those two come last, x's first, for the tiles.
     """
     sizes = zip(shape, x_strides, y_strides, strict=True)
-    axes = [(size, x_step // x_itemsize, y_step // y_itemsize) for size, x_step, y_step in sizes]
-    axes = joined(sorted((axis for axis in axes if axis[0] > 1), key=lambda axis: -abs(axis[2])))
+    in_elements = ((size, x_step // x_itemsize, y_step // y_itemsize) for size, x_step, y_step in sizes)
+    axes = joined(sorted((axis for axis in in_elements if axis[0] > 1), key=lambda axis: -abs(axis[2])))
     count = 1
     for axis in axes:
         count *= axis[0]
