@@ -260,6 +260,10 @@ class Runtime:
         self._check(error, "asking for free memory")
         return int(free), int(total)
 
+    def memory_in_use(self) -> int:
+        """Return the bytes that arrays of this process hold on the device."""
+        return int(self._pool.attributes.used_mem_current)
+
     def upload(self, pointer: int, host: npt.NDArray[Any]) -> None:
         """Copy a C-contiguous host array to the device; the array may change as soon as this returns."""
         if not host.nbytes:
