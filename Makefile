@@ -5,11 +5,13 @@ BIN    := $(VENV)/bin
 # Bytecode is compiled when a module is first imported: most of what is installed never is.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
+comma := ,
+
 # What runs the targets for a GPU. Without .venv: make test-gpu RUN='env PYTHONPATH=src python3' SETUP=
 RUN    ?= $(BIN)/python
 SETUP  ?= $(VENV)/.dev
 
-# What `make sanitize` runs: a launch takes 20 to 50 times as long under compute-sanitizer.
+# What `make sanitize` runs: every kernel once or twice, at small sizes.
 SANITIZER := compute-sanitizer
 CHECKED   ?= tests/backends/test_contract.py tests/backends/cuda -m gpu -k "float32_agrees_with_float64 or half_precision or updates or whole_numbers"
 
@@ -22,10 +24,10 @@ train: $(VENV)/.train
 test test-all: export OPENBLAS_NUM_THREADS = 1
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n auto -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" $(ARGS)
 
 test-all: $(VENV)/.dev
-	$(BIN)/python -m pytest -n auto --cov --cov-report=term-missing:skip-covered --cov-fail-under=95 $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term-missing:skip-covered --cov-fail-under=95 $(ARGS)
 
 # The tests that need a GPU, in one process.
 test-gpu: $(SETUP)
@@ -52,8 +54,11 @@ $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "warpfit needs Python 3.11 or newer; found " + sys.version.split()[0])'
 	$(PYTHON) -m venv $(VENV)
 
+# On a machine with an NVIDIA driver, what it takes to train on its GPU.
+CUDA := $(if $(wildcard /proc/driver/nvidia/version),$(comma)cuda)
+
 $(VENV)/.train: pyproject.toml | $(BIN)/python
-	$(PIP) -e '.[plot]'
+	$(PIP) -e '.[plot$(CUDA)]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python

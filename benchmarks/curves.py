@@ -2,7 +2,7 @@
 
 The networks of `warpfit train` with their defaults, from the same initial values over the same batches: the mlp on
 MNIST in full on both, the cnn for its first 200 steps on both and in full on the GPU. Prints a table, writes
-results/curves.json and, where matplotlib is installed, docs/images/curves.png.
+results/curves.json. With --draw it makes docs/images/curves.png of these.
 
     python benchmarks/curves.py [--cpu-steps 200]
 """
@@ -10,13 +10,14 @@ results/curves.json and, where matplotlib is installed, docs/images/curves.png.
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from harness import ROOT, write_results
+from harness import RESULTS, ROOT, write_results
 
 PRECISIONS = ("float32", "tf32", "float16", "bfloat16")
 PICTURE = ROOT / "docs" / "images" / "curves.png"
@@ -78,10 +79,8 @@ def thinned(runs: dict[str, Any]) -> dict[str, Any]:
 
 def draw(results: dict[str, Any]) -> None:
     """Write the picture of the curves."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(10, 4), layout="constrained")
     for axes, name in zip(figure.subplots(1, 2), ("mlp", "cnn"), strict=True):
         for label, run in results[name].items():
@@ -110,7 +109,11 @@ def print_results(results: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cpu-steps", type=int, default=200)
+    parser.add_argument("--draw", action="store_true", help="only draw the picture from the results")
     arguments = parser.parse_args()
+    if arguments.draw:
+        draw(json.loads((RESULTS / "curves.json").read_text(encoding="utf-8")))
+        return
     whole = {precision: train("cnn", "cuda", precision) for precision in ("float32", "float16")}
     results = {
         "mlp": thinned(mlp_runs()),
@@ -118,7 +121,6 @@ def main() -> None:
         "cnn_whole": thinned(whole),
     }
     print_results(results)
-    draw(results)
     print(write_results("curves", results))
 
 

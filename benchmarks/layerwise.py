@@ -19,14 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from harness import run_worker, spread, write_results
+from harness import RESULTS, ROOT, run_worker, spread, write_results
 
 BATCHES = (1, 8, 32, 64, 128, 512)
 SIZES = (784, 256, 10)
 LR = 0.1
 # Rows of an epoch: enough steps for a steady pace, and no more, at small batches.
-MOST_STEPS = 1000
+MOST_STEPS = 600
 STARTS = 5
+PICTURE = ROOT / "docs" / "images" / "layerwise.png"
 TURNS = 3
 PRECISIONS = ("float32", "tf32", "float16")
 
@@ -171,6 +172,29 @@ def print_results(results: dict[str, Any]) -> None:
             print(f"{name}: " + ", ".join(f"{key} {row['median']:.3f}" for key, row in results[name].items()))
 
 
+def draw(results: dict[str, Any]) -> None:
+    """Write the picture of microseconds a step over the batch size."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    batches = list(results["mlp"])
+    labels = {name: f"warpfit, {name}" for name in PRECISIONS} | {
+        "torch_eager": "PyTorch eager",
+        "numpy": "NumPy",
+    }
+    for name, label in labels.items():
+        rows = [results["mlp"][batch].get(name) for batch in batches]
+        if all(rows):
+            axes.plot(batches, [row["median"] for row in rows], marker="o", label=label)
+    axes.set(
+        xlabel="batch", ylabel="µs a step", yscale="log", title=f"784-256-10, {results['environment']['gpu']}"
+    )
+    axes.grid(alpha=0.3, which="both")
+    axes.legend()
+    figure.savefig(PICTURE, dpi=110)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=5)
@@ -178,7 +202,13 @@ def main() -> None:
     parser.add_argument("--skip-cpu", action="store_true")
     parser.add_argument("--parts", default="mlp,cnn,first_step")
     parser.add_argument("--first-step", metavar="FOLDER")
+    parser.add_argument(
+        "--draw", action="store_true", help="only draw docs/images/layerwise.png from the results"
+    )
     arguments = parser.parse_args()
+    if arguments.draw:
+        draw(json.loads((RESULTS / "layerwise.json").read_text(encoding="utf-8")))
+        return
     if arguments.first_step:
         first_step(arguments.first_step)
         return

@@ -78,6 +78,13 @@ needs_sanitizer = pytest.mark.skipif(
     gxx_missing() is not None or sanitizer_missing() is not None, reason="no g++ with libasan"
 )
 MODES = ["reversed", pytest.param("sanitized", marks=needs_sanitizer)]
+# Building every kernel once more for the sanitizers takes minutes: `make test` does so for one family.
+CASES = [
+    pytest.param(name, mode, marks=[*([needs_sanitizer] if mode == "sanitized" else []), *slow])
+    for name in FAMILIES
+    for mode in ("reversed", "sanitized")
+    for slow in ([pytest.mark.slow] if mode == "sanitized" and name != "layers" else [],)
+]
 
 pytestmark = on_emulator
 
@@ -112,8 +119,7 @@ def test_every_module_belongs_to_a_family() -> None:
     assert {module for family in FAMILIES.values() for module in family.modules} == set(MODULES)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(("name", "mode"), CASES)
 def test_every_kernel_in_every_dtype(
     name: str, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
