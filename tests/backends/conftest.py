@@ -14,6 +14,13 @@ from warpfit.backends.cuda import CudaBackend
 from warpfit.backends.cuda.runtime import open_device
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the emulator's runs over random shapes, each a build or two, to `make test-all`."""
+    for item in items:
+        if "any_shape" in item.name and "emulator" in item.name:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(
     scope="session",
     params=[

@@ -12,7 +12,8 @@
 #include "include/softmax.cuh"
 
 // Fewer than elsewhere: smoothing needs a row's logits and exponentials at once.
-constexpr int BLOCKS_HELD = LONG_ROWS || ITEMS == 12 ? 1 : ITEMS <= 8 && sizeof(Acc) == 4 ? 4 : 2;
+constexpr int BLOCKS_HELD =
+    LONG_ROWS || ITEMS == 12 ? 1 : (ITEMS <= 8 && sizeof(Acc) == 4 ? 4 : 2) - (sizeof(T) == 2);
 
 struct Targets {
     const int64* labels;
