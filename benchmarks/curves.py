@@ -2,9 +2,9 @@
 
 The networks of `warpfit train` with their defaults, from the same initial values over the same batches: the mlp on
 MNIST in full on both, the cnn for its first 200 steps on both and in full on the GPU. Prints a table, writes
-results/curves.json. With --draw it makes docs/images/curves.png of these.
+results/curves.json. With --draw it only makes docs/images/curves.png of these.
 
-    python benchmarks/curves.py [--cpu-steps 200]
+    python benchmarks/curves.py [--cpu-steps 200] [--draw]
 """
 
 from __future__ import annotations

@@ -17,6 +17,22 @@ on_emulator = pytest.mark.skipif(NO_GXX is not None, reason=str(NO_GXX))
 on_gpu = pytest.mark.skipif(NO_GPU is not None, reason=str(NO_GPU))
 
 
+class PoisonedRuntime(runtime.Runtime):
+    """A device whose memory is full of NaN when it is allocated, so that what is not written shows."""
+
+    def allocate(self, nbytes: int) -> runtime.Memory:
+        memory = super().allocate(nbytes)
+        self.fill(memory.pointer, nbytes, 0xFF)
+        return memory
+
+
+@pytest.fixture(scope="session", autouse=True)
+def poisoned_gpu() -> None:
+    """Let the first GPU, where there is one, be poisoned for all tests."""
+    if NO_GPU is None:
+        runtime._OPEN[0] = PoisonedRuntime(0)
+
+
 @pytest.fixture(autouse=True)
 def cpu_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let device 'auto' be the CPU, on a machine with a GPU too."""

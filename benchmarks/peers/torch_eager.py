@@ -20,7 +20,7 @@ def mlp(sizes: tuple[int, ...]) -> nn.Module:
 
 
 def mnist_cnn() -> nn.Module:
-    """PyTorch's MNIST example without its dropouts' log-softmax, which the loss below contains."""
+    """PyTorch's MNIST example without its log-softmax, which the loss below contains."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 3),
         nn.ReLU(),

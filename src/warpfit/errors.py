@@ -16,6 +16,7 @@ __all__ = [
     "DeviceWarning",
     "DivergedError",
     "FileFormatError",
+    "KernelError",
     "ShapeError",
     "WarpfitError",
 ]
@@ -39,6 +40,10 @@ class ConfigError(WarpfitError, ValueError):
 
 class DeviceError(WarpfitError, RuntimeError):
     """A device is missing, unknown, or lacks what was asked of it."""
+
+
+class KernelError(DeviceError):
+    """A device failed at what it was told to do, through no fault of the user."""
 
 
 class DeviceWarning(UserWarning):
@@ -70,7 +75,15 @@ class DivergedError(WarpfitError, ArithmeticError):
         The loss of the last step whose loss was finite; None if there was none.
     """
 
-    def __init__(self, *, epoch: int, step: int, lr: float, last_finite_loss: float | None) -> None:
+    def __init__(
+        self,
+        *,
+        epoch: int,
+        step: int,
+        lr: float,
+        last_finite_loss: float | None,
+        remedies: str = "a lower learning rate or clip_norm",
+    ) -> None:
         self.epoch, self.step, self.lr, self.last_finite_loss = epoch, step, lr, last_finite_loss
         before = (
             "no earlier loss was finite"
@@ -79,5 +92,5 @@ class DivergedError(WarpfitError, ArithmeticError):
         )
         super().__init__(
             f"the loss or a weight is not finite in epoch {epoch}, step {step}, at learning rate {lr:g}; {before}; "
-            "a lower learning rate or clip_norm may help"
+            f"{remedies} may help"
         )

@@ -10,7 +10,7 @@ from scipy.special import log_softmax, softmax
 from support.numeric import DTYPES, assert_derivative, assert_within_tolerance, call
 from warpfit.backends import Activation, Backend
 from warpfit.backends.base import ACTIVATIONS
-from warpfit.errors import ShapeError
+from warpfit.errors import ConfigError, ShapeError
 
 SLOPE = 0.2
 
@@ -130,6 +130,11 @@ def test_activations_refuse_shapes(backend: Backend) -> None:
         call(backend.activation_forward, relu, z, np.zeros(3))
     with pytest.raises(ShapeError, match=r"activation_backward: .* got \(3,\) and \(2, 3\)"):
         call(backend.activation_backward, relu, np.zeros(3), z, None)
+    gelu = Activation("gelu")
+    with pytest.raises(ShapeError, match=r"activation_backward: .* got \(2, 2\) and \(2, 3\)"):
+        call(backend.activation_backward, gelu, z, z, np.zeros((2, 2)))
+    with pytest.raises(ConfigError, match="activation_backward: expected z for gelu, got None"):
+        call(backend.activation_backward, gelu, z, z, None)
 
 
 # -- softmax -----------------------------------------------------------------------------------------------

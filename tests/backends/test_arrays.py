@@ -189,6 +189,12 @@ def test_record_step(backend: Backend, correct: Any, penalty: Any, row: list[flo
     np.testing.assert_array_equal(backend.to_numpy(record), [[0, 0, 0], row, [0, 0, 0]])
 
 
+def test_record_step_refuses_a_row_that_is_not_there(backend: Backend) -> None:
+    record, loss = backend.zeros((3, 3), "float64"), backend.zeros((), "float32")
+    with pytest.raises(IndexError):
+        backend.record_step(record, 3, loss, loss, None, None)
+
+
 # -- gather_rows -------------------------------------------------------------------------------------------
 
 

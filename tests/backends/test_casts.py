@@ -60,6 +60,29 @@ def test_cast_into_takes_more_tensors_than_one_launch(backend: Backend, rng: Any
         np.testing.assert_array_equal(backend.to_numpy(result), expected.astype("f4"))
 
 
+def test_cast_into_takes_sources_of_several_dtypes(backend: Backend, rng: Any) -> None:
+    sources = [rng.normal(size=5).astype(dtype) for dtype in ("f8", "f4", "f8")]
+    targets = owned(backend, [np.zeros(5, dtype) for dtype in ("f4", "f8", "f8")])
+    backend.cast_into(targets, owned(backend, sources))
+    for result, expected in zip(targets, sources, strict=True):
+        np.testing.assert_array_equal(backend.to_numpy(result), expected.astype(str(result.dtype)))
+
+
+def test_cast_into_fills_views(backend: Backend, rng: Any) -> None:
+    whole, source = backend.zeros((4, 6), "float32"), rng.normal(size=(2, 3))
+    backend.cast_into([whole[::2, 1::2]], owned(backend, [source]))
+    expected = np.zeros((4, 6), "f4")
+    expected[::2, 1::2] = source
+    np.testing.assert_array_equal(backend.to_numpy(whole), expected)
+
+
+def test_arrays_that_were_cast_are_not_thereby_fit_for_an_update(backend: Backend) -> None:
+    singles, doubles = backend.zeros((3,), "float32"), backend.zeros((3,), "float64")
+    backend.cast_into([singles], [doubles])
+    with pytest.raises(DTypeError, match="l2_penalty: expected operands of one dtype"):
+        backend.l2_penalty([singles], [doubles], 0.5)
+
+
 def test_cast_into_refuses_other_shapes(backend: Backend) -> None:
     with pytest.raises(ShapeError, match="cast_into: expected operands of the same shape"):
         backend.cast_into(owned(backend, [np.zeros(3, "f4")]), owned(backend, [np.zeros(4)]))
@@ -78,6 +101,13 @@ def test_all_finite_finds_one_bad_entry_anywhere(backend: Backend, rng: Any, dty
         assert not call(backend.all_finite, arrays)
         arrays[idx] = kept
     assert call(backend.all_finite, [])
+
+
+def test_all_finite_refuses_several_dtypes_and_integers(backend: Backend) -> None:
+    with pytest.raises(DTypeError, match="all_finite: expected operands of one dtype"):
+        call(backend.all_finite, [np.zeros(3), np.zeros(3, "f4")])
+    with pytest.raises(DTypeError, match="all_finite: expected float32"):
+        call(backend.all_finite, [np.arange(3)])
 
 
 @pytest.mark.parametrize("num_rows", [0, 1, 5, 200, 257, 4099])

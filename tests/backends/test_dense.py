@@ -171,6 +171,14 @@ def test_sum_columns(backend: Backend, shape: tuple[int, int], dtype: str) -> No
     assert_within_tolerance(call(backend.sum_columns, x), [sum(column) for column in x.T.astype("float64")])
 
 
+@pytest.mark.parametrize("w", [(2, 3), (4, 2), (4,)])
+@pytest.mark.parametrize("needs_dx", [True, False])
+def test_linear_backward_refuses_weights(backend: Backend, w: tuple[int, ...], needs_dx: bool) -> None:
+    dz, x = np.zeros((5, 3)), np.zeros((5, 4))
+    with pytest.raises(ShapeError, match=r"linear_backward: expected w of shape \(4, 3\)"):
+        call(backend.linear_backward, dz, x, np.zeros(w), needs_dx=needs_dx)
+
+
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3, 4)])
 def test_sum_columns_refuses_shapes(backend: Backend, shape: tuple[int, ...]) -> None:
     with pytest.raises(ShapeError, match=r"sum_columns: expected a matrix \(M, N\)"):

@@ -199,6 +199,8 @@ def test_batch_norm_refuses_other_operands(backend: Backend) -> None:
     _, saved, _ = run_batch_norm(backend, np.zeros((4, 3)), vectors(3), training=True)
     with pytest.raises(ShapeError, match="batch_norm_backward: expected operands of the same shape"):
         backend.batch_norm_backward(x[:2], x, None, saved, training=True)
+    with pytest.raises(ShapeError, match=r"batch_norm_backward: expected weight of shape \(3,\), got \(1,\)"):
+        backend.batch_norm_backward(x, x, x[0, :1], saved, training=True)
     single = backend.asarray(x, "float32")
     with pytest.raises(DTypeError, match="batch_norm_backward: expected operands of one dtype"):
         backend.batch_norm_backward(single, x, None, saved, training=True)

@@ -101,7 +101,15 @@ def test_info_names_versions_devices_engines_and_folders(
 ) -> None:
     outcome = invoke("info")
     assert outcome.code == 0
-    for text in (wf.__version__, np.__version__, "BLAS", "layerwise", "one_launch", str(tmp_path / "cache")):
+    for text in (
+        wf.__version__,
+        np.__version__,
+        "BLAS",
+        "NVRTC",
+        "layerwise",
+        "one_launch",
+        str(tmp_path / "cache"),
+    ):
         assert text in outcome.out
     monkeypatch.setitem(sys.modules, "threadpoolctl", None)
     assert "threadpoolctl is not installed" in invoke("info").out

@@ -14,7 +14,7 @@ from support.commands import Invoke
 from support.devices import no_gpu, open_devices
 from support.fake_driver import FakeDriver
 from warpfit.backends.cuda import jit
-from warpfit.errors import CompileError
+from warpfit.errors import CompileError, KernelError
 
 MODEL = "run/model.safetensors"
 SMALL = ("--hidden", "4", "--epochs", "2", "--batch-size", "32", "--out", "run")
@@ -101,6 +101,29 @@ def test_a_kernel_that_does_not_compile(
     assert outcome.err == "warpfit: kernel add does not compile:\nadd.cu(3): error: no\n"
 
 
+def test_a_kernel_that_fails_is_not_the_users_fault(
+    invoke: Invoke, blobs: Path, cuda: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise KernelError("a kernel failed on cuda:0")
+
+    monkeypatch.setattr("warpfit.backends.cuda.CudaBackend.begin_step", fail)
+    outcome = invoke("train", "--data", blobs, *SMALL, "--device", cuda)
+    assert (outcome.code, outcome.err) == (1, "warpfit: a kernel failed on cuda:0\n")
+
+
+@pytest.mark.parametrize(("named", "code"), [("", 0), ("auto", 0), ("cpu", 0), ("gpu", 2)])
+def test_the_environment_names_the_device(
+    invoke: Invoke, blobs: Path, monkeypatch: pytest.MonkeyPatch, named: str, code: int
+) -> None:
+    no_gpu(monkeypatch)
+    monkeypatch.setenv("WARPFIT_DEVICE", named)
+    outcome = invoke("train", "--data", blobs, *SMALL)
+    assert outcome.code == code
+    error = "warpfit: expected WARPFIT_DEVICE as 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got 'gpu'\n"
+    assert outcome.err == (error if code else "")
+
+
 def test_info_lists_every_device(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = FakeDriver()
     driver.count = 2
@@ -130,6 +153,12 @@ def test_the_cache_is_shown_and_cleared(
     assert invoke("cache").out == f"{shown}\n"
     assert invoke("cache", "clear").out == f"removed {shown}\n"
     assert invoke("cache").out.startswith("0 kernels")
+
+
+def test_an_entry_that_cannot_be_removed(misuse: Invoke, invoke: Invoke, kernel_cache: Path) -> None:
+    (kernel_cache / "folder.cubin").mkdir(parents=True)
+    assert "1 kernel," in invoke("cache").out
+    assert f"cannot clear the cache: Is a directory: {kernel_cache}" in misuse("cache", "clear").err
 
 
 def test_an_unknown_action_on_the_cache(misuse: Invoke) -> None:

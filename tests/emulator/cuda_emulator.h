@@ -30,10 +30,6 @@
 #define __noinline__ __attribute__((noinline))
 #define __builtin_assume(condition)
 
-#ifndef __CUDA_ARCH__
-#define __CUDA_ARCH__ 900
-#endif
-
 #define DYNAMIC_SHARED(type, name) type* name = reinterpret_cast<type*>(emulator::dynamic_shared)
 
 #include "ptx_twins.h"

@@ -36,22 +36,7 @@ inline unsigned short float_to_half(float value) {
     return static_cast<unsigned short>(sign | ((rounded >> 13) - (112u << 10)));
 }
 
-inline float emulator_bfloat_to_float(unsigned bits) { return __uint_as_float(bits << 16); }
-
-inline unsigned short float_to_bfloat(float value) {
-    const unsigned word = __float_as_uint(value);
-    if ((word & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
-    return static_cast<unsigned short>((word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
-}
-
 inline void store_16_bytes(void* place, uint4 word) { *static_cast<uint4*>(place) = word; }
-
-// cvt.rna.tf32.f32: 10 bits of fraction, ties away from zero; the low 13 bits are zero.
-inline unsigned float_to_tf32(float value) {
-    const unsigned word = __float_as_uint(value);
-    if ((word & 0x7fffffffu) > 0x7f800000u) return 0x7fffffffu;
-    return (word + 0x1000u) & 0xffffe000u;
-}
 
 // ldmatrix (9.7.14.5.15): 8x8 matrices of 16-bit elements. Lanes 8i to 8i+7 give the rows of matrix i; lane l
 // gets elements 2(l % 4) and 2(l % 4) + 1 of row l / 4, or with .trans those of column l / 4.
@@ -72,10 +57,10 @@ inline unsigned element(Request* const* lanes, int matrix, int row, int column) 
     return value;
 }
 
-template <int MATRICES, bool TRANSPOSED>
+template <bool TRANSPOSED>
 void execute_load_matrix(Request* const* lanes) {
     for (int lane = 0; lane < warpSize; ++lane) {
-        for (int matrix = 0; matrix < MATRICES; ++matrix) {
+        for (int matrix = 0; matrix < 4; ++matrix) {
             const int along = 2 * (lane % 4), across = lane / 4;
             const unsigned low =
                 TRANSPOSED ? element(lanes, matrix, along, across) : element(lanes, matrix, across, along);
@@ -97,40 +82,26 @@ inline void check_shared(const char* name, const void* pointer, unsigned bytes) 
         fail("%s: expected %u bytes of shared memory, got %p", name, bytes, pointer);
 }
 
-template <int MATRICES, bool TRANSPOSED>
-void load_matrix(const char* name, unsigned* (&registers)[MATRICES], const void* row, Site site) {
-    if (lane() < 8 * MATRICES) check_shared(name, row, 16);
-    LoadMatrix request{{name, WHOLE_WARP, site, execute_load_matrix<MATRICES, TRANSPOSED>},
+template <bool TRANSPOSED>
+void load_matrix(const char* name, unsigned* const (&registers)[4], const void* row, Site site) {
+    check_shared(name, row, 16);
+    LoadMatrix request{{name, WHOLE_WARP, site, execute_load_matrix<TRANSPOSED>},
                        static_cast<const unsigned char*>(row),
                        {}};
     collective(request, true);
-    for (int i = 0; i < MATRICES; ++i) *registers[i] = request.result[i];
+    for (int i = 0; i < 4; ++i) *registers[i] = request.result[i];
 }
 
 }  // namespace emulator
 
 inline void ldmatrix_x4(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, const void* row,
                         emulator::Site site = emulator::Site::here()) {
-    unsigned* registers[] = {&r0, &r1, &r2, &r3};
-    emulator::load_matrix<4, false>("ldmatrix_x4", registers, row, site);
+    emulator::load_matrix<false>("ldmatrix_x4", {&r0, &r1, &r2, &r3}, row, site);
 }
 
 inline void ldmatrix_x4_trans(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, const void* row,
                               emulator::Site site = emulator::Site::here()) {
-    unsigned* registers[] = {&r0, &r1, &r2, &r3};
-    emulator::load_matrix<4, true>("ldmatrix_x4_trans", registers, row, site);
-}
-
-inline void ldmatrix_x2(unsigned& r0, unsigned& r1, const void* row,
-                        emulator::Site site = emulator::Site::here()) {
-    unsigned* registers[] = {&r0, &r1};
-    emulator::load_matrix<2, false>("ldmatrix_x2", registers, row, site);
-}
-
-inline void ldmatrix_x2_trans(unsigned& r0, unsigned& r1, const void* row,
-                              emulator::Site site = emulator::Site::here()) {
-    unsigned* registers[] = {&r0, &r1};
-    emulator::load_matrix<2, true>("ldmatrix_x2_trans", registers, row, site);
+    emulator::load_matrix<true>("ldmatrix_x4_trans", {&r0, &r1, &r2, &r3}, row, site);
 }
 
 // mma.sync (9.7.14.5): D += A B, A of 16 x K, B of K x 8. Lane l holds of D the elements (l / 4, 2(l % 4) +
@@ -156,9 +127,7 @@ struct F16 {
 
 struct Bf16 {
     static constexpr int PER_REGISTER = 2;
-    static float value(unsigned word, int part) {
-        return emulator_bfloat_to_float((word >> (16 * part)) & 0xffffu);
-    }
+    static float value(unsigned word, int part) { return __uint_as_float(word >> (16 * part) << 16); }
 };
 
 struct Tf32 {
@@ -211,6 +180,21 @@ void multiply(const char* name, float* d, const unsigned* a, const unsigned* b, 
 
 }  // namespace emulator
 
+inline void mma_m16n8k8_f16(float (&d)[4], const unsigned (&a)[2], const unsigned& b,
+                            emulator::Site site = emulator::Site::here()) {
+    emulator::multiply<emulator::F16, 8>("mma_m16n8k8_f16", d, a, &b, site);
+}
+
+#if __CUDA_ARCH__ < 800
+#include "include/before_sm80.cuh"
+#else
+
+inline unsigned short float_to_bfloat(float value) {
+    const unsigned word = __float_as_uint(value);
+    if ((word & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
+    return static_cast<unsigned short>((word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
+}
+
 inline void mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
                              emulator::Site site = emulator::Site::here()) {
     emulator::multiply<emulator::F16, 16>("mma_m16n8k16_f16", d, a, b, site);
@@ -224,11 +208,6 @@ inline void mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4], const unsig
 inline void mma_m16n8k8_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
                              emulator::Site site = emulator::Site::here()) {
     emulator::multiply<emulator::Tf32, 8>("mma_m16n8k8_tf32", d, a, b, site);
-}
-
-inline void mma_m16n8k8_f16(float (&d)[4], const unsigned (&a)[2], const unsigned& b,
-                            emulator::Site site = emulator::Site::here()) {
-    emulator::multiply<emulator::F16, 8>("mma_m16n8k8_f16", d, a, &b, site);
 }
 
 // cp.async (9.7.9.25.3). The target is poisoned at once and gets its bytes only when the thread that issued
@@ -276,3 +255,5 @@ inline void copy_async_wait() {
     }
     thread.copies.resize(kept);
 }
+
+#endif

@@ -6,6 +6,7 @@ import ctypes
 import ctypes.util
 import functools
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from emulator.build import KERNELS, build, build_scheduler
 from emulator.sanitized import is_sanitized
+from warpfit.backends.cuda.matmul import shared_bytes_of
 from warpfit.errors import DeviceError
 
 __all__ = ["EmulatedRuntime", "Memory"]
@@ -57,13 +59,13 @@ class EmulatedRuntime:
         kernels (:mod:`emulator.sanitized`).
     num_multiprocessors : int
         What the emulated device says it has.
+    arch : str
+        What it says it is: kernels take what stands in for the instructions that it lacks.
     folder : Path or None
         Where kernels are looked for before the package's own.
     """
 
     name = "emulator"
-    arch = "sm_90a"
-    max_shared_bytes = 227 * 1024
 
     def __init__(
         self,
@@ -71,9 +73,11 @@ class EmulatedRuntime:
         reverse: bool | None = None,
         sanitize: bool | None = None,
         num_multiprocessors: int = 4,
+        arch: str = "sm_90a",
         folder: Path | None = None,
     ) -> None:
         self.num_multiprocessors = num_multiprocessors
+        self.arch, self.max_shared_bytes = arch, shared_bytes_of(arch)
         self._reverse = "WARPFIT_EMULATE_REVERSED" in os.environ if reverse is None else reverse
         self._sanitize = is_sanitized() if sanitize is None else sanitize
         self._folder = folder
@@ -106,7 +110,8 @@ class EmulatedRuntime:
         source = (self._folder or KERNELS) / f"{name}.cu"
         if not source.exists():
             source = KERNELS / f"{name}.cu"
-        function = _load(build(source, name, dict(defines), sanitize=self._sanitize))
+        macros = {**dict(defines), "__CUDA_ARCH__": f"{re.sub('[^0-9]', '', self.arch)}0"}
+        function = _load(build(source, name, macros, sanitize=self._sanitize))
         function.variant = (name, defines)
         return function
 

@@ -1,13 +1,15 @@
 // Runs a grid of emulated threads: fibers on one thread of the CPU, block after block.
 //
-// Thread order is the only freedom: from first to last, or with `reverse` from last to first. A thread runs
-// until it waits at a barrier or a warp collective, or returns. When all wait and none can go on, the launch
-// fails with a message that says who waits where.
+// A thread runs until it waits at a barrier or a warp collective, or returns; a warp runs until none of its
+// threads can go on, so that it is as far ahead of the others as barriers allow. The order of warps, and of
+// threads in a warp, is from first to last, or with `reverse` from last to first. When all wait and none can go
+// on, the launch fails with a message that says who waits where.
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
@@ -51,8 +53,7 @@ constexpr size_t GUARD_BYTES = 4096;
 constexpr size_t FENCE_BYTES = 256;
 constexpr unsigned char POISON = 0xff, FENCE = 0xa5;
 
-// ---------------------------------------------------------------------------------------------- context
-// switches
+// ------------------------------------------------------------------------------------- context switches
 
 #if defined(__x86_64__)
 
@@ -110,8 +111,7 @@ void switch_context(Context& from, Context& to) { swapcontext(&from, &to); }
 
 #endif
 
-// ---------------------------------------------------------------------------------------------- state of the
-// launch
+// --------------------------------------------------------------------------------- state of the launch
 
 enum State : unsigned char { READY, AT_BARRIER, AT_COLLECTIVE, LEFT };
 
@@ -138,6 +138,7 @@ size_t scheduler_stack_bytes = 0;
 const Launch* launched = nullptr;
 unsigned num_threads = 0, running = 0, num_left = 0;
 unsigned barrier_arrived = 0, barrier_predicates = 0;
+unsigned long long barriers_passed = 0;
 int barrier_result = 0;
 bool barrier_is_one = true;
 Site barrier_site{};
@@ -276,8 +277,7 @@ void place_threads() {
         fibers[t]->index = {t % blockDim.x, t / blockDim.x % blockDim.y, t / (blockDim.x * blockDim.y)};
 }
 
-// ---------------------------------------------------------------------------------------------- shared
-// memory
+// ---------------------------------------------------------------------------------------- shared memory
 
 // Not memset: AddressSanitizer would take the gaps between the arrays for an error.
 void fill(unsigned char* begin, unsigned char* end, unsigned char value) {
@@ -374,17 +374,34 @@ void start_block() {
     }
 }
 
+// Runs one thread after the other, as far as the warp comes before the next barrier of the block falls. Whether
+// any of them could run.
+bool run_warp(unsigned warp) {
+    const unsigned first = warp * warpSize, end = std::min(first + warpSize, num_threads);
+    const unsigned long long barriers_before = barriers_passed;
+    bool any_ran = false;
+    for (bool ran = true; ran && barriers_passed == barriers_before;) {
+        ran = false;
+        for (unsigned i = first; i < end; ++i) {
+            const unsigned t = launched->reverse ? end - 1 - (i - first) : i;
+            if (state[t] != READY) continue;
+            ran = any_ran = true;
+            resume(t);
+            if (failed) return true;
+        }
+    }
+    return any_ran;
+}
+
 void run_block() {
     start_block();
+    const unsigned num_warps = (num_threads + warpSize - 1) / warpSize;
     while (num_left < num_threads) {
         bool any_ran = false;
-        for (unsigned i = 0; i < num_threads; ++i) {
-            const unsigned t = launched->reverse ? num_threads - 1 - i : i;
-            if (state[t] != READY) continue;
-            any_ran = true;
-            resume(t);
-            if (failed) return;
+        for (unsigned i = 0; i < num_warps && !failed; ++i) {
+            any_ran |= run_warp(launched->reverse ? num_warps - 1 - i : i);
         }
+        if (failed) return;
         if (!any_ran) return record_deadlock();
     }
 }
@@ -458,6 +475,7 @@ int barrier(const char* name, bool predicate, Site site) {
             record("%s: different barriers: %s", block_text().c_str(), waiting_text().c_str());
         barrier_result = static_cast<int>(barrier_predicates);
         barrier_arrived = barrier_predicates = 0;
+        ++barriers_passed;
         std::memset(state, READY, num_threads);
     }
     back_to_scheduler();

@@ -25,8 +25,6 @@ inline int __syncthreads_and(int predicate, emulator::Site site = emulator::Site
 }
 
 inline void __threadfence() {}
-inline void __threadfence_block() {}
-inline void __threadfence_system() {}
 
 namespace emulator {
 

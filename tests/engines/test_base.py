@@ -45,6 +45,7 @@ def test_a_plans_identity_tells_apart_what_decides_the_numbers() -> None:
         "batch_size": 9,
         "trained": ("0.weight",),
         "shuffle": False,
+        "loss_scale": 512.0,
     }
     for name, value in changes.items():
         differing = [

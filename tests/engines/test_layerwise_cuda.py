@@ -137,6 +137,83 @@ def test_gradients_that_float16_cannot_hold_are_scaled(cuda: str) -> None:
     assert relative_difference(on_device, on_cpu) < 2e-2
 
 
+class Scales(wf.Callback):
+    """Keeps the loss scale of each epoch's end."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+
+    def on_epoch_end(self, run: Any) -> None:
+        self.values.append(run.state.loss_scale.value)
+
+
+def test_a_dynamic_scale_leaves_out_the_steps_that_overflow(cuda: str) -> None:
+    # Gradients of the outputs are near 2 · 100 / 48: with a scale of 2**16 float16 cannot hold them.
+    x, y = blobs(64)
+    targets = np.eye(3)[y] + 100
+    on_cpu, on_device = mlp(6, 8, 3), mlp(6, 8, 3)
+    optimizer, scales = adam(on_device), Scales()
+    settings: dict[str, Any] = {"loss": "mse", "shuffle": False, "epochs": 1}
+    history = fit(
+        on_device,
+        x,
+        targets,
+        optimizer,
+        **settings,
+        device=cuda,
+        precision="float16",
+        loss_scale="dynamic",
+        callbacks=[scales],
+    )
+    skipped = int(np.log2(2.0**16 / scales.values[0]))
+    assert 0 < skipped < 4
+    assert optimizer.step_count == 4 - skipped
+    rows = slice(skipped * BATCH, None)
+    expected = fit(on_cpu, x[rows], targets[rows], adam(on_cpu), **settings, device="cpu")
+    np.testing.assert_allclose(history.step_losses[skipped:], expected.step_losses, rtol=1e-2)
+    assert relative_difference(on_device, on_cpu) < 2e-2
+
+
+def test_a_fixed_scale_that_overflows_says_what_helps(cuda: str) -> None:
+    x, y = blobs(64)
+    model = mlp(6, 8, 3)
+    with pytest.raises(DivergedError, match="loss_scale='dynamic' may help"):
+        fit(model, x, np.eye(3)[y] + 100, loss="mse", device=cuda, precision="float16", loss_scale=2.0**20)
+
+
+def test_a_dynamic_scale_does_not_hide_a_loss_that_is_not_finite(cuda: str) -> None:
+    x, y = blobs(64)
+    x[3] = 1e5  # beyond float16
+    model = mlp(6, 8, 3)
+    with pytest.raises(DivergedError, match=r"epoch 1, step 1.* a lower learning rate or clip_norm may help"):
+        fit(
+            model,
+            x,
+            y,
+            device=cuda,
+            precision="float16",
+            loss_scale="dynamic",
+            batch_size=64,
+        )
+
+
+def test_a_resumed_run_goes_on_with_the_dynamic_scale(cuda: str, tmp_path: Any) -> None:
+    x, y = blobs(NUM_ROWS)
+    targets = np.eye(3)[y] + 100
+    settings: dict[str, Any] = {
+        "loss": "mse",
+        "device": cuda,
+        "precision": "float16",
+        "loss_scale": "dynamic",
+    }
+    whole, first, second = (mlp(6, 8, 3) for _ in range(3))
+    fit(whole, x, targets, adam(whole), epochs=3, **settings)
+    checkpoint = wf.Checkpoint(tmp_path / "run.ckpt")
+    fit(first, x, targets, adam(first), epochs=1, callbacks=[checkpoint], **settings)
+    fit(second, x, targets, adam(second), epochs=3, resume_from=tmp_path / "run.ckpt", **settings)
+    assert_same_weights(second, whole)
+
+
 def test_half_precision_needs_known_layers(cuda: str) -> None:
     class Own(nn.Module):
         def __init__(self) -> None:

@@ -23,4 +23,4 @@ def open_devices(monkeypatch: pytest.MonkeyPatch, *opened: Any) -> None:
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let there be no driver, so that no device can be opened."""
     open_devices(monkeypatch)
-    monkeypatch.setattr(runtime, "_has_driver_library", lambda: False)
+    monkeypatch.setattr(runtime, "_driver_library", lambda: None)

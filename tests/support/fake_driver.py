@@ -64,6 +64,7 @@ class FakeDriver:
         self.free = self.total = 2 * GIB
         self.faulty: set[str] = set()
         self.launched: list[str] = []
+        self.contexts: list[int] = []
         self.waits: list[tuple[int, Any]] = []
         self.calls: Counter[str] = Counter()
         self._fault = Result.CUDA_SUCCESS
@@ -160,6 +161,21 @@ class FakeDriver:
         self.waits.append((stream, event))
         return (Result.CUDA_SUCCESS,)
 
+    def library(self) -> SimpleNamespace:
+        """Return the driver's C functions that the runtime calls directly."""
+
+        def device_get(place: Any, index: int) -> int:
+            place._obj.value = index
+            return 0 if index < self.count else 101  # CUDA_ERROR_INVALID_DEVICE
+
+        def retain(place: Any, device: ctypes.c_int) -> int:
+            self.contexts.append(device.value)
+            return 0
+
+        return SimpleNamespace(
+            cuInit=lambda flags: int(self.init), cuDeviceGet=device_get, cuDevicePrimaryCtxRetain=retain
+        )
+
     # -- in place of the packages ------------------------------------------------------------------------
 
     def install(self, monkeypatch: pytest.MonkeyPatch, bindings: str = "13.1.0") -> None:
@@ -175,7 +191,7 @@ class FakeDriver:
         parent = _module("cuda", bindings=bindings_module, core=core, __path__=[])
         for module in (parent, bindings_module, core):
             monkeypatch.setitem(sys.modules, module.__name__, module)
-        monkeypatch.setattr(runtime, "_has_driver_library", lambda: True)
+        monkeypatch.setattr(runtime, "_driver_library", lambda: self.library())
 
 
 def _module(name: str, **contents: Any) -> ModuleType:

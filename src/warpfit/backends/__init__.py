@@ -35,12 +35,14 @@ def resolve_device(device: str) -> str:
     """
     if device == "cpu":
         return device
+    origin = "device"
     if device == "auto":
-        preferred = os.environ.get("WARPFIT_DEVICE", "auto")
-        return _best_device() if preferred == "auto" else resolve_device(preferred)
+        origin, device = "WARPFIT_DEVICE as", os.environ.get("WARPFIT_DEVICE") or "auto"
+        if device in ("auto", "cpu"):
+            return _best_device() if device == "auto" else device
     match = _CUDA_NAME.fullmatch(device) if isinstance(device, str) else None
     if match is None:
-        raise ConfigError(f"expected device 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got {device!r}")
+        raise ConfigError(f"expected {origin} 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got {device!r}")
     return str(_runtime(f"cuda:{int(match[1] or 0)}").name)
 
 
@@ -48,7 +50,7 @@ def resolve_device(device: str) -> str:
 def _best_device() -> str:
     from warpfit.backends.cuda.runtime import why_unavailable
 
-    reason = why_unavailable()
+    reason = why_unavailable(opening=0)
     if reason is None:
         return "cuda:0"
     warnings.warn(f"device 'auto' is the CPU: {reason}", DeviceWarning, stacklevel=4)

@@ -7,26 +7,34 @@ from math import prod
 
 import numpy as np
 
-from warpfit.backends.base import FLOAT_DTYPES, Array, Pair
+from warpfit.backends.base import FLOAT_DTYPES, Activation, Array, Pair
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 
 __all__ = [
+    "check_activation_backward",
+    "check_axis",
     "check_batch_norm",
     "check_broadcast",
     "check_conv2d",
+    "check_cross_entropy",
     "check_dropout",
     "check_float",
     "check_images",
     "check_known",
+    "check_labels",
     "check_layer_norm",
     "check_linear",
+    "check_linear_backward",
     "check_matmul",
+    "check_matrix",
     "check_pair",
     "check_pool2d",
-    "check_rows",
+    "check_pool2d_backward",
+    "check_prediction",
     "check_same_shape",
     "check_shape",
     "check_update",
+    "check_velocities",
     "window_counts",
 ]
 
@@ -71,14 +79,59 @@ def check_update(op: str, *groups: Sequence[Array], same_dtype: bool = True) -> 
             check_same_shape(op, arrays[0], array)
 
 
-def check_rows(op: str, what: str, array: Array | None, num_rows: int) -> None:
-    """Raise ShapeError unless `array` (None is skipped) is a vector with one entry a row."""
-    if array is not None and array.shape != (num_rows,):
-        raise ShapeError(f"{op}: expected {what} of shape ({num_rows},), got {array.shape}")
+def check_velocities(op: str, velocities: Sequence[Array] | None, momentum: float) -> None:
+    """Raise ConfigError unless there are velocities where momentum needs them."""
+    if momentum and velocities is None:
+        raise ConfigError(f"{op}: expected velocities for momentum {momentum:g}, got None")
+
+
+def check_activation_backward(op: str, activation: Activation, dy: Array, y: Array, z: Array | None) -> None:
+    """Raise unless dy, y, and z if the derivative needs it, have one shape, and all of them one float dtype."""
+    check_float(op, dy, y, z)
+    check_same_shape(op, dy, y)
+    if activation.needs_input:
+        if z is None:
+            raise ConfigError(f"{op}: expected z for {activation.name}, got None")
+        check_same_shape(op, z, y)
+
+
+def check_matrix(op: str, x: Array) -> None:
+    """Raise unless x is a matrix (M, N) of a float dtype."""
+    check_float(op, x)
+    if x.ndim != 2:
+        raise ShapeError(f"{op}: expected a matrix (M, N), got shape {x.shape}")
+
+
+def check_prediction(op: str, prediction: Array, target: Array, sample_weight: Array | None) -> None:
+    """Raise unless prediction and target are (M, ...), sample_weight (M,) or None, all of one float dtype."""
+    check_float(op, prediction, target, sample_weight)
+    check_same_shape(op, prediction, target)
+    if prediction.ndim == 0:
+        raise ShapeError(f"{op}: expected a batch of rows, got shape ()")
+    check_shape(op, "sample_weight", sample_weight, prediction.shape[:1])
+
+
+def check_labels(op: str, logits: Array, labels: Array) -> None:
+    """Raise unless logits are (M, C), and labels (M,) of an integer dtype."""
+    if logits.ndim != 2:
+        raise ShapeError(f"{op}: expected logits of shape (M, C), got {logits.shape}")
+    check_shape(op, "labels", labels, logits.shape[:1])
+    if labels.dtype.kind not in "iu":
+        raise DTypeError(f"{op}: expected integer labels, got {labels.dtype}")
+
+
+def check_cross_entropy(
+    op: str, logits: Array, labels: Array, class_weight: Array | None, sample_weight: Array | None
+) -> None:
+    """Raise as `check_labels`, and unless class_weight is (C,) and sample_weight (M,), of logits' float dtype."""
+    check_float(op, logits, class_weight, sample_weight)
+    check_labels(op, logits, labels)
+    check_shape(op, "class_weight", class_weight, logits.shape[1:])
+    check_shape(op, "sample_weight", sample_weight, logits.shape[:1])
 
 
 def check_matmul(a: Array, b: Array, transpose_a: bool, transpose_b: bool) -> None:
-    """Raise ShapeError unless op(a) @ op(b) is a product of two matrices."""
+    """Raise ShapeError or DTypeError unless op(a) @ op(b) is a product of two matrices of one float dtype."""
     check_float("matmul", a, b)
     if a.ndim != 2 or b.ndim != 2:
         raise ShapeError(f"matmul: expected two matrices, got shapes {a.shape} and {b.shape}")
@@ -99,6 +152,12 @@ def check_linear(x: Array, w: Array, b: Array | None) -> None:
         raise ShapeError(f"linear: expected x of shape (M, {w.shape[0]}) for w {w.shape}, got x {x.shape}")
     if b is not None and b.shape != (w.shape[1],):
         raise ShapeError(f"linear: expected b of shape ({w.shape[1]},) for w {w.shape}, got {b.shape}")
+
+
+def check_linear_backward(dz: Array, x: Array, w: Array) -> None:
+    """Raise ShapeError or DTypeError unless dz is (M, N), x (M, K) and w (K, N)."""
+    check_matmul(x, dz, True, False)
+    check_shape("linear_backward", "w", w, (x.shape[1], dz.shape[1]))
 
 
 def check_shape(op: str, what: str, array: Array | None, shape: tuple[int, ...]) -> None:
@@ -122,9 +181,18 @@ def check_broadcast(op: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
         raise ShapeError(f"{op}: expected shapes that broadcast, got {listed}") from error
 
 
+def check_axis(op: str, axis: int, ndim: int) -> int:
+    """Return an axis counted from the first, or raise ShapeError, in NumPy's words, if there is no such axis."""
+    if not -ndim <= axis < ndim:
+        raise ShapeError(f"{op}: axis {axis} is out of bounds for an array of {ndim} axes")
+    return axis % ndim
+
+
 def check_pair(op: str, what: str, pair: Pair, least: int) -> None:
     """Raise ConfigError unless `pair` is a tuple of two integers of at least `least`."""
-    if not (isinstance(pair, tuple) and len(pair) == 2 and all(type(n) is int and n >= least for n in pair)):
+    # Written out, as pooling checks three pairs at every call.
+    is_pair = isinstance(pair, tuple) and len(pair) == 2 and type(pair[0]) is type(pair[1]) is int
+    if not is_pair or pair[0] < least or pair[1] < least:
         raise ConfigError(f"{op}: expected {what} to be two integers of at least {least}, got {pair!r}")
 
 
@@ -144,8 +212,8 @@ def window_counts(
     check_pair(op, "stride", stride, 1)
     check_pair(op, "padding", padding, 0)
     check_pair(op, "dilation", dilation, 1)
-    padded = [size + 2 * pad for size, pad in zip(image, padding, strict=True)]
-    extent = [step * (taps - 1) + 1 for taps, step in zip(kernel, dilation, strict=True)]
+    padded = image[0] + 2 * padding[0], image[1] + 2 * padding[1]
+    extent = dilation[0] * (kernel[0] - 1) + 1, dilation[1] * (kernel[1] - 1) + 1
     if padded[0] < extent[0] or padded[1] < extent[1]:
         raise ShapeError(
             f"{op}: expected images of at least {extent[0]}x{extent[1]} with padding for kernel {kernel} and "
@@ -175,8 +243,27 @@ def check_pool2d(op: str, x_shape: tuple[int, ...], kernel: Pair, stride: Pair, 
     """Return the output's (OH, OW) for x (M, H, W, C), or raise as `window_counts`."""
     check_images(op, "x", x_shape)
     num_windows = window_counts(op, (x_shape[1], x_shape[2]), kernel, stride, padding)
-    if any(2 * pad > size for pad, size in zip(padding, kernel, strict=True)):
+    if 2 * padding[0] > kernel[0] or 2 * padding[1] > kernel[1]:
         raise ConfigError(f"{op}: expected padding of at most half the kernel {kernel}, got {padding}")
+    return num_windows
+
+
+def check_pool2d_backward(
+    op: str,
+    dy: Array,
+    x_shape: tuple[int, ...],
+    kernel: Pair,
+    stride: Pair,
+    padding: Pair,
+    indices: Array | None = None,
+) -> Pair:
+    """Return (OH, OW) for dy (M, OH, OW, C) and unsigned indices of its shape, or raise, as `check_pool2d` too."""
+    check_float(op, dy)
+    num_windows = check_pool2d(op, x_shape, kernel, stride, padding)
+    check_shape(op, "dy", dy, (x_shape[0], *num_windows, x_shape[3]))
+    check_shape(op, "indices", indices, dy.shape)
+    if indices is not None and indices.dtype.kind != "u":
+        raise DTypeError(f"{op}: expected unsigned indices, got {indices.dtype}")
     return num_windows
 
 

@@ -17,7 +17,7 @@ import typer
 
 import warpfit
 from warpfit.cli import cache, datasets, evaluate, gradcheck, info, predict, train
-from warpfit.errors import CompileError, DeviceWarning, DivergedError, WarpfitError
+from warpfit.errors import CompileError, DeviceWarning, DivergedError, KernelError, WarpfitError
 
 __all__ = ["app", "main"]
 
@@ -69,7 +69,7 @@ def _run(arguments: list[str]) -> int:
         return FAILED
     except WarpfitError as error:
         _say(str(error))
-        return FAILED if isinstance(error, DivergedError) else MISUSED
+        return FAILED if isinstance(error, (DivergedError, KernelError)) else MISUSED
     except _UsageError as error:
         _say(f"{_message_of(error)}; see `{_command_of(error)} --help`")
         return MISUSED

@@ -27,5 +27,10 @@ def kernel_cache(*, clear: bool = False) -> str:
     """Return in words what the cache of compiled kernels holds, or held before it was cleared."""
     from warpfit.backends.cuda import jit
 
-    use = jit.clear_cache() if clear else jit.cache_use()
-    return f"{use.num_kernels} kernels, {use.num_bytes / 2**20:.1f} MiB, in {use.folder}"
+    try:
+        use = jit.clear_cache() if clear else jit.cache_use()
+    except OSError as error:
+        act = "clear" if clear else "read"
+        raise ConfigError(f"cannot {act} the cache: {error.strerror}: {error.filename}") from error
+    plural = "" if use.num_kernels == 1 else "s"
+    return f"{use.num_kernels} kernel{plural}, {use.num_bytes / 2**20:.1f} MiB, in {use.folder}"

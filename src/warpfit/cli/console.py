@@ -32,7 +32,7 @@ class Printer:
         """Say in one line why the work goes to the CPU, if that was not asked for."""
         from warpfit.backends.cuda.runtime import why_unavailable
 
-        preferred = os.environ.get("WARPFIT_DEVICE", "auto")
+        preferred = os.environ.get("WARPFIT_DEVICE") or "auto"
         if asked == preferred == "auto" and used == "cpu":
             self.line(f"device 'auto' is the CPU: {why_unavailable()}")
 

@@ -34,11 +34,21 @@ def _versions() -> Iterator[tuple[str, str]]:
     yield "warpfit", warpfit.__version__
     yield "python", f"{platform.python_version()} ({platform.system()} {platform.machine()})"
     for package in ("numpy", "scipy", "scikit-learn", "safetensors", "matplotlib"):
-        try:
-            yield package, version(package)
-        except PackageNotFoundError:
-            yield package, "not installed"
+        yield package, _version_of(package)
     yield "BLAS", _blas()
+    for package in ("cuda-core", "cuda-bindings"):
+        yield package, _version_of(package)
+    yield "NVRTC", _version_of("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
+
+
+def _version_of(*packages: str) -> str:
+    """Return the version of the first of these packages that is installed."""
+    for package in packages:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            continue
+    return "not installed"
 
 
 def _blas() -> str:

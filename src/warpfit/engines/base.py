@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit.backends import Array, Backend
+from warpfit.engines.scaling import LossScale
 from warpfit.losses import Loss
 from warpfit.nn.network import NetworkSpec
 from warpfit.nn.taped import TapedNetwork
@@ -49,6 +50,8 @@ class Plan:
         Memory that state, buffers of one step and data take.
     reason : str
         Why this engine.
+    loss_scale : float or 'dynamic'
+        What float16 gradients are multiplied by; see `warpfit.engines.scaling`.
     """
 
     engine: str
@@ -65,6 +68,7 @@ class Plan:
     report_every: int = 1
     bytes: int = 0
     reason: str = ""
+    loss_scale: float | str = 1.0
 
     @property
     def dtype(self) -> str:
@@ -85,6 +89,7 @@ class Plan:
             "num_rows": self.num_rows,
             "shuffle": self.shuffle,
             "report_every": self.report_every,
+            "loss_scale": self.loss_scale,
         }
 
 
@@ -105,6 +110,8 @@ class TrainState:
     seed : int
     plateau : PlateauState
         What a schedule that watches the loss remembers; ``plateau.scale`` multiplies the learning rate.
+    loss_scale : LossScale
+        Where the plan's is ``'dynamic'``.
     """
 
     parameters: dict[str, Array]
@@ -114,6 +121,7 @@ class TrainState:
     epoch: int
     seed: int
     plateau: PlateauState = field(default_factory=PlateauState)
+    loss_scale: LossScale = field(default_factory=LossScale)
 
     @property
     def arrays(self) -> dict[str, Array]:

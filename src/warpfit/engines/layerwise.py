@@ -14,6 +14,7 @@ from warpfit.backends import Array, Backend
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.data.order import round_keys
 from warpfit.engines.base import Engine, EpochReport, Plan, StepListener, TrainingData, TrainState
+from warpfit.engines.scaling import DYNAMIC
 from warpfit.errors import DivergedError
 from warpfit.nn.network import NetworkPullback, NetworkSpec
 from warpfit.nn.spec import Call
@@ -26,15 +27,6 @@ LOSS, WEIGHT, CORRECT = 0, 1, 2
 
 # Largest array that is put in order once an epoch.
 EPOCH_COPY_BYTES = 1 << 30
-
-
-def loss_scale(plan: Plan) -> float:
-    """Return what float16 gradients are multiplied by: a power of two near 1024 times the batch size.
-
-    The gradient of a mean over the batch has entries of at most 1 / batch_size at the outputs, so this puts them
-    below 1024, with six bits of room above, and everything down to 2**-34 of the largest above underflow.
-    """
-    return 2.0 ** (10 + plan.batch_size.bit_length() - 1) if plan.precision == "float16" else 1.0
 
 
 class Layerwise(Engine):
@@ -121,9 +113,9 @@ class _Run:
     def __init__(
         self, plan: Plan, state: TrainState, data: TrainingData, on_step: StepListener | None
     ) -> None:
-        self.ops: Backend = backends.create(
-            plan.device, precision=plan.precision, loss_scale=loss_scale(plan)
-        )
+        self.is_scale_dynamic = plan.loss_scale == DYNAMIC
+        scale = state.loss_scale.value if self.is_scale_dynamic else float(plan.loss_scale)
+        self.ops: Backend = backends.create(plan.device, precision=plan.precision, loss_scale=scale)
         self.plan, self.state, self.data, self.on_step = plan, state, data, on_step
         self.network = plan.network.fused
         self.arrays = state.arrays
@@ -163,20 +155,31 @@ class _Run:
         outputs, pullback = self._forward(x, call)
         loss, weight, loss_gradient = plan.loss.vjp(ops, outputs, y, **weights)
         correct = plan.loss.count_correct(ops, outputs, y)
-        gradients = pullback(loss_gradient())
-        state.step += 1
-        penalty = plan.optimizer.update(
-            ops,
-            self.parameters,
-            [gradients[name] for name in plan.trained],
-            self.slots,
-            step=state.step,
-            lr=self._lr(idx),
-            num_rows=len(x),
-        )
+        named = pullback(loss_gradient())
+        gradients = [named[name] for name in plan.trained]
+        is_update = not self.is_scale_dynamic or self._rescale(idx, gradients, loss)
+        penalty = plan.optimizer.add_penalty(ops, self.parameters, gradients, num_rows=len(x))
         ops.record_step(record, idx, loss, weight, correct, penalty)
+        if is_update:
+            state.step += 1
+            plan.optimizer.update(
+                ops, self.parameters, gradients, self.slots, step=state.step, lr=self._lr(idx)
+            )
         if ops.synchronous:
             self._check_finite(record[idx : idx + 1], idx)
+
+    def _rescale(self, idx: int, gradients: list[Array], loss: Array) -> bool:
+        """Choose the next step's loss scale, and return whether this step's gradients are finite."""
+        ops, state = self.ops, self.state
+        is_finite = bool(ops.to_numpy(ops.all_finite(gradients)))
+        try:
+            state.loss_scale = state.loss_scale.after(is_finite)
+        except OverflowError:
+            raise self._diverged(idx) from None
+        if not is_finite and not isfinite(ops.to_numpy(loss)):
+            raise self._diverged(idx)  # no other scale would help
+        ops.loss_scale = state.loss_scale.value
+        return is_finite
 
     def _half_copies(self) -> dict[str, Array]:
         """Return copies in half precision of the arrays that the layers compute with; the rest have none."""
@@ -220,7 +223,11 @@ class _Run:
             raise self._diverged(self.steps_per_epoch - 1)
 
     def _diverged(self, idx: int) -> DivergedError:
+        remedies = ["a lower learning rate", "clip_norm"]
+        if self.plan.precision == "float16" and not self.is_scale_dynamic:
+            remedies.append("loss_scale='dynamic'")
         return DivergedError(
+            remedies=" or ".join(remedies),
             epoch=self.state.epoch + 1,
             step=self.state.epoch * self.steps_per_epoch + idx + 1,
             lr=self._lr(idx),

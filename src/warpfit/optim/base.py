@@ -70,6 +70,15 @@ class OptimizerSpec:
         """Update parameters and slots in place; `step` counts from 1."""
         raise NotImplementedError
 
+    def add_penalty(
+        self, ops: Backend, parameters: Sequence[Array], gradients: Sequence[Array], *, num_rows: int
+    ) -> Array | None:
+        """Add the penalty's gradient to the gradients, and return the penalty that joins the loss, if any."""
+        if not self.l2:
+            return None
+        pairs = [(w, g) for w, g in zip(parameters, gradients, strict=True) if w.ndim > 1]
+        return ops.l2_penalty([w for w, _ in pairs], [g for _, g in pairs], self.l2 / num_rows)
+
     def update(
         self,
         ops: Backend,
@@ -79,17 +88,11 @@ class OptimizerSpec:
         *,
         step: int,
         lr: float,
-        num_rows: int,
-    ) -> Array | None:
-        """Add the penalty's gradient, clip, and apply; return the penalty that joins the loss, if any."""
-        penalty = None
-        if self.l2:
-            pairs = [(w, g) for w, g in zip(parameters, gradients, strict=True) if w.ndim > 1]
-            penalty = ops.l2_penalty([w for w, _ in pairs], [g for _, g in pairs], self.l2 / num_rows)
+    ) -> None:
+        """Clip the gradients, and apply them."""
         if self.clip_norm is not None:
             ops.clip_by_norm(gradients, self.clip_norm)
         self.apply(ops, parameters, gradients, slots, step=step, lr=lr)
-        return penalty
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready description."""
@@ -155,15 +158,12 @@ class Optimizer:
         slots = self.make_slots()
         used = [idx for idx, parameter in enumerate(self.parameters) if parameter.grad is not None]
         if used:
-            self.spec.update(
-                backends.of(*(self.parameters[idx].data for idx in used)),
-                [self.parameters[idx].data for idx in used],
-                [self.parameters[idx].grad for idx in used],
-                {name: [arrays[idx] for idx in used] for name, arrays in slots.items()},
-                step=self.step_count + 1,
-                lr=lr,
-                num_rows=num_rows or 1,
-            )
+            parameters = [self.parameters[idx].data for idx in used]
+            gradients = [self.parameters[idx].grad for idx in used]
+            used_slots = {name: [arrays[idx] for idx in used] for name, arrays in slots.items()}
+            ops = backends.of(*parameters)
+            self.spec.add_penalty(ops, parameters, gradients, num_rows=num_rows or 1)
+            self.spec.update(ops, parameters, gradients, used_slots, step=self.step_count + 1, lr=lr)
         self.step_count += 1
 
     def zero_grad(self) -> None:

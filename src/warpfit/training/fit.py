@@ -12,6 +12,7 @@ import numpy as np
 from warpfit import backends, losses
 from warpfit.backends import Array, Backend
 from warpfit.engines.base import Plan, TrainingData
+from warpfit.engines.scaling import resolve_loss_scale
 from warpfit.errors import ConfigError, FileFormatError, ShapeError
 from warpfit.losses import Loss
 from warpfit.nn.module import Module
@@ -53,6 +54,7 @@ def fit(
     sample_weight: Any = None,
     device: str = "auto",
     precision: str = "auto",
+    loss_scale: str | float = "auto",
     engine: str = "auto",
     plan: Plan | None = None,
     seed: int = 0,
@@ -90,6 +92,10 @@ def fit(
         ``'float32'``, ``'float64'``, or ``'auto'``: the dtype of the model's parameters. The model has this
         dtype afterwards. On CUDA also ``'tf32'``, ``'float16'`` and ``'bfloat16'``: products on tensor cores,
         with sums and parameters in float32.
+    loss_scale : 'auto', 'dynamic' or float
+        For ``'float16'``: what gradients are multiplied by, lest small ones become zero; a power of two.
+        ``'auto'`` derives it from the batch size. ``'dynamic'`` leaves out a step whose gradients overflow and
+        halves the scale, doubles it after 2,000 steps without, and waits for the device at every step.
     engine : str
     plan : Plan, optional
         An earlier run's plan, taken in place of everything that a plan holds.
@@ -123,19 +129,22 @@ def fit(
     trained = trained_names(model, optimizer)
     if plan is None:
         device = backends.resolve_device(device)
+        precision = resolve_precision(precision, model.dtype, device)
+        batch_size = check_count("batch_size", batch_size, 1)
         draft = Plan(
             engine=engine,
             device=device,
-            precision=resolve_precision(precision, model.dtype, device),
+            precision=precision,
             network=network,
             loss=losses.resolve(loss),
             optimizer=optimizer.spec,
-            batch_size=check_count("batch_size", batch_size, 1),
+            batch_size=batch_size,
             epochs=check_count("epochs", epochs, 0),
             trained=trained,
             num_rows=len(rows),
             shuffle=shuffle,
             report_every=check_count("report_every", report_every, 1),
+            loss_scale=resolve_loss_scale(loss_scale, precision, batch_size),
         )
     else:
         draft = replace(_checked_plan(plan, network, trained, optimizer), num_rows=len(rows))

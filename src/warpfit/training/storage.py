@@ -19,6 +19,7 @@ import numpy.typing as npt
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import FLOAT_DTYPES
 from warpfit.engines.base import EpochReport, Plan, TrainState
+from warpfit.engines.scaling import LossScale
 from warpfit.errors import ConfigError, FileFormatError, ShapeError, WarpfitError
 from warpfit.files import atomic_path
 from warpfit.nn.network import NetworkSpec, Sequential
@@ -203,6 +204,7 @@ def save_checkpoint(path: PathLike, plan: Plan, snapshot: Snapshot, ops: Backend
         "epoch": state.epoch,
         "seed": state.seed,
         "plateau": asdict(state.plateau),
+        "loss_scale": asdict(state.loss_scale),
         "reports": [
             {name: value for name, value in vars(report).items() if name != "step_losses"}
             for report in snapshot.reports
@@ -243,6 +245,7 @@ def load_checkpoint(path: PathLike, plan: Plan, like: TrainState, ops: Backend) 
             epoch=_count(header["epoch"]),
             seed=like.seed,
             plateau=_plateau(**header["plateau"]),
+            loss_scale=_loss_scale(**header["loss_scale"]),
         )
         return Snapshot(
             state,
@@ -276,6 +279,10 @@ def _number(value: Any) -> float:
 
 def _plateau(*, scale: Any, best: Any, bad_epochs: Any, cooldown: Any) -> PlateauState:
     return PlateauState(_number(scale), _number(best), _count(bad_epochs), _count(cooldown))
+
+
+def _loss_scale(*, value: Any, good_steps: Any) -> LossScale:
+    return LossScale(_number(value), _count(good_steps))
 
 
 def _report(arrays: HostArrays, *, epoch: Any, num_rows: Any, **numbers: Any) -> EpochReport:

@@ -9,10 +9,17 @@ import pytest
 
 from support.kernels import VARIANTS
 from warpfit.backends.cuda import jit
+from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
 from warpfit.backends.cuda.matmul_mma_config import supports
 
-# Kernels whose numbers do not all fit into registers on sm_90a, with the reason.
-MAY_SPILL: dict[str, str] = {}
+# Kernels whose numbers do not all fit into registers on sm_90a: the most bytes that do not, and the reason.
+MAY_SPILL = {
+    "conv2d_backward_input": (
+        24,
+        "float32 without tensor cores, outputs not in whole vectors: the compiler keeps to 128 registers, for a "
+        "fourth block on a multiprocessor",
+    )
+}
 
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 
@@ -26,11 +33,11 @@ def test_every_kernel_file_is_asked_for() -> None:
 
 def choice_of(name: str, arch: str) -> list[dict[str, str]]:
     """Return one variant of each dtype for sm_90a, and of one dtype, not the same for all, for other architectures."""
-    of_dtype: dict[str | None, dict[str, str]] = {}
+    of_dtypes: dict[tuple[str | None, str | None], dict[str, str]] = {}
     for defines in VARIANTS[name]:
         if supported(name, defines, arch):
-            of_dtype.setdefault(defines.get("DTYPE"), defines)
-    found = list(of_dtype.values())
+            of_dtypes.setdefault((defines.get("DTYPE"), defines.get("OUT")), defines)
+    found = list(of_dtypes.values())
     if arch == "sm_90a":
         return found
     number = jit.ARCHITECTURES.index(arch) + list(VARIANTS).index(name)
@@ -47,8 +54,9 @@ def assert_compiles(name: str, defines: dict[str, str], arch: str) -> None:
     assert code.startswith(b"\x7fELF")
     spilled = [max(map(int, pair)) for pair in _SPILLS.findall(log)]
     assert spilled, log
-    if arch == "sm_90a" and name not in MAY_SPILL:
-        assert max(spilled) == 0, f"{defines}: {log}"
+    if arch == "sm_90a":
+        allowed, _ = MAY_SPILL.get(name, (0, ""))
+        assert max(spilled) <= allowed, f"{defines}: {log}"
 
 
 OLDEST_THIS_AND_NEWEST = (jit.ARCHITECTURES[0], "sm_90a", jit.ARCHITECTURES[-1])
@@ -71,9 +79,13 @@ def test_all_variants_compile_without_spills(name: str, arch: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["matmul_naive", "matmul_tiled"])
-@pytest.mark.parametrize("arch", jit.ARCHITECTURES)
-def test_textbook_products_compile(name: str, arch: str) -> None:
-    code, _ = jit.compile_kernel(
-        name, (("DTYPE", "float32"), ("TRANSPOSE_A", "0"), ("TRANSPOSE_B", "1")), arch
-    )
-    assert code.startswith(b"\x7fELF")
+@pytest.mark.parametrize("dtype", DEVICE_FLOATS)
+@pytest.mark.parametrize(
+    "arch",
+    [
+        arch if arch in OLDEST_THIS_AND_NEWEST else pytest.param(arch, marks=pytest.mark.slow)
+        for arch in jit.ARCHITECTURES
+    ],
+)
+def test_textbook_products_compile_without_spills(name: str, dtype: str, arch: str) -> None:
+    assert_compiles(name, {"DTYPE": dtype, "TRANSPOSE_A": "0", "TRANSPOSE_B": "1"}, arch)

@@ -9,7 +9,7 @@ import pytest
 
 from warpfit.backends import Activation, NumpyBackend
 from warpfit.backends.cuda import CudaBackend
-from warpfit.errors import DTypeError
+from warpfit.errors import DTypeError, ShapeError
 
 ROUNDING = {"float64": 1e-12, "float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
 MEAN_ROUNDING = {"float64": 1e-12, "float32": 1e-6, "float16": 1e-6, "bfloat16": 1e-6}
@@ -70,8 +70,10 @@ def test_losses(
 
 def test_losses_refuse_a_weight_of_another_dtype(ops: Any) -> None:
     p, one = ops.asarray(np.zeros((2, 3), "float32")), ops.asarray(np.ones(()))
-    with pytest.raises(DTypeError, match=r"expected total_weight of shape \(\) and dtype float32"):
+    with pytest.raises(DTypeError, match="expected total_weight of dtype float32, got float64"):
         ops.mean_squared_error_backward(p, p, one)
+    with pytest.raises(ShapeError, match=r"expected total_weight of shape \(\), got \(1,\)"):
+        ops.mean_squared_error_backward(p, p, ops.zeros((1,), "float32"))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from time import time
 from subprocess import PIPE, Popen
 from typing import Any
 
@@ -133,7 +134,7 @@ def test_another_compiler_or_other_options(
     compiler: FakeCompiler, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     first = jit.cubin("probe", DEFINES, ARCH)
-    monkeypatch.setattr(jit, name, {"_compiler": lambda: "99.9", "OPTIONS": ("-G",)}[name])
+    monkeypatch.setattr(jit, name, {"_compiler": lambda: "99.9", "OPTIONS": {"debug": True}}[name])
     assert jit.cubin("probe", DEFINES, ARCH) != first
 
 
@@ -236,6 +237,25 @@ def test_beyond_its_size_the_cache_drops_what_was_not_used_for_longest(
     compile_scaled(9)
     assert [path.exists() for path in ages.values()] == [True, False, False, True]
     assert jit.cache_use().num_kernels == 3
+
+
+def test_what_killed_writers_left_goes_after_an_hour(compiler: FakeCompiler, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    old, young = folder / ".probe.cubin.0a1b2c3d.tmp", folder / ".probe.cubin.ffffffff.tmp"
+    for path, age in ((old, 4000), (young, 0)):
+        path.write_bytes(b"unfinished")
+        os.utime(path, (time() - age, time() - age))
+    jit.cubin("probe", DEFINES, ARCH)
+    assert (old.exists(), young.exists()) == (False, True)
+    os.utime(young, (0, 0))
+    jit.clear_cache()
+    assert list(folder.iterdir()) == []
+
+
+def test_the_folder_may_begin_with_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("WARPFIT_CACHE_DIR", "~/kernels of mine")
+    assert jit.cache_folder() == tmp_path / "kernels of mine" / "kernels"
 
 
 def test_use_and_clearing(compiler: FakeCompiler, folder: Path) -> None:

@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from warpfit.backends.base import ACTIVATIONS, BINARY, COMPARISONS, UNARY
 from warpfit.backends.cuda.jit import KERNELS
 
 LABELS = ["Computes:", "Layout:", "Launch:", "Numerics:", "Cost:", "Reference:"]
 
 SOURCES = sorted(KERNELS.glob("*.cu"))
 HEADERS = sorted((KERNELS / "include").glob("*.cuh"))
+PTX = KERNELS / "include" / "ptx.cuh"
+TWINS = Path(__file__).parents[2] / "emulator" / "ptx_twins.h"
+FUNCTION = re.compile(r"\b__device__\s[\w:<>,\s&*]*?\b(\w+)\(")
 ENTRY = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\s*\(')
 
 
@@ -73,7 +77,7 @@ def test_a_header_has_no_entry(path: Path) -> None:
     assert "__global__" not in code(path)
 
 
-@each([path for path in (*SOURCES, *HEADERS) if path.name != "ptx.cuh"])
+@each([path for path in (*SOURCES, *HEADERS) if path != PTX])
 def test_ptx_is_in_one_place(path: Path) -> None:
     assert not re.search(r"\basm\b", code(path))
 
@@ -91,3 +95,28 @@ def test_only_counters_are_atomic(path: Path) -> None:
     """Sums have a fixed order, so that every run has the same bits."""
     for call in re.findall(r"\batomic\w+[^;]*?\)", code(path)):
         assert re.fullmatch(r"atomicAdd\([^;]*, 1u\)", call), call
+
+
+def chosen_by_define() -> set[str]:
+    """Return the functions that a kernel names by a define: FUNCTION, ACTIVATION or EPILOGUE."""
+    elementwise = {f"{name}_of" for name in (*UNARY, *BINARY, *COMPARISONS)}
+    activations = {f"{name}_{way}" for name in ACTIVATIONS for way in ("forward", "derivative")}
+    epilogues = {f"epilogue_{name}" for name in ("store", "activation", "mask", "accumulate")}
+    return elementwise | activations | epilogues
+
+
+def test_every_function_has_a_caller() -> None:
+    everything = "\n".join(map(code, (*SOURCES, *HEADERS)))
+    functions = FUNCTION.findall(everything)
+    assert {"load_vec", "is_last_block", "ldmatrix_x4", "short_rows"} <= set(functions)
+    words = re.findall(r"\w+", everything)
+    idle = {name for name in functions if words.count(name) == functions.count(name)}
+    assert idle - chosen_by_define() == set()
+
+
+def test_the_emulator_has_a_twin_of_every_ptx_function() -> None:
+    functions = set(FUNCTION.findall(code(PTX))) - {"shared_address"}
+    twins = re.sub(
+        r"namespace emulator \{.*?// namespace emulator", "", TWINS.read_text("utf-8"), flags=re.DOTALL
+    )
+    assert functions == set(re.findall(r"^inline .*?(\w+)\(", twins, flags=re.MULTILINE))

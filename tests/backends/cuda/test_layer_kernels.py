@@ -13,9 +13,9 @@ from support.cases import UPDATES
 from support.numeric import download
 from warpfit.backends import Backend, NumpyBackend
 from warpfit.backends.base import TOLERANCE
-from warpfit.backends.cuda import CudaBackend, launch, pool, tensors
+from warpfit.backends.cuda import CudaBackend, dense, launch, pool, tensors
 from warpfit.backends.cuda.array import DeviceArray, row_major_strides
-from warpfit.errors import ShapeError
+from warpfit.errors import DTypeError, ShapeError
 
 # Largest error relative to max(1, |reference|): some roundings to the dtype.
 LIMITS = {"float16": 2e-3, "bfloat16": 2e-2}
@@ -249,6 +249,16 @@ def test_few_plans_are_remembered(ops: CudaBackend) -> None:
     assert tensors.plan_of(ops, "clip_by_norm", ([arrays[-1]],)) is last
 
 
+def test_few_products_are_remembered(ops: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dense, "MOST_PRODUCTS", 2)
+    own = CudaBackend(ops.runtime)
+    for size in (1, 2, 3, 2):
+        np.testing.assert_array_equal(
+            own.matmul(own.asarray(np.eye(size)), own.asarray(np.eye(size))), np.eye(size)
+        )
+        assert len(own._products) <= 2
+
+
 # -- images by the part ------------------------------------------------------------------------------------
 
 
@@ -268,3 +278,14 @@ def test_pooling_of_more_numbers_than_one_launch_can_index(
     monkeypatch.setattr(pool, "MOST_ELEMENTS", 20)
     with pytest.raises(ShapeError, match=r"expected images of less than 2\*\*31 numbers"):
         ops.avg_pool2d_forward(ops.asarray(x), **pairs)
+
+
+def test_pooling_refuses_indices_that_its_kernel_does_not_read(ops: CudaBackend) -> None:
+    dy, indices = ops.zeros((1, 1, 1, 2), "float32"), ops.zeros((1, 1, 1, 2), "uint64")
+    with pytest.raises(DTypeError, match="expected indices of at most 32 bits, got uint64"):
+        ops.max_pool2d_backward(dy, indices, (1, 2, 2, 2), kernel=(2, 2), stride=(2, 2))
+
+
+def test_rows_are_gathered_by_int64_alone(ops: CudaBackend) -> None:
+    with pytest.raises(DTypeError, match="gather_rows: expected rows of int64, got int32"):
+        ops.gather_rows(ops.zeros((4, 3), "float32"), ops.zeros((2,), "int32"), "float32")

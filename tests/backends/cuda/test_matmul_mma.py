@@ -13,7 +13,7 @@ from warpfit.backends.base import Activation
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.jit import ARCHITECTURES, compile_kernel
 from warpfit.backends.cuda.launch import Kernels
-from warpfit.backends.cuda.matmul_mma_config import MmaConfig, configure_mma, mma_candidates, supports
+from warpfit.backends.cuda.matmul_mma_config import MmaConfig, mma_candidates, supports
 from warpfit.backends.numpy import NumpyBackend
 from warpfit.errors import DeviceError
 
@@ -46,6 +46,10 @@ def kernels(kernel_runtime_of_any_order: Any) -> Kernels:
 def mma(dtype: str, transpose_a: bool = False, transpose_b: bool = False, **settings: Any) -> MmaConfig:
     block_k = 64 * settings.get("groups", 1) // BYTES[dtype]
     return MmaConfig("matmul_mma", dtype, transpose_a, transpose_b, block_k=block_k, **settings)
+
+
+def best(*shape_and_dtype: Any, **settings: Any) -> MmaConfig:
+    return mma_candidates(*shape_and_dtype, **settings)[0]
 
 
 # bfloat16 travels as uint16.
@@ -162,7 +166,7 @@ def test_products_by_16_bytes(kernels: Kernels, dtype: str, transpose_a: bool, t
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_tile_chosen_for_large_products(kernels: Kernels, dtype: str) -> None:
-    config = configure_mma(4096, 4096, 4096, dtype, vector=True)
+    config = best(4096, 4096, 4096, dtype, vector=True)
     assert config.warp_m * config.warp_n == 64 * 64
     assert_products(kernels, config, [(264, 136, 200)])
 
@@ -170,7 +174,7 @@ def test_the_tile_chosen_for_large_products(kernels: Kernels, dtype: str) -> Non
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_tiles_chosen_for_small_products(kernels: Kernels, dtype: str) -> None:
     for shape, transpose_a in (((64, 40, 296), False), ((72, 40, 64), True)):
-        config = configure_mma(*shape, dtype, transpose_a=transpose_a, vector=True)
+        config = best(*shape, dtype, transpose_a=transpose_a, vector=True)
         assert (config.stages - 1) * config.block_k >= shape[2]
         assert_products(kernels, config, [shape, (24, 8, 600)])
 
@@ -289,7 +293,7 @@ def test_supports() -> None:
 )
 def test_refuses_what_tensor_cores_lack(arch: str, dtype: str) -> None:
     with pytest.raises(DeviceError, match=f"of {arch} multiply, got {dtype}"):
-        configure_mma(64, 64, 64, dtype, arch=arch)
+        best(64, 64, 64, dtype, arch=arch)
 
 
 @pytest.mark.parametrize("arch", BLOCK_LIMITS)
@@ -308,8 +312,8 @@ def test_candidates_can_be_launched(arch: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_small_products_are_spread_and_large_ones_get_large_tiles(dtype: str) -> None:
     small, large = (
-        configure_mma(64, 256, 784, dtype, vector=True),
-        configure_mma(*[4096] * 3, dtype, vector=True),
+        best(64, 256, 784, dtype, vector=True),
+        best(*[4096] * 3, dtype, vector=True),
     )
     assert small.tiles(64, 256) * small.splits >= 32
     assert large.warp_m * large.warp_n == 64 * 64
@@ -320,14 +324,14 @@ def test_small_products_are_spread_and_large_ones_get_large_tiles(dtype: str) ->
     ("dtype", "k", "stages"), [("bfloat16", 784, 5), ("float32", 784, 8), ("float16", 60, 2)]
 )
 def test_small_products_ask_for_all_of_k_at_once(dtype: str, k: int, stages: int) -> None:
-    config = configure_mma(64, 256, k, dtype, vector=True)
+    config = best(64, 256, k, dtype, vector=True)
     assert config.stages == stages
     assert (config.stages - 1) * config.block_k >= k
     assert (config.stages - 2) * config.block_k < k
 
 
 def test_short_k_fills_its_block() -> None:
-    config = configure_mma(784, 256, 64, "bfloat16", transpose_a=True, vector=True)
+    config = best(784, 256, 64, "bfloat16", transpose_a=True, vector=True)
     assert (config.block_k, config.groups) == (64, 1)
 
 
@@ -348,11 +352,11 @@ def registers_and_spills(config: MmaConfig, arch: str) -> tuple[int, int]:
     ("arch", "dtype"), [pair for pair in product(ARCHITECTURES, DTYPES) if supports(*pair)]
 )
 def test_compiles(arch: str, dtype: str) -> None:
-    used, _ = registers_and_spills(configure_mma(64, 256, 784, dtype, arch=arch), arch)
+    used, _ = registers_and_spills(best(64, 256, 784, dtype, arch=arch), arch)
     assert used <= 255
 
 
 @each_product
 def test_large_tiles_stay_in_registers(dtype: str, transpose_a: bool, transpose_b: bool) -> None:
-    config = configure_mma(*[4096] * 3, dtype, transpose_a=transpose_a, transpose_b=transpose_b, vector=True)
+    config = best(*[4096] * 3, dtype, transpose_a=transpose_a, transpose_b=transpose_b, vector=True)
     assert registers_and_spills(config, "sm_90a")[1] == 0

@@ -14,7 +14,7 @@ from support.fake_driver import GIB, FakeDriver, Result
 from warpfit import backends
 from warpfit.backends.cuda import jit, runtime
 from warpfit.backends.cuda.runtime import LAUNCHES_REMEMBERED, STAGING_BYTES, DeviceInfo, Runtime
-from warpfit.errors import ConfigError, DeviceError, DeviceWarning
+from warpfit.errors import ConfigError, DeviceError, DeviceWarning, KernelError
 
 GRID, BLOCK = (4, 1, 1), (256, 1, 1)
 
@@ -99,6 +99,14 @@ def test_a_driver_that_does_not_start(driver: FakeDriver, error: Result, words: 
         backends.get("cuda")
 
 
+def test_only_the_device_that_is_opened_gets_a_context(driver: FakeDriver) -> None:
+    driver.count = 3
+    runtime.devices()
+    assert not driver.contexts
+    runtime.open_device(2)
+    assert driver.contexts == [2]
+
+
 def test_an_index_out_of_range(driver: FakeDriver) -> None:
     driver.count = 2
     assert backends.resolve_device("cuda:1") == "cuda:1"
@@ -167,7 +175,7 @@ def test_devices_take_turns_as_the_threads_current_one(driver: FakeDriver, devic
 # -- memory --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("nbytes", [0, 1, 1000, STAGING_BYTES, STAGING_BYTES + 1])
+@pytest.mark.parametrize("nbytes", [0, 1, 1000, STAGING_BYTES, 3 * STAGING_BYTES + 1])
 def test_bytes_come_back_as_they_went(device: Runtime, nbytes: int) -> None:
     values = np.random.default_rng(0).integers(0, 256, nbytes, dtype=np.uint8)
     first, second = device.allocate(nbytes), device.allocate(nbytes)
@@ -182,13 +190,13 @@ def test_bytes_come_back_as_they_went(device: Runtime, nbytes: int) -> None:
         np.testing.assert_array_equal(received, expected)
 
 
-def test_small_uploads_do_not_wait_and_large_ones_do(driver: FakeDriver, device: Runtime) -> None:
-    memory = device.allocate(2 * STAGING_BYTES)
+def test_uploads_do_not_wait_for_the_device(driver: FakeDriver, device: Runtime) -> None:
+    memory = device.allocate(3 * STAGING_BYTES)
     for number in range(3):
         device.upload(memory.pointer, np.full(10, number))
+    device.upload(memory.pointer, np.zeros(3 * STAGING_BYTES, np.uint8))
     assert driver.calls["synchronize"] == 0
-    device.upload(memory.pointer, np.zeros(STAGING_BYTES, np.uint16))
-    assert driver.calls["synchronize"] == 1
+    assert driver.calls["HtoD"] == 6
 
 
 def test_out_of_memory_says_how_much_and_can_be_recovered_from(driver: FakeDriver, device: Runtime) -> None:
@@ -228,7 +236,7 @@ def test_an_illegal_access_names_the_one_kernel_it_can_be(driver: FakeDriver, de
     driver.faulty = {"softmax_forward"}
     launch(device, "softmax_forward", "softmax_forward")
     with pytest.raises(
-        DeviceError,
+        KernelError,
         match=r"^a kernel failed on cuda:0: CUDA_ERROR_ILLEGAL_ADDRESS \(words for 700\); "
         r"the kernel was softmax_forward$",
     ):

@@ -22,6 +22,19 @@ __device__ float no_barrier(int t, int n) {
     return values[(t + 1) % n];
 }
 
+// Needs a barrier at the end of a round: a warp may be in the next one before another has read. The right
+// result is 6.
+__device__ float no_barrier_before_reuse(int t) {
+    __shared__ float values[2];
+    float value = 1.0f + t / 32;
+    for (int round = 0; round < 2; ++round) {
+        if (t % 32 == 0) values[t / 32] = value;
+        __syncthreads();
+        value = __shfl_sync(0xffffffffu, values[0] + values[1], 0);
+    }
+    return value;
+}
+
 __device__ float uninitialised(int t) {
     __shared__ float values[64];
     if (t != 5) values[t] = 1.0f;
@@ -91,5 +104,6 @@ extern "C" __global__ void __launch_bounds__(2 * THREADS, 1)
     if (bug == 17) value = reinterpret_cast<const float4*>(out + 1)->x;
     if (bug == 18) value = static_cast<float>((n + 0x7fffffc0) * 2 + t);
     if (bug == 19) value = past_the_end_of_a_row(t + (t == n - 1));
+    if (bug == 20) value = no_barrier_before_reuse(t);
     out[t] = value;
 }

@@ -1,4 +1,4 @@
-// ldmatrix of four, then two, 8 x 8 matrices that lie one after another; each lane writes its registers.
+// ldmatrix of four 8 x 8 matrices that lie one after another; each lane writes its registers.
 // `skew` bytes put the rows out of alignment.
 #include "include/types.cuh"
 
@@ -8,10 +8,8 @@ extern "C" __global__ void load_fragments(const uint16* matrices, unsigned* regi
     for (int i = lane; i < 4 * 64; i += 32) tile[i] = matrices[i];
     __syncthreads();
     const unsigned char* row = reinterpret_cast<const unsigned char*>(tile + 8 * lane) + skew;
-    unsigned r[12];
+    unsigned r[8];
     ldmatrix_x4(r[0], r[1], r[2], r[3], row);
     ldmatrix_x4_trans(r[4], r[5], r[6], r[7], row);
-    ldmatrix_x2(r[8], r[9], lane < 16 ? row : nullptr);
-    ldmatrix_x2_trans(r[10], r[11], lane < 16 ? row : nullptr);
-    for (int i = 0; i < 12; ++i) registers[12 * lane + i] = r[i];
+    for (int i = 0; i < 8; ++i) registers[8 * lane + i] = r[i];
 }

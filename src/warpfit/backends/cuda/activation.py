@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from warpfit.backends.base import ACTIVATIONS, Activation, Array
-from warpfit.backends.checks import check_float, check_same_shape
+from warpfit.backends.checks import check_activation_backward, check_float, check_same_shape
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.arrays import blocks_for
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
@@ -34,8 +34,7 @@ class ActivationOps(RowOps):
         return y
 
     def activation_backward(self, activation: Activation, dy: Array, y: Array, z: Array | None) -> Array:
-        check_float("activation_backward", dy, y, z)
-        check_same_shape("activation_backward", dy, y)
+        check_activation_backward("activation_backward", activation, dy, y, z)
         saved: Any = z if activation.needs_input else y
         out = self.empty(y.shape, y.dtype)
         n = prod(y.shape)

@@ -40,10 +40,13 @@ class DeviceArray:
         What keeps the memory alive.
     pointer : int
         Address of the first element.
-    shape : tuple of int
+    shape, strides : tuple of int
+        Strides in bytes.
     dtype : numpy.dtype, or BFLOAT16
-    strides : tuple of int
-        In bytes.
+    ndim, size, itemsize, nbytes : int
+        As NumPy's.
+    is_contiguous : bool
+        Whether the elements lie one after the other in C order.
     """
 
     __slots__ = (
@@ -155,7 +158,9 @@ class DeviceArray:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         if copy is False:
-            raise ValueError("an array on a device cannot become a NumPy array without a copy")
+            raise ValueError(
+                "expected copy None or True, got False: no NumPy array of a device without a copy"
+            )
         return self.numpy() if dtype is None else self.numpy().astype(dtype, copy=False)
 
     def item(self) -> Any:
@@ -170,7 +175,9 @@ class DeviceArray:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         if self.dtype is BFLOAT16:
-            raise AttributeError("bfloat16 has no name in __cuda_array_interface__; use DLPack")
+            raise AttributeError(
+                "expected a dtype with a name in __cuda_array_interface__, got bfloat16; use DLPack"
+            )
         return {
             "shape": self.shape,
             "typestr": self.dtype.str,
@@ -222,7 +229,15 @@ def _same_places(shape: Shape, strides: Shape, dense: Shape) -> bool:
 
 
 def viewed(shape: Shape, strides: Shape, index: Any) -> tuple[int, Shape, Shape]:
-    """Return offset in bytes, shape and strides of the elements at `index`."""
+    """Return offset in bytes, shape and strides of the elements at `index`: integers, slices, None and Ellipsis.
+
+    Raises
+    ------
+    DTypeError
+        If it has parts of another type.
+    IndexError
+        If it does not fit the shape.
+    """
     parts = _without_ellipsis(index if isinstance(index, tuple) else (index,), len(shape))
     offset, axis = 0, 0
     new_shape: list[int] = []
@@ -267,9 +282,10 @@ def _without_ellipsis(parts: tuple[Any, ...], ndim: int) -> tuple[Any, ...]:
 
 
 def _place(index: Any, size: int, axis: int) -> int:
+    """Return an index counted from the front, or raise IndexError."""
     place = int(index)
     if not -size <= place < size:
-        raise IndexError(f"index {place} is out of range for axis {axis} of size {size}")
+        raise IndexError(f"expected an index into axis {axis} of size {size}, got {place}")
     return place % size
 
 
@@ -284,6 +300,8 @@ def from_exporter(runtime: Any, value: Any) -> DeviceArray:
     ------
     DeviceError
         If it lives elsewhere.
+    DTypeError
+        If it holds no numbers of at most 8 bytes.
     """
     from cuda.core.utils import StridedMemoryView
 

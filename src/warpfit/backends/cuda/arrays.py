@@ -15,7 +15,7 @@ from warpfit.backends.cuda.array import DeviceArray, from_exporter
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, dtype_of
 from warpfit.backends.cuda.launch import Kernels
 from warpfit.backends.cuda.layouts import copy_plan
-from warpfit.backends.cuda.tensors import TENSOR_THREADS, plan_of
+from warpfit.backends.cuda.tensors import TENSOR_THREADS, TensorPlan, plan_of
 from warpfit.errors import DeviceError, DTypeError
 from warpfit.permutation import domain_bits
 
@@ -43,9 +43,11 @@ class StepBuffers:
         self._next = 0
 
     def rewind(self) -> None:
+        """Begin the sequence again."""
         self._next = 0
 
     def take(self, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
+        """Return the next buffer, of this shape and dtype."""
         place = self._next
         self._next += 1
         if place == len(self._arrays):
@@ -166,14 +168,22 @@ class ArrayOps(Backend):
     def cast_into(self, targets: Sequence[Array], sources: Sequence[Array]) -> None:
         plan = plan_of(self, "cast_into", (targets, sources), same_dtype=False)
         for launch in plan.launches:
-            kernel = self.kernel("cast_into", SOURCE=sources[0].dtype, DTYPE=launch.dtype)
+            target, source = launch.dtypes
+            kernel = self.kernel("cast_into", SOURCE=source, DTYPE=target)
             kernel(launch.num_blocks, TENSOR_THREADS, launch.tensors)
+        self._copy_back(plan, unless=1)
+
+    def _copy_back(self, plan: TensorPlan, unless: int | None = None) -> None:
+        """Write to the tensors that copies stood in for, except those of one list."""
+        for number, own, copy in plan.copies:
+            if number != unless:
+                self._copy_into(own, copy)
 
     def all_finite(self, arrays: Sequence[Array]) -> Array:
         finite = self.empty((), "bool")
         self.runtime.fill(finite.pointer, finite.nbytes, 1)
         for launch in plan_of(self, "all_finite", (arrays,)).launches:
-            kernel = self.kernel("all_finite", DTYPE=launch.dtype)
+            kernel = self.kernel("all_finite", DTYPE=launch.dtypes[0])
             kernel(launch.num_blocks, TENSOR_THREADS, launch.tensors, finite)
         return finite
 
@@ -186,15 +196,17 @@ class ArrayOps(Backend):
         return out
 
     def gather_rows(self, x: Array, rows: Array, dtype: str) -> Array:
+        if rows.itemsize != 8:  # the kernel reads int64
+            raise DTypeError(f"gather_rows: expected rows of int64, got {rows.dtype}")
         out = self.empty((rows.shape[0], *x.shape[1:]), dtype)
         row_size = prod(x.shape[1:])
         if not row_size or not rows.shape[0]:
             return out
         x, rows = self.contiguous(x), self.contiguous(rows)
-        across = min(256, 1 << max(0, -(-row_size // 4) - 1).bit_length())
+        across = min(THREADS, 1 << max(0, -(-row_size // 4) - 1).bit_length())
+        down = THREADS // across
         kernel = self.kernel("gather_rows", SOURCE=x.dtype, DTYPE=out.dtype)
-        grid = blocks_for(len(rows), 256 // across)
-        kernel(grid, (across, 256 // across), x, rows, out, len(rows), row_size)
+        kernel(blocks_for(len(rows), down), (across, down), x, rows, out, len(rows), row_size)
         return out
 
     def record_step(
@@ -206,6 +218,8 @@ class ArrayOps(Backend):
         correct: Array | None,
         penalty: Array | None,
     ) -> None:
+        if not 0 <= idx < record.shape[0]:
+            raise IndexError(f"record_step: expected a row of record {record.shape}, got {idx}")
         kernel = self.kernel("record_step", DTYPE=loss.dtype)
         kernel(1, 1, record.pointer + idx * record.strides[0], loss, weight, correct, penalty)
 

@@ -6,13 +6,12 @@ from functools import lru_cache
 from typing import Any
 
 from warpfit.backends.base import Array
-from warpfit.backends.checks import check_float
+from warpfit.backends.checks import check_matrix
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.arrays import ArrayOps
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype
-from warpfit.errors import ShapeError
 
-__all__ = ["ReduceOps", "variants"]
+__all__ = ["ColumnOps", "variants"]
 
 THREADS = 512
 # Blocks that a multiprocessor holds at once, by the kernel's registers.
@@ -47,13 +46,11 @@ def _split(num_rows: int, num_columns: int, most_blocks: int) -> tuple[int, int,
     return width, tiles, -(-max(num_rows, 1) // rows), rows
 
 
-class ReduceOps(ArrayOps):
+class ColumnOps(ArrayOps):
     """Σ over rows."""
 
     def sum_columns(self, x: Array) -> Array:
-        check_float("sum_columns", x)
-        if x.ndim != 2:
-            raise ShapeError(f"sum_columns: expected a matrix (M, N), got shape {x.shape}")
+        check_matrix("sum_columns", x)
         return self.column_sums(x, x.dtype)
 
     def column_sums(self, x: DeviceArray, dtype: Any, scale: float = 1.0) -> DeviceArray:

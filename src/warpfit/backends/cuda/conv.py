@@ -13,6 +13,7 @@ from warpfit.backends.checks import check_conv2d, check_float, check_images, che
 from warpfit.backends.cuda.arrays import ArrayOps
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, dtype_of
 from warpfit.backends.cuda.matmul_mma_config import supports
+from warpfit.errors import ShapeError
 
 __all__ = ["ConvOps", "Tiling", "choose_tiling", "variants"]
 
@@ -259,6 +260,8 @@ class ConvOps(ArrayOps):
         activation: Activation,
     ) -> _Launch:
         num_windows = check_conv2d(op, x_shape, w_shape, *pairs)
+        if x_shape[1] * x_shape[2] >= 2**31:
+            raise ShapeError(f"{op}: expected images of fewer than 2**31 pixels, got {x_shape[1:3]}")
         num_channels, num_outputs = w_shape[2:]
         num_rows = x_shape[0] * prod(x_shape[1:3] if op == "conv2d_backward_input" else num_windows)
         num_cols = num_channels if op == "conv2d_backward_input" else num_outputs
@@ -307,8 +310,9 @@ def variants() -> list[tuple[str, dict[str, str]]]:
     """Return kernels and defines that convolutions ask for: all of them, but activations with one tiling only."""
     found: list[tuple[str, dict[str, str]]] = []
     modes = [("float32", "tf32"), *((dtype, "float32") for dtype in DEVICE_FLOATS)]
-    for op, (dtype, precision), num_cols in product(_ALONG_K, modes, (32, 64)):
-        tiling = choose_tiling(op, dtype, num_cols, "sm_90a", precision)
+    # An architecture whose tensor cores know all of them, and one whose do not.
+    for op, (dtype, precision), num_cols, arch in product(_ALONG_K, modes, (32, 64), ("sm_90a", "sm_75")):
+        tiling = choose_tiling(op, dtype, num_cols, arch, precision)
         for channels, outputs in product((1, 8), (1, 8)):
             whole = num_cols == 64 and channels == outputs == 8
             names = ACTIVATIONS if op == "conv2d_forward" and whole else ("relu",)
@@ -317,4 +321,4 @@ def variants() -> list[tuple[str, dict[str, str]]]:
                 shape = (1, 1, channels, outputs)
                 own = _own_defines(op, dtype, (True, True), shape, stride, Activation(name))
                 found.append((op, {key: str(value) for key, value in {**tiling.defines, **own}.items()}))
-    return found
+    return [found[i] for i in range(len(found)) if found[i] not in found[:i]]

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any, NamedTuple
 
 from warpfit.backends.base import ACTIVATIONS, IDENTITY, Activation, Array
-from warpfit.backends.checks import check_linear, check_matmul
+from warpfit.backends.checks import check_linear, check_linear_backward, check_matmul
 from warpfit.backends.cuda.array import DeviceArray
-from warpfit.backends.cuda.arrays import ArrayOps
-from warpfit.backends.cuda.columns import ReduceOps
-from warpfit.backends.cuda.dtypes import acc_dtype
+from warpfit.backends.cuda.columns import ColumnOps
+from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, dtype_of
 from warpfit.backends.cuda.launch import Kernel
 from warpfit.backends.cuda.matmul import MatmulConfig, configure
 
-__all__ = ["DenseOps"]
+__all__ = ["DenseOps", "variants"]
+
+# Products that a backend remembers how to launch.
+MOST_PRODUCTS = 4096
 
 
 class _Launch(NamedTuple):
-    """A product's kernel, and how it is launched."""
+    """A product's kernel, and how it is launched.
+
+    Attributes
+    ----------
+    kernel : Kernel or None
+        None if there is nothing to compute.
+    grid, block : tuple of int
+    shared_bytes : int
+    num_partials, num_tiles : int
+        Numbers and counters that sums over slices need; none of them if there is one slice.
+    sizes : tuple of int
+        The kernel's last arguments.
+    """
 
     kernel: Kernel | None
     grid: tuple[int, int, int]
@@ -28,7 +43,7 @@ class _Launch(NamedTuple):
     sizes: tuple[int, ...]
 
 
-class DenseOps(ReduceOps, ArrayOps):
+class DenseOps(ColumnOps):
     """y = f(x @ w + b)."""
 
     def __init__(self, runtime: Any, reuse: bool = False, **settings: Any) -> None:
@@ -53,12 +68,12 @@ class DenseOps(ReduceOps, ArrayOps):
     def linear_backward(
         self, dz: Array, x: Array, w: Array, *, needs_dx: bool = True, needs_db: bool = True
     ) -> tuple[Array | None, Array, Array | None]:
-        check_matmul(x, dz, True, False)
+        check_linear_backward(dz, x, w)
         dx = self.matmul(dz, w, transpose_b=True) if needs_dx else None
         # Parameters' gradients leave half precision, and with it the scale that kept them from underflow.
         dtype = acc_dtype(dz.dtype)
         scale = 1 / self.loss_scale if dz.itemsize == 2 else 1.0
-        dw = self._product(x, dz, self.empty(w.shape, dtype), transpose_a=True, alpha=scale)
+        dw = self._product(x, dz, self.empty((x.shape[1], dz.shape[1]), dtype), transpose_a=True, alpha=scale)
         return dx, dw, self.column_sums(dz, dtype, scale) if needs_db else None
 
     def _product(
@@ -72,7 +87,6 @@ class DenseOps(ReduceOps, ArrayOps):
         epilogue: str = "epilogue_store",
         activation: Activation = IDENTITY,
         bias: DeviceArray | None = None,
-        saved: DeviceArray | None = None,
         z: DeviceArray | None = None,
         alpha: float = 1.0,
     ) -> DeviceArray:
@@ -83,8 +97,6 @@ class DenseOps(ReduceOps, ArrayOps):
         if bias is not None:
             bias = self.contiguous(bias)
             places |= bias.pointer
-        if saved is not None:
-            places |= saved.pointer
         if z is not None:
             places |= z.pointer
         dtypes = (a.dtype, out.dtype)
@@ -93,6 +105,8 @@ class DenseOps(ReduceOps, ArrayOps):
         launch = self._products.get(key)
         if launch is None:
             settings = (epilogue, activation.name, bias is not None, z is not None)
+            if len(self._products) >= MOST_PRODUCTS:
+                self._products.clear()
             launch = self._products[key] = self._configured(operands, settings)
         if launch.kernel is None:
             return out
@@ -103,7 +117,7 @@ class DenseOps(ReduceOps, ArrayOps):
         launch.kernel(
             launch.grid,
             launch.block,
-            *(a, b, out, bias, saved, z, alpha, activation.slope, partials, arrivals, *launch.sizes),
+            *(a, b, out, bias, None, z, alpha, activation.slope, partials, arrivals, *launch.sizes),
             shared_bytes=launch.shared_bytes,
         )
         return out
@@ -165,34 +179,54 @@ def _defines(
     }
 
 
+# What `variants` lists: dtypes and precisions; sizes M, N, K; an architecture with all instructions, one with few.
+_MODES = (("float32", "float32"), ("float32", "tf32"), *((dtype, "float32") for dtype in DEVICE_FLOATS[1:]))
+_SHAPES = ((64, 256, 784), (784, 256, 64), (64, 10, 256), (1024, 1024, 1024), (33, 7, 65))
+_ARCHITECTURES = ("sm_90a", "sm_75")
+
+
 def variants() -> list[tuple[str, dict[str, str]]]:
     """Return a choice of what `DenseOps` compiles: every tiling depends on shapes, so not all can be listed."""
-    shapes = ((64, 256, 784), (784, 256, 64), (64, 10, 256), (1024, 1024, 1024), (33, 7, 65))
-    found: list[tuple[str, dict[str, str]]] = []
-    for dtype, precision in (
-        ("float32", "float32"),
-        ("float64", "float32"),
-        ("float32", "tf32"),
-        ("float16", "float32"),
-        ("bfloat16", "float32"),
-    ):
-        for m, n, k in shapes:
-            for transposes in ((False, False), (True, False), (False, True), (True, True)):
-                vector = all(size % 8 == 0 for size in (m, n, k))
-                config = configure(
-                    m,
-                    n,
-                    k,
-                    dtype,
-                    precision=precision,
-                    transpose_a=transposes[0],
-                    transpose_b=transposes[1],
-                    vector=vector,
-                )
-                defines = _defines(config, dtype, "epilogue_store", "identity", False, False)
-                found.append((config.kernel, {key: str(value) for key, value in defines.items()}))
-    config = configure(64, 256, 784, "float32", vector=True)
+    found = []
+    for mode, shape, arch in product(_MODES, _SHAPES, _ARCHITECTURES):
+        for transposes in product((False, True), repeat=2):
+            found.append(_variant(mode, shape, arch, transposes))
+        out = acc_dtype(dtype_of(mode[0])).name
+        found.append(_variant(mode, shape, arch, (True, False), out))
+        found.append(_variant(mode, shape, arch, (True, False), out, "epilogue_accumulate"))
+    for mode, arch in product(_MODES, _ARCHITECTURES):
+        settings = (mode, _SHAPES[0], arch, (False, False), mode[0])
+        found.append(_variant(*settings, "epilogue_activation", "relu", has_bias=True))
+        found.append(_variant(*settings, "epilogue_mask", "relu"))
     for name in ACTIVATIONS:
-        defines = _defines(config, "float32", "epilogue_activation", name, True, True)
-        found.append((config.kernel, {key: str(value) for key, value in defines.items()}))
+        settings = (_MODES[0], _SHAPES[0], "sm_90a", (False, False), "float32")
+        found.append(_variant(*settings, "epilogue_activation", name, has_bias=True, store_z=True))
     return [found[i] for i in range(len(found)) if found[i] not in found[:i]]
+
+
+def _variant(
+    mode: tuple[str, str],
+    shape: tuple[int, int, int],
+    arch: str,
+    transposes: tuple[bool, bool],
+    out: str | None = None,
+    epilogue: str = "epilogue_store",
+    activation: str = "identity",
+    *,
+    has_bias: bool = False,
+    store_z: bool = False,
+) -> tuple[str, dict[str, str]]:
+    """Return the kernel of a product, and its defines."""
+    dtype, precision = mode
+    config = configure(
+        *shape,
+        dtype,
+        precision=precision,
+        transpose_a=transposes[0],
+        transpose_b=transposes[1],
+        arch=arch,
+        vector=all(size % 8 == 0 for size in shape),
+        out=out or dtype,
+    )
+    defines = _defines(config, out or dtype, epilogue, activation, has_bias, store_z)
+    return config.kernel, {name: str(value) for name, value in defines.items()}

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from warpfit.backends.base import BINARY, COMPARISONS, UNARY, Array
-from warpfit.backends.checks import check_float, check_known
+from warpfit.backends.checks import check_axis, check_float, check_known
 from warpfit.backends.cuda.array import DeviceArray, row_major_strides
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
 from warpfit.backends.cuda.indexing import IndexingOps
@@ -159,14 +159,15 @@ class ElementwiseOps(ReductionOps, IndexingOps):
     def concatenate(self, arrays: Sequence[Array], axis: int = 0) -> Array:
         check_float("concatenate", *arrays)
         if not arrays or not arrays[0].shape:
-            raise ShapeError("concatenate: expected at least one array, each of at least one axis")
-        axis = _axis("concatenate", axis, arrays[0].ndim)
+            raise ShapeError(
+                f"concatenate: expected at least one array, each of at least one axis, got {_shapes(arrays)}"
+            )
+        axis = check_axis("concatenate", axis, arrays[0].ndim)
         rest = _without(arrays[0].shape, axis)
         for array in arrays:
             if array.ndim != arrays[0].ndim or _without(array.shape, axis) != rest:
-                shapes = " and ".join(str(each.shape) for each in arrays)
                 raise ShapeError(
-                    f"concatenate: expected shapes that differ along axis {axis} only, got {shapes}"
+                    f"concatenate: expected shapes that differ along axis {axis} only, got {_shapes(arrays)}"
                 )
         total = sum(array.shape[axis] for array in arrays)
         return self._join(
@@ -176,12 +177,11 @@ class ElementwiseOps(ReductionOps, IndexingOps):
     def stack(self, arrays: Sequence[Array], axis: int = 0) -> Array:
         check_float("stack", *arrays)
         if not arrays:
-            raise ShapeError("stack: expected at least one array")
+            raise ShapeError("stack: expected at least one array, got none")
         shape = arrays[0].shape
-        axis = _axis("stack", axis, len(shape) + 1)
+        axis = check_axis("stack", axis, len(shape) + 1)
         if any(array.shape != shape for array in arrays):
-            shapes = " and ".join(str(each.shape) for each in arrays)
-            raise ShapeError(f"stack: expected arrays of one shape, got {shapes}")
+            raise ShapeError(f"stack: expected arrays of one shape, got {_shapes(arrays)}")
         layers = [(array[(slice(None),) * axis + (None,)], 1) for array in arrays]
         return self._join(layers, axis, (*shape[:axis], len(arrays), *shape[axis:]))
 
@@ -201,10 +201,8 @@ def _host(op: str, value: Any) -> Any:
     return np.asarray(value)
 
 
-def _axis(op: str, axis: int, ndim: int) -> int:
-    if not -ndim <= axis < ndim:
-        raise ShapeError(f"{op}: axis {axis} is out of bounds for {ndim} axes")
-    return axis % ndim
+def _shapes(arrays: Sequence[DeviceArray]) -> str:
+    return " and ".join(str(array.shape) for array in arrays) or "none"
 
 
 def _without(shape: Shape, axis: int) -> Shape:

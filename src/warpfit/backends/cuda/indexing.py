@@ -90,13 +90,14 @@ class _Reader:
         self.is_parted = False
 
     def read(self, parts: tuple[Any, ...]) -> None:
+        """Fill `basic`, `indexed` and `is_parted`, or raise IndexError if the parts do not fit the shape."""
         used = sum(
             part.ndim if _is_mask(part) else part is not None and part is not Ellipsis for part in parts
         )
         if used > len(self._shape):
             raise IndexError(f"expected at most {len(self._shape)} indices, got {used}")
         if sum(part is Ellipsis for part in parts) > 1:
-            raise IndexError("expected at most one Ellipsis in an index")
+            raise IndexError("expected at most one Ellipsis in an index, got several")
         for part in parts:
             if part is Ellipsis:
                 self._pass(*[slice(None)] * (len(self._shape) - used))
@@ -129,7 +130,7 @@ class _Reader:
         wrong = (places < -size) | (places >= size)
         if wrong.any():
             raise IndexError(
-                f"index {places[wrong].flat[0]} is out of range for axis {self._axis} of size {size}"
+                f"expected an index into axis {self._axis} of size {size}, got {places[wrong].flat[0]}"
             )
         self._axis += 1
         self._add(np.where(places < 0, places + size, places), slice(None))

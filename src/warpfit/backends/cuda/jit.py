@@ -14,7 +14,8 @@ from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from time import time
+from typing import Any, NamedTuple
 
 from warpfit.errors import CompileError, ConfigError
 from warpfit.files import atomic_path, make_folder
@@ -38,7 +39,7 @@ KERNELS = Path(__file__).parent / "kernels"
 # What the kernels are written for, oldest first; the tests compile every kernel for each.
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 CACHE_BYTES = 256 << 20
-OPTIONS = ("-std=c++17", "-lineinfo")
+OPTIONS: dict[str, Any] = {"std": "c++17", "lineinfo": True}
 
 _MAGIC = b"warpfit kernel 1\n"
 _DIGEST_BYTES = 32
@@ -67,18 +68,19 @@ def _headers_digest() -> bytes:
 @cache
 def _compiler() -> str:
     """Return the compiler's version, from its package if it has one: asking the library means loading it."""
+    versions = []
     for package in _PACKAGES:
-        try:
-            return metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    from cuda.bindings import nvrtc
+        with suppress(metadata.PackageNotFoundError):
+            versions.append(metadata.version(package))
+    if not versions:
+        from cuda.bindings import nvrtc
 
-    _, major, minor = nvrtc.nvrtcVersion()
-    return f"{major}.{minor}"
+        _, *versions = nvrtc.nvrtcVersion()
+    return ".".join(map(str, versions))
 
 
 def _key(name: str, defines: Defines, arch: str) -> str:
+    """Return a digest of all that decides the machine code."""
     digest = hashlib.sha256(_headers_digest())
     for part in (source_of(name), name, repr(sorted(defines)), repr(OPTIONS), _compiler(), arch):
         digest.update(part.encode() + b"\0")
@@ -114,11 +116,10 @@ def compile_kernel(name: str, defines: Defines, arch: str, *, verbose: bool = Fa
     options = ProgramOptions(
         name=f"{name}.cu",
         arch=arch,
-        std="c++17",
         define_macro=list(defines) or None,
         include_path=str(KERNELS),
         ptxas_options="-v" if verbose else None,
-        lineinfo=True,
+        **OPTIONS,
     )
     try:
         code = Program(source_of(name), "c++", options).compile("cubin", logs=log).code
@@ -160,7 +161,7 @@ class CacheUse(NamedTuple):
 def cache_folder() -> Path:
     """Return the folder of the cache: ``$WARPFIT_CACHE_DIR/kernels``, or ``~/.cache/warpfit/kernels``."""
     root = os.environ.get("WARPFIT_CACHE_DIR")
-    return (Path(root) if root else Path.home() / ".cache" / "warpfit") / "kernels"
+    return (Path(root).expanduser() if root else Path.home() / ".cache" / "warpfit") / "kernels"
 
 
 def cache_use() -> CacheUse:
@@ -173,6 +174,7 @@ def clear_cache() -> CacheUse:
     """Remove every kernel from the cache, and return what was removed."""
     used = cache_use()
     _remove(path for path, _, _ in _entries())
+    _remove(_leftovers())
     return used
 
 
@@ -210,13 +212,14 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, code: bytes) -> None:
+    """Add an entry, if the folder can be written to."""
     try:
         make_folder(path.parent)
         with atomic_path(path) as temporary:
             temporary.write_bytes(_MAGIC + hashlib.sha256(code).digest() + code)
-    except ConfigError:
+        _evict()
+    except (ConfigError, OSError):
         return
-    _evict()
 
 
 def _entries() -> list[tuple[Path, int, float]]:
@@ -231,9 +234,19 @@ def _entries() -> list[tuple[Path, int, float]]:
     return found
 
 
+def _leftovers() -> list[Path]:
+    """Return what writers that were killed left behind: unfinished files of an hour ago or more."""
+    found = []
+    for path in cache_folder().glob(".*.tmp"):
+        with suppress(OSError):
+            if time() - path.stat().st_mtime > 3600:
+                found.append(path)
+    return found
+
+
 def _evict() -> None:
     """Remove the entries that were not used for longest, until the rest fits."""
-    old = []
+    old = _leftovers()
     entries = sorted(_entries(), key=lambda entry: entry[2])
     excess = sum(size for _, size, _ in entries) - CACHE_BYTES
     for path, size, _ in entries:

@@ -29,7 +29,9 @@ def parameter_formats(name: str) -> tuple[str, ...]:
     """Return the `struct` format of every parameter of a kernel's entry, read from its source."""
     entry = _ENTRY.search(jit.source_of(name))
     if entry is None or entry[1] != name:
-        raise CompileError(f'kernel {name}: expected one entry extern "C" __global__ void {name}(...)')
+        raise CompileError(
+            f'kernel {name}: expected one entry extern "C" __global__ void {name}(...), got none'
+        )
     return tuple(_format(name, parameter) for parameter in entry[2].split(",") if parameter.strip())
 
 
@@ -78,7 +80,9 @@ class Kernel:
             try:
                 self._pack_into(self._buffer, 0, *values)
             except struct.error as error:
-                raise ShapeError(f"{self.name}: arguments that do not fit its parameters: {error}") from error
+                raise ShapeError(
+                    f"{self.name}: expected arguments that fit its parameters, but {error}"
+                ) from error
             self._launch(self._function, _three(grid), _three(block), shared_bytes, self._parameters)
 
     def __repr__(self) -> str:

@@ -6,50 +6,28 @@ from math import prod
 from typing import Any
 
 from warpfit.backends.base import Array
-from warpfit.backends.checks import check_float, check_rows, check_same_shape
+from warpfit.backends.checks import (
+    check_cross_entropy,
+    check_float,
+    check_labels,
+    check_prediction,
+    check_shape,
+)
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.arrays import blocks_for
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype
 from warpfit.backends.cuda.rows import THREADS, RowOps, elements_of_block, row_variants
-from warpfit.errors import DTypeError, ShapeError
+from warpfit.errors import DTypeError
 
 __all__ = ["LossOps", "variants"]
-
-
-def _check_pair(op: str, prediction: Array, target: Array, sample_weight: Array | None) -> None:
-    check_float(op, prediction, target, sample_weight)
-    check_same_shape(op, prediction, target)
-    if prediction.ndim == 0:
-        raise ShapeError(f"{op}: expected a batch of rows, got shape ()")
-    check_rows(op, "sample_weight", sample_weight, len(prediction))
-
-
-def _check_labels(op: str, logits: Array, labels: Array) -> None:
-    if logits.ndim != 2:
-        raise ShapeError(f"{op}: expected logits of shape (M, C), got {logits.shape}")
-    check_rows(op, "labels", labels, len(logits))
-    if labels.dtype.kind not in "iu":
-        raise DTypeError(f"{op}: expected integer labels, got {labels.dtype}")
-
-
-def _check_cross_entropy(
-    op: str, logits: Array, labels: Array, class_weight: Array | None, sample_weight: Array | None
-) -> None:
-    check_float(op, logits, class_weight, sample_weight)
-    _check_labels(op, logits, labels)
-    num_rows, num_classes = logits.shape
-    check_rows(op, "class_weight", class_weight, num_classes)
-    check_rows(op, "sample_weight", sample_weight, num_rows)
 
 
 def _check_total(op: str, total_weight: Array, like: Array) -> None:
     """Raise unless total_weight is what the forward operation returned for operands like these."""
     expected = acc_dtype(like.dtype)
     if total_weight.dtype != expected or total_weight.shape != ():
-        raise DTypeError(
-            f"{op}: expected total_weight of shape () and dtype {expected}, "
-            f"got {total_weight.shape} and {total_weight.dtype}"
-        )
+        check_shape(op, "total_weight", total_weight, ())
+        raise DTypeError(f"{op}: expected total_weight of dtype {expected}, got {total_weight.dtype}")
 
 
 class LossOps(RowOps):
@@ -67,7 +45,7 @@ class LossOps(RowOps):
         sample_weight: Array | None = None,
         label_smoothing: float = 0.0,
     ) -> tuple[Array, Array, Array]:
-        _check_cross_entropy("softmax_cross_entropy_forward", logits, labels, class_weight, sample_weight)
+        check_cross_entropy("softmax_cross_entropy_forward", logits, labels, class_weight, sample_weight)
         num_rows, num_classes = logits.shape
         dtype = logits.dtype
         launch = self.row_launch(num_rows, num_classes, dtype.itemsize)
@@ -106,7 +84,7 @@ class LossOps(RowOps):
         label_smoothing: float = 0.0,
     ) -> Array:
         op = "softmax_cross_entropy_backward"
-        _check_cross_entropy(op, probabilities, labels, class_weight, sample_weight)
+        check_cross_entropy(op, probabilities, labels, class_weight, sample_weight)
         _check_total(op, total_weight, probabilities)
         num_rows, num_classes = probabilities.shape
         dtype = probabilities.dtype
@@ -201,7 +179,7 @@ class LossOps(RowOps):
 
     def count_correct(self, logits: Array, labels: Array) -> Array:
         check_float("count_correct", logits)
-        _check_labels("count_correct", logits, labels)
+        check_labels("count_correct", logits, labels)
         num_rows, num_classes = logits.shape
         launch = self.row_launch(num_rows, num_classes, logits.dtype.itemsize)
         kernel = self.kernel("count_correct", DTYPE=logits.dtype, **launch.defines)
@@ -217,12 +195,12 @@ class LossOps(RowOps):
             num_classes,
             launch.lanes,
             launch.capacity,
-            shared_bytes=launch.shared_bytes,
+            shared_bytes=0 if launch.defines["LONG_ROWS"] else launch.shared_bytes,  # long rows are read once
         )
         return count
 
     def count_correct_binary(self, logits: Array, target: Array) -> Array:
-        _check_pair("count_correct_binary", logits, target, None)
+        check_prediction("count_correct_binary", logits, target, None)
         num_rows, num_outputs = len(logits), _outputs(logits)
         lanes = 1
         while lanes < 32 and lanes * 4 < num_outputs:
@@ -245,7 +223,7 @@ class LossOps(RowOps):
         divisor: float | None = None,
     ) -> tuple[Array, Array]:
         """Return scale · Σ s · term / (divisor · Σ s), by default over the number of outputs, and Σ s."""
-        _check_pair(op, prediction, target, sample_weight)
+        check_prediction(op, prediction, target, sample_weight)
         num_rows, num_outputs, dtype = len(prediction), _outputs(prediction), prediction.dtype
         grid = blocks_for(num_rows * num_outputs, elements_of_block(dtype.itemsize), self.most_blocks // 2)
         acc = acc_dtype(dtype)
@@ -278,7 +256,7 @@ class LossOps(RowOps):
         *settings: float,
     ) -> Array:
         """Return s · slope / (divisor · Σ s)."""
-        _check_pair(op, prediction, target, sample_weight)
+        check_prediction(op, prediction, target, sample_weight)
         _check_total(op, total_weight, prediction)
         gradient = self.empty(prediction.shape, prediction.dtype)
         num_rows, num_outputs = len(prediction), _outputs(prediction)

@@ -5,14 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from warpfit.errors import ConfigError
 
-__all__ = ["MatmulConfig", "aligned", "candidates", "configure", "shared_bytes_of"]
+__all__ = [
+    "MAX_GRID_Y",
+    "SPLITS",
+    "STATIC_BYTES",
+    "MatmulConfig",
+    "aligned",
+    "candidates",
+    "configure",
+    "fitted",
+    "generation",
+    "shared_bytes_of",
+]
 
 _BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 _TILE = 16  # of matmul_naive and matmul_tiled
+# Shared memory that kernels declare themselves.
+STATIC_BYTES = 16
+MAX_GRID_Y = 65535
+# Numbers of slices of k worth a try.
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
 @dataclass(frozen=True)
@@ -113,8 +129,10 @@ class MatmulConfig:
 
     def grid(self, m: int, n: int) -> tuple[int, int, int]:
         """Return the grid to launch with."""
-        if self.kernel in ("matmul_naive", "matmul_tiled"):
+        if self.kernel == "matmul_naive":
             return -(-n // self.block_n), -(-m // self.block_m), 1
+        if self.kernel == "matmul_tiled":
+            return self.tiles(m, n), 1, 1
         if self.swath_rows:
             return self.tiles(m, n), 1, self.splits
         return -(-m // self.block_m), -(-n // self.block_n), self.splits
@@ -144,7 +162,11 @@ class MatmulConfig:
         return {**common, **own, **settings}
 
 
+_Config = TypeVar("_Config", bound=MatmulConfig)
+
+
 def _tile_numbers(rows: int, ks: int, kept: bool, pad: int) -> int:
+    """Return the numbers in a tile: `kept` with its rows along k, else turned; each line padded."""
     return rows * (ks + pad) if kept else ks * (rows + pad)
 
 
@@ -165,10 +187,24 @@ def aligned(dtype: str, *pointers_and_rows: tuple[int, int, int]) -> bool:
 # -- choice --------------------------------------------------------------------------------------------------
 
 
+def generation(arch: str) -> int:
+    """Return the number in the name of an architecture: 90 for ``'sm_90a'``."""
+    return int(arch.removeprefix("sm_").rstrip("af"))
+
+
 def shared_bytes_of(arch: str) -> int:
     """Return the shared memory that one block may ask for on an architecture such as ``'sm_90a'``."""
     kib = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227}
-    return kib.get(int(arch.removeprefix("sm_").rstrip("af")), 99) << 10
+    return kib.get(generation(arch), 99) << 10
+
+
+def fitted(config: _Config, shared_bytes: int) -> _Config | None:
+    """Return the configuration with as many stages as fit the shared memory of a block, or None if two do not."""
+    while config.shared_bytes + STATIC_BYTES > shared_bytes:
+        if config.stages == 2:
+            return None
+        config = replace(config, stages=config.stages - 1)
+    return config
 
 
 @lru_cache(maxsize=4096)
@@ -352,9 +388,6 @@ _TILINGS = {
     ),
 }
 
-_STATIC_BYTES = 16  # of shared memory, in include/split.cuh
-_MAX_GRID_Y = 65535
-_MAX_SPLITS = 32
 _SLICE = 32  # a slice of k is at least this long
 # Cycles and bytes per cycle of one multiprocessor; they only have to rank the choices.
 _MULTIPLIES = {"float32": 128, "float64": 64, "float16": 128, "bfloat16": 128}
@@ -367,31 +400,25 @@ _BUSY_WARPS = 8.5  # that hide the latencies of the inner loop
 def _choices(stored: MatmulConfig, device: _Device, m: int, n: int, k: int) -> Iterator[_Choice]:
     """Yield all tilings that fit the device, with all useful numbers of splits."""
     for tiling in _TILINGS["float64" if stored.dtype == "float64" else "float32"]:
-        config = _fitted(stored, tiling, device)
-        if config is None or config.grid(m, n)[1] > _MAX_GRID_Y:
+        config = fitted(_config(stored, tiling), device.shared_bytes)
+        if config is None or config.grid(m, n)[1] > MAX_GRID_Y:
             continue
         for splits in _useful_splits(config.tiles(m, n), k, device.num_multiprocessors * tiling.min_blocks):
             split = replace(config, splits=splits)
             yield _Choice(split, _cycles(split, tiling.efficiency, m, n, k, device.num_multiprocessors))
 
 
-def _fitted(stored: MatmulConfig, tiling: _Tiling, device: _Device) -> MatmulConfig | None:
-    """Return the tiling's configuration with as many stages as fit the shared memory, or None if two do not."""
+def _config(stored: MatmulConfig, tiling: _Tiling) -> MatmulConfig:
     sizes = {
         field.name: getattr(tiling, field.name) for field in fields(tiling) if field.name != "efficiency"
     }
-    config = replace(stored, **sizes)
-    while config.shared_bytes + _STATIC_BYTES > device.shared_bytes:
-        if config.stages == 2:
-            return None
-        config = replace(config, stages=config.stages - 1)
-    return config
+    return replace(stored, **sizes)
 
 
 def _useful_splits(tiles: int, k: int, room: int) -> list[int]:
     """Return numbers of slices that do not make more blocks than there is room for, nor too short slices."""
-    largest = max(1, min(_MAX_SPLITS, room // max(tiles, 1), k // _SLICE))
-    return [splits for splits in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if splits <= largest]
+    largest = max(1, min(room // max(tiles, 1), k // _SLICE))
+    return [splits for splits in SPLITS if splits <= largest]
 
 
 def _cycles(

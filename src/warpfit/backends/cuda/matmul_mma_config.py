@@ -7,15 +7,21 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from warpfit.backends.cuda.matmul import MatmulConfig
+from warpfit.backends.cuda.matmul import (
+    MAX_GRID_Y,
+    SPLITS,
+    STATIC_BYTES,
+    MatmulConfig,
+    fitted,
+    generation,
+    shared_bytes_of,
+)
 from warpfit.errors import DeviceError
 
-__all__ = ["MmaConfig", "configure_mma", "mma_candidates", "supports"]
+__all__ = ["MmaConfig", "mma_candidates", "supports"]
 
 _BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 _SLICE_BYTES = 32  # of k that one mma takes
-_STATIC_BYTES = 16  # of shared memory, in include/split.cuh
-_MAX_GRID_Y = 65535
 _MAX_CANDIDATES = 14
 _SPLITS_TRIED = 2  # of each tiling
 _MAX_STEPS_AT_ONCE = 8  # blocks of k in shared memory
@@ -31,11 +37,7 @@ def supports(arch: str, dtype: str) -> bool:
     dtype : str
         Of the operands.
     """
-    return dtype in _BYTES and (dtype == "float16" or _generation(arch) >= 80)
-
-
-def _generation(arch: str) -> int:
-    return int(arch.removeprefix("sm_").rstrip("af"))
+    return dtype in _BYTES and (dtype == "float16" or generation(arch) >= 80)
 
 
 @dataclass(frozen=True)
@@ -151,10 +153,56 @@ _TILINGS_OF_SHORT_K = (
 )
 _SHORT_K_BYTES = 4 * _SLICE_BYTES
 
-_MAX_SPLITS = 32
+
+@lru_cache(maxsize=1024)
+def _ranked(
+    m: int,
+    n: int,
+    k: int,
+    dtype: str,
+    transpose_a: bool,
+    transpose_b: bool,
+    num_multiprocessors: int,
+    arch: str,
+    vector: bool,
+    out: str,
+) -> tuple[MmaConfig, ...]:
+    device = _Device(num_multiprocessors, shared_bytes_of(arch))
+    found = []
+    short = k * _BYTES[dtype] <= _SHORT_K_BYTES
+    for tiling in _TILINGS + (_TILINGS_OF_SHORT_K if short else ()):
+        if tiling.warp_m * tiling.warp_n == 64 * 64 and not vector:
+            continue  # copying rows of any length takes registers that the sums need
+        config = fitted(_config(tiling, dtype, transpose_a, transpose_b, vector), device.shared_bytes)
+        if config is None or config.grid(m, n)[1] > MAX_GRID_Y:
+            continue
+        splits = [replace(config, splits=splits) for splits in _useful_splits(config, device, m, n, k)]
+        timed = [(_cycles(split, device, m, n, k, _BYTES[out]), split) for split in splits]
+        found += sorted(timed, key=_time)[:_SPLITS_TRIED]
+    best = sorted(found, key=_time)[:_MAX_CANDIDATES]
+    return tuple(_with_all_of_k(config, device, m, n, k) for _, config in best)
 
 
-def configure_mma(
+def _with_all_of_k(config: MmaConfig, device: _Device, m: int, n: int, k: int) -> MmaConfig:
+    """Return a small tile with stages for all blocks of k, if they fit while all tiles are computed at once.
+
+    Then all of the operands are asked for before anything is waited for.
+    """
+    steps = max(1, -(-k // (config.splits * config.block_k)))
+    if config.block_m * config.block_n > 64 * 64 or steps > _MAX_STEPS_AT_ONCE:
+        return config
+    whole = replace(config, stages=steps + 1)
+    blocks = config.tiles(m, n) * config.splits
+    if whole.shared_bytes > device.shared_bytes - STATIC_BYTES:
+        return config
+    return whole if blocks <= device.num_multiprocessors * device.resident(whole) else config
+
+
+def _time(choice: tuple[float, MmaConfig]) -> float:
+    return choice[0]
+
+
+def mma_candidates(
     m: int,
     n: int,
     k: int,
@@ -166,8 +214,8 @@ def configure_mma(
     arch: str = "sm_90a",
     vector: bool = False,
     out: str | None = None,
-) -> MmaConfig:
-    """Return how to compute op(A) (m, k) @ op(B) (k, n) on tensor cores.
+) -> list[MmaConfig]:
+    """Return ways to compute op(A) (m, k) @ op(B) (k, n) on tensor cores, the one of which most is expected first.
 
     Parameters
     ----------
@@ -190,94 +238,6 @@ def configure_mma(
     ------
     DeviceError
         If the architecture's tensor cores do not take the dtype.
-    """
-    return mma_candidates(
-        m,
-        n,
-        k,
-        dtype,
-        transpose_a=transpose_a,
-        transpose_b=transpose_b,
-        num_multiprocessors=num_multiprocessors,
-        arch=arch,
-        vector=vector,
-        out=out,
-    )[0]
-
-
-@lru_cache(maxsize=1024)
-def _ranked(
-    m: int,
-    n: int,
-    k: int,
-    dtype: str,
-    transpose_a: bool,
-    transpose_b: bool,
-    num_multiprocessors: int,
-    arch: str,
-    vector: bool,
-    out: str,
-) -> tuple[MmaConfig, ...]:
-    device = _Device(num_multiprocessors, _shared_bytes(arch))
-    found = []
-    short = k * _BYTES[dtype] <= _SHORT_K_BYTES
-    for tiling in _TILINGS + (_TILINGS_OF_SHORT_K if short else ()):
-        if tiling.warp_m * tiling.warp_n == 64 * 64 and not vector:
-            continue  # copying rows of any length takes registers that the sums need
-        config = _fitted(_config(tiling, dtype, transpose_a, transpose_b, vector), device)
-        if config is None or config.grid(m, n)[1] > _MAX_GRID_Y:
-            continue
-        splits = [replace(config, splits=splits) for splits in _useful_splits(config, device, m, n, k)]
-        timed = [(_cycles(split, device, m, n, k, _BYTES[out]), split) for split in splits]
-        found += sorted(timed, key=_time)[:_SPLITS_TRIED]
-    best = sorted(found, key=_time)[:_MAX_CANDIDATES]
-    return tuple(_with_all_of_k(config, device, m, n, k) for _, config in best)
-
-
-def _fitted(config: MmaConfig, device: _Device) -> MmaConfig | None:
-    """Return the configuration with as many stages as fit the shared memory, or None if two do not."""
-    while config.shared_bytes > device.shared_bytes - _STATIC_BYTES:
-        if config.stages == 2:
-            return None
-        config = replace(config, stages=config.stages - 1)
-    return config
-
-
-def _with_all_of_k(config: MmaConfig, device: _Device, m: int, n: int, k: int) -> MmaConfig:
-    """Return a small tile with stages for all blocks of k, if they fit while all tiles are computed at once.
-
-    Then all of the operands are asked for before anything is waited for.
-    """
-    steps = max(1, -(-k // (config.splits * config.block_k)))
-    if config.block_m * config.block_n > 64 * 64 or steps > _MAX_STEPS_AT_ONCE:
-        return config
-    whole = replace(config, stages=steps + 1)
-    blocks = config.tiles(m, n) * config.splits
-    if whole.shared_bytes > device.shared_bytes - _STATIC_BYTES:
-        return config
-    return whole if blocks <= device.num_multiprocessors * device.resident(whole) else config
-
-
-def _time(choice: tuple[float, MmaConfig]) -> float:
-    return choice[0]
-
-
-def mma_candidates(
-    m: int,
-    n: int,
-    k: int,
-    dtype: str,
-    *,
-    transpose_a: bool = False,
-    transpose_b: bool = False,
-    num_multiprocessors: int = 132,
-    arch: str = "sm_90a",
-    vector: bool = False,
-    out: str | None = None,
-) -> list[MmaConfig]:
-    """Return the configurations worth a measurement, those of which most is expected first.
-
-    Parameters and errors are those of `configure_mma`.
     """
     if not supports(arch, dtype):
         raise DeviceError(f"expected a dtype that tensor cores of {arch} multiply, got {dtype}")
@@ -308,8 +268,8 @@ def _useful_splits(config: MmaConfig, device: _Device, m: int, n: int, k: int) -
     if config.block_m * config.block_n > 128 * 128:
         return
     room = device.num_multiprocessors * device.resident(config) // max(config.tiles(m, n), 1)
-    largest = min(_MAX_SPLITS, room, -(-k // config.block_k))
-    yield from (splits for splits in (2, 3, 4, 6, 8, 12, 16, 24, 32) if splits <= largest)
+    largest = min(room, -(-k // config.block_k))
+    yield from (splits for splits in SPLITS[1:] if splits <= largest)
 
 
 # -- a guess of the time, which only has to rank the choices -----------------------------------------------------
@@ -326,12 +286,6 @@ class _Device(NamedTuple):
         registers = min(255, config.warp_m * config.warp_n // 32 + fragments + 60)
         by_registers = 65536 // (config.threads * -(-registers // 8) * 8)
         return max(1, min(self.shared_bytes // (config.shared_bytes + 1024), by_registers, 16))
-
-
-def _shared_bytes(arch: str) -> int:
-    """Return what one block may ask for."""
-    kib = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227}
-    return kib.get(_generation(arch), 99) << 10
 
 
 # Multiply-adds per cycle of one multiprocessor, as mma.sync reaches them on sm_90.

@@ -11,7 +11,13 @@ from math import prod
 from typing import NamedTuple
 
 from warpfit.backends.base import Array
-from warpfit.backends.checks import check_batch_norm, check_float, check_layer_norm, check_same_shape
+from warpfit.backends.checks import (
+    check_batch_norm,
+    check_float,
+    check_layer_norm,
+    check_same_shape,
+    check_shape,
+)
 from warpfit.backends.cuda.arrays import ArrayOps
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype
 
@@ -170,6 +176,7 @@ class NormOps(ArrayOps):
         op = "batch_norm_backward"
         check_float(op, dy, x, weight)
         check_same_shape(op, dy, x)
+        check_shape(op, "weight", weight, x.shape[-1:])
         dy, x, weight = self.contiguous(dy), self.contiguous(x), self._optional(weight)
         channels = x.shape[-1]
         dweight, dbias, factor = self._parameter_gradients(dy, x, saved[0], (channels,), per_row=False)

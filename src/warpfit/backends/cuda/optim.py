@@ -7,20 +7,15 @@ from math import sqrt
 from typing import Any
 
 from warpfit.backends.base import Array
+from warpfit.backends.checks import check_velocities
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.arrays import ArrayOps
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
 from warpfit.backends.cuda.tensors import TENSOR_THREADS, TensorPlan, plan_of
-from warpfit.errors import ConfigError
 
 __all__ = ["OptimOps", "variants"]
 
 KERNELS = ("sgd_update", "adam_update", "rmsprop_update", "sum_squares", "clip_by_norm", "l2_penalty")
-
-
-def _check_velocities(op: str, velocities: Sequence[Array] | None, momentum: float) -> None:
-    if momentum and velocities is None:
-        raise ConfigError(f"{op}: expected velocities for momentum {momentum:g}, got None")
 
 
 class OptimOps(ArrayOps):
@@ -38,7 +33,7 @@ class OptimOps(ArrayOps):
         weight_decay: float = 0.0,
         lr_in_velocity: bool = False,
     ) -> None:
-        _check_velocities("sgd_update", velocities, momentum)
+        check_velocities("sgd_update", velocities, momentum)
         groups = (parameters, gradients) if velocities is None else (parameters, gradients, velocities)
         self._update("sgd_update", groups, lr, momentum, weight_decay, nesterov, lr_in_velocity)
 
@@ -81,7 +76,7 @@ class OptimOps(ArrayOps):
         weight_decay: float = 0.0,
         momentum: float = 0.0,
     ) -> None:
-        _check_velocities("rmsprop_update", velocities, momentum)
+        check_velocities("rmsprop_update", velocities, momentum)
         slots = (square_averages,) if velocities is None else (square_averages, velocities)
         groups = (parameters, gradients, *slots)
         self._update("rmsprop_update", groups, lr, alpha, eps, weight_decay, momentum)
@@ -90,21 +85,15 @@ class OptimOps(ArrayOps):
         """Launch an optimizer's kernel over (parameters, gradients, slots ...)."""
         plan = plan_of(self, op, groups)
         for launch in plan.launches:
-            kernel = self.kernel(op, DTYPE=launch.dtype)
+            kernel = self.kernel(op, DTYPE=launch.dtypes[0])
             kernel(launch.num_blocks, TENSOR_THREADS, launch.tensors, *settings)
         self._copy_back(plan, unless=1)
-
-    def _copy_back(self, plan: TensorPlan, unless: int | None = None) -> None:
-        """Write to the tensors that copies stood in for, except those of one list."""
-        for number, own, copy in plan.copies:
-            if number != unless:
-                self._copy_into(own, copy)
 
     def clip_by_norm(self, gradients: Sequence[Array], max_norm: float) -> Array:
         plan = plan_of(self, "clip_by_norm", (gradients,))
         norm = self._summed("sum_squares", plan)
         for launch in plan.launches:
-            kernel = self.kernel("clip_by_norm", DTYPE=launch.dtype)
+            kernel = self.kernel("clip_by_norm", DTYPE=launch.dtypes[0])
             kernel(launch.num_blocks, TENSOR_THREADS, launch.tensors, norm, max_norm)
         self._copy_back(plan)
         return norm
@@ -125,7 +114,7 @@ class OptimOps(ArrayOps):
         arrivals = self.arrivals(1)
         for launch in plan.launches:
             sums = (partials, launch.first_block, plan.num_blocks, arrivals, total)
-            kernel = self.kernel(name, DTYPE=launch.dtype)
+            kernel = self.kernel(name, DTYPE=launch.dtypes[0])
             kernel(launch.num_blocks, TENSOR_THREADS, launch.tensors, *settings, *sums)
         return total
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from warpfit.backends.base import Array, Pair
-from warpfit.backends.checks import check_float, check_pool2d, check_shape
+from warpfit.backends.checks import check_float, check_pool2d, check_pool2d_backward
 from warpfit.backends.cuda.arrays import ArrayOps
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
 from warpfit.errors import DTypeError, ShapeError
@@ -48,12 +48,9 @@ class PoolOps(ArrayOps):
         padding: Pair = (0, 0),
     ) -> Array:
         op = "max_pool2d_backward"
-        check_float(op, dy)
-        num_windows = check_pool2d(op, x_shape, kernel, stride, padding)
-        check_shape(op, "dy", dy, (x_shape[0], *num_windows, x_shape[3]))
-        check_shape(op, "indices", indices, dy.shape)
-        if indices.dtype.kind != "u":
-            raise DTypeError(f"{op}: expected unsigned indices, got {indices.dtype}")
+        num_windows = check_pool2d_backward(op, dy, x_shape, kernel, stride, padding, indices)
+        if indices.itemsize > 4:
+            raise DTypeError(f"{op}: expected indices of at most 32 bits, got {indices.dtype}")
         dy, indices = self.contiguous(dy), self.contiguous(indices)
         dx = self.empty(x_shape, dy.dtype)
         arrays, settings = (dy, indices, dx), (indices.itemsize,)
@@ -79,9 +76,7 @@ class PoolOps(ArrayOps):
         padding: Pair = (0, 0),
     ) -> Array:
         op = "avg_pool2d_backward"
-        check_float(op, dy)
-        num_windows = check_pool2d(op, x_shape, kernel, stride, padding)
-        check_shape(op, "dy", dy, (x_shape[0], *num_windows, x_shape[3]))
+        num_windows = check_pool2d_backward(op, dy, x_shape, kernel, stride, padding)
         dy = self.contiguous(dy)
         dx = self.empty(x_shape, dy.dtype)
         self._pool(op, dx, (dy, dx), (1 / prod(kernel),), x_shape, num_windows, kernel, stride, padding)

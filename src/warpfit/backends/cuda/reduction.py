@@ -7,7 +7,7 @@ from math import prod
 from typing import NamedTuple
 
 from warpfit.backends.base import REDUCTIONS, Array, Axis
-from warpfit.backends.checks import check_float, check_known
+from warpfit.backends.checks import check_axis, check_float, check_known
 from warpfit.backends.cuda.array import row_major_strides
 from warpfit.backends.cuda.arrays import ArrayOps
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype
@@ -54,10 +54,7 @@ class _Plan(NamedTuple):
 def _reduced_axes(op: str, axis: Axis, ndim: int) -> frozenset[int]:
     """Return the axes, counted from 0, or raise ShapeError."""
     axes = range(ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-    for each in axes:
-        if not -ndim <= each < ndim:
-            raise ShapeError(f"{op}: axis {each} is out of bounds for an array of {ndim} axes")
-    found = frozenset(each % ndim for each in axes)
+    found = frozenset(check_axis(op, each, ndim) for each in axes)
     if len(found) < len(axes):
         raise ShapeError(f"{op}: expected every axis once, got {axis}")
     return found

@@ -19,13 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit.backends.cuda import jit
-from warpfit.errors import DeviceError
+from warpfit.errors import DeviceError, KernelError
 
 __all__ = ["DeviceInfo", "Memory", "Runtime", "devices", "open_device", "why_unavailable"]
 
 # How many launches an error message looks back on.
 LAUNCHES_REMEMBERED = 16
-# Uploads up to this size pass through pinned memory, which lets the host go on at once.
+# Uploads pass through pinned memory in pieces of this size, so that the host need not wait for them.
 STAGING_BYTES = 1 << 20
 EXTRAS = (12, 13)  # versions of CUDA that the package has extras for: warpfit[cu12], ...
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
@@ -36,24 +36,43 @@ _OPEN: dict[int, Runtime] = {}
 _active = threading.local()
 
 
-def why_unavailable() -> str | None:
-    """Return why no CUDA device can be used, in words that say what is missing, or None if one can."""
+def why_unavailable(opening: int | None = None) -> str | None:
+    """Return why no CUDA device can be used, in words that say what is missing, or None if one can.
+
+    Parameters
+    ----------
+    opening : int, optional
+        A device that is to be opened next: its context is made meanwhile.
+    """
     if _OPEN:
         return None
     if find_spec("cuda") is None or find_spec("cuda.core") is None:
         return "cuda-core is not installed (pip install 'warpfit[cuda]')"
-    if not _has_driver_library():
+    library = _driver_library()
+    if library is None:
         return "no NVIDIA driver was found (libcuda.so.1 cannot be loaded)"
-    return _driver_fault()
+    with ThreadPoolExecutor(1) as pool:
+        if opening is not None:
+            pool.submit(_make_context, library, opening)
+        return _driver_fault()
 
 
-def _has_driver_library() -> bool:
-    """Whether the driver's library loads; far cheaper than importing what needs it."""
+def _driver_library() -> ctypes.CDLL | None:
+    """Return the driver's library, or None if it does not load; far cheaper than importing what needs it."""
     try:
-        ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+        return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
     except OSError:
-        return False
-    return True
+        return None
+
+
+def _make_context(library: ctypes.CDLL, index: int) -> None:
+    """Make a device's context ahead: it takes 0.2 s, in which Python can import modules.
+
+    What fails here fails again, and is told, when the device is opened.
+    """
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    if library.cuInit(0) == 0 and library.cuDeviceGet(ctypes.byref(device), index) == 0:
+        library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
 
 
 def _driver() -> Any:
@@ -80,7 +99,8 @@ def _driver_fault() -> str | None:
             f"the driver is for CUDA {major}.{minor}, too old for the installed bindings for CUDA {wanted} "
             f"(update the driver{remedy})"
         )
-    error = _start(driver)
+    import_module("cuda.core")  # 0.1 s, while another thread may be starting the driver
+    (error,) = driver.cuInit(0)
     if int(error) == NO_DEVICE:
         return "the NVIDIA driver sees no device (is CUDA_VISIBLE_DEVICES set?)"
     if int(error):
@@ -89,15 +109,6 @@ def _driver_fault() -> str | None:
     if int(error) or count == 0:
         return "the NVIDIA driver sees no device (is CUDA_VISIBLE_DEVICES set?)"
     return None
-
-
-def _start(driver: Any) -> Any:
-    """Start the driver, and return its error code; cuda-core is imported meanwhile, as each takes 0.1 s."""
-    with ThreadPoolExecutor(1) as pool:
-        starting = pool.submit(driver.cuInit, 0)
-        import_module("cuda.core")
-        (error,) = starting.result()
-    return error
 
 
 def _describe(error: Any) -> str:
@@ -166,7 +177,7 @@ def open_device(index: int) -> Runtime:
         If there is no usable driver or no such device; the message says what is missing.
     """
     if index not in _OPEN:
-        reason = why_unavailable()
+        reason = why_unavailable(opening=index)
         if reason is not None:
             raise DeviceError(f"expected a CUDA device for 'cuda:{index}', but {reason}")
         _, count = _driver().cuDeviceGetCount()
@@ -266,15 +277,9 @@ class Runtime:
 
     def upload(self, pointer: int, host: npt.NDArray[Any]) -> None:
         """Copy a C-contiguous host array to the device; the array may change as soon as this returns."""
-        if not host.nbytes:
-            return
-        self.activate()
-        if host.nbytes <= STAGING_BYTES:
-            self._staging.upload(pointer, host)
-            return
-        (error,) = self._driver.cuMemcpyHtoDAsync(pointer, host.ctypes.data, host.nbytes, self._stream_handle)
-        self._check(error, "an upload")
-        self.synchronize()
+        if host.nbytes:
+            self.activate()
+            self._staging.upload(pointer, host.reshape(-1).view(np.uint8))
 
     def download(self, host: npt.NDArray[Any], pointer: int) -> None:
         """Copy device memory into a C-contiguous host array, and wait for it."""
@@ -380,7 +385,7 @@ class Runtime:
             suspects = f"; the kernel is one of {', '.join(started)} (WARPFIT_DEBUG=1 waits for each, and so names it)"
         else:
             suspects = ""
-        raise DeviceError(f"{act} failed on {self.name}: {_describe(error)}{suspects}")
+        raise KernelError(f"{act} failed on {self.name}: {_describe(error)}{suspects}")
 
 
 class _Function:
@@ -410,19 +415,21 @@ class _Staging:
             event = self._runtime.device.create_event()
             self._halves.append((buffer, np.ctypeslib.as_array(place), event))
 
-    def upload(self, pointer: int, host: npt.NDArray[Any]) -> None:
+    def upload(self, pointer: int, content: npt.NDArray[np.uint8]) -> None:
         if not self._halves:
             self._allocate()
-        _, place, event = self._halves[self._next]
-        self._next = 1 - self._next
         runtime = self._runtime
-        event.sync()  # the copy before last, which read this half
-        place[: host.nbytes] = host.reshape(-1).view(np.uint8)
-        (error,) = runtime._driver.cuMemcpyHtoDAsync(
-            pointer, place.ctypes.data, host.nbytes, runtime._stream_handle
-        )
-        runtime._check(error, "an upload")
-        runtime.stream.record(event)
+        for first in range(0, content.size, STAGING_BYTES):
+            piece = content[first : first + STAGING_BYTES]
+            _, place, event = self._halves[self._next]
+            self._next = 1 - self._next
+            event.sync()  # the copy before last, which read this half
+            place[: piece.size] = piece
+            (error,) = runtime._driver.cuMemcpyHtoDAsync(
+                pointer + first, place.ctypes.data, piece.size, runtime._stream_handle
+            )
+            runtime._check(error, "an upload")
+            runtime.stream.record(event)
 
 
 def _size(nbytes: int) -> str:

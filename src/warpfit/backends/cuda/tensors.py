@@ -30,14 +30,15 @@ class Launch(NamedTuple):
 
     Attributes
     ----------
-    dtype : str
+    dtypes : tuple of str
+        One for each list.
     tensors : bytes
         The ``TensorList``.
     num_blocks, first_block : int
         Its blocks, and how many the plan's earlier launches have.
     """
 
-    dtype: str
+    dtypes: tuple[str, ...]
     tensors: bytes
     num_blocks: int
     first_block: int
@@ -86,7 +87,7 @@ def plan_of(backend: Any, op: str, groups: Groups, *, same_dtype: bool = True) -
     ShapeError, DTypeError
         As `check_update`; for a single list as `check_float`.
     """
-    key = tuple([tuple(map(id, arrays)) for arrays in groups])
+    key = (same_dtype, *[tuple(map(id, arrays)) for arrays in groups])
     plan = _plans.get(key)
     if plan is not None:
         return plan
@@ -101,6 +102,7 @@ def plan_of(backend: Any, op: str, groups: Groups, *, same_dtype: bool = True) -
 
 
 def _remember(key: Any, plan: TensorPlan, groups: Groups) -> None:
+    """Keep a plan until one of its tensors goes, or 64 others came after it."""
     for old in list(islice(_plans, max(0, len(_plans) - PLANS_REMEMBERED + 1))):
         _plans.pop(old, None)
 
@@ -131,14 +133,18 @@ def _new_plan(backend: Any, groups: Groups) -> TensorPlan:
 
 
 def _alike(tensors: Iterable[tuple[DeviceArray, ...]]) -> Iterable[list[tuple[DeviceArray, ...]]]:
-    """Yield up to 80 tensors at a time, all of one dtype; empty ones are left out."""
-    by_dtype: dict[str, list[tuple[DeviceArray, ...]]] = {}
+    """Yield up to 80 tensors at a time, within each list all of one dtype; empty ones are left out."""
+    by_dtypes: dict[tuple[str, ...], list[tuple[DeviceArray, ...]]] = {}
     for arrays in tensors:
         if arrays[0].size:
-            by_dtype.setdefault(arrays[0].dtype.name, []).append(arrays)
-    for same in by_dtype.values():
+            by_dtypes.setdefault(_dtypes(arrays), []).append(arrays)
+    for same in by_dtypes.values():
         for start in range(0, len(same), MAX_TENSORS):
             yield same[start : start + MAX_TENSORS]
+
+
+def _dtypes(arrays: tuple[DeviceArray, ...]) -> tuple[str, ...]:
+    return tuple(array.dtype.name for array in arrays)
 
 
 def _tile(itemsize: int) -> int:
@@ -147,6 +153,7 @@ def _tile(itemsize: int) -> int:
 
 
 def _launch(tensors: list[tuple[DeviceArray, ...]], first_block: int, most_blocks: int) -> Launch:
+    """Return the launch over up to 80 tensors of every list, with `most_blocks` and one a tensor at most."""
     tile = _tile(tensors[0][0].itemsize)
     num_tiles = [-(-arrays[0].size // tile) for arrays in tensors]
     tiles_per_block = max(1, -(-sum(num_tiles) // most_blocks))
@@ -155,4 +162,4 @@ def _launch(tensors: list[tuple[DeviceArray, ...]], first_block: int, most_block
         pointers = [array.pointer for array in arrays] + [0] * (MAX_LISTS - len(arrays))
         parts.append(_ENTRY.pack(*pointers, arrays[0].size, block))
         block += -(-tiles // tiles_per_block)
-    return Launch(tensors[0][0].dtype.name, b"".join(parts), block, first_block)
+    return Launch(_dtypes(tensors[0]), b"".join(parts), block, first_block)

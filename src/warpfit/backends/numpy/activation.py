@@ -8,9 +8,9 @@ from math import pi, sqrt
 import numpy as np
 
 from warpfit.backends.base import Activation, Array, Backend
-from warpfit.backends.checks import check_float, check_same_shape
+from warpfit.backends.checks import check_activation_backward, check_float, check_same_shape
 
-__all__ = ["ActivationOps"]
+__all__ = ["ActivationOps", "row_max", "sigmoid"]
 
 _GELU_TANH_SCALE = sqrt(2.0 / pi)
 _GELU_TANH_CUBIC = 0.044715
@@ -146,8 +146,7 @@ class ActivationOps(Backend):
         return _FORWARD[activation.name](z, activation.slope, out)
 
     def activation_backward(self, activation: Activation, dy: Array, y: Array, z: Array | None) -> Array:
-        check_float("activation_backward", dy, y, z)
-        check_same_shape("activation_backward", dy, y)
+        check_activation_backward("activation_backward", activation, dy, y, z)
         out = self.empty(y.shape, y.dtype)
         return _BACKWARD[activation.name](dy, y, z, activation.slope, out)
 

@@ -30,9 +30,11 @@ class StepBuffers:
         self._next = 0
 
     def rewind(self) -> None:
+        """Begin the sequence again."""
         self._next = 0
 
     def take(self, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
+        """Return the next buffer, of this shape and dtype."""
         place = self._next
         self._next += 1
         if place == len(self._buffers):
@@ -89,6 +91,7 @@ class ArrayOps(Backend):
             target[...] = source
 
     def all_finite(self, arrays: Sequence[Array]) -> Array:
+        check_float("all_finite", *arrays)
         return np.bool_(all(np.isfinite(array).all() for array in arrays))
 
     def epoch_order(self, num_rows: int, keys: npt.NDArray[Any]) -> Array:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from warpfit.backends.base import IDENTITY, Activation, Array, Backend
-from warpfit.backends.checks import check_float, check_linear, check_matmul
-from warpfit.errors import ShapeError
+from warpfit.backends.checks import check_linear, check_linear_backward, check_matmul, check_matrix
 
 __all__ = ["DenseOps"]
 
@@ -33,12 +32,11 @@ class DenseOps(Backend):
     def linear_backward(
         self, dz: Array, x: Array, w: Array, *, needs_dx: bool = True, needs_db: bool = True
     ) -> tuple[Array | None, Array, Array | None]:
+        check_linear_backward(dz, x, w)
         dx = self.matmul(dz, w, transpose_b=True) if needs_dx else None
         dw = self.matmul(x, dz, transpose_a=True)
         return dx, dw, self.sum_columns(dz) if needs_db else None
 
     def sum_columns(self, x: Array) -> Array:
-        check_float("sum_columns", x)
-        if x.ndim != 2:
-            raise ShapeError(f"sum_columns: expected a matrix (M, N), got shape {x.shape}")
+        check_matrix("sum_columns", x)
         return np.add.reduce(x, axis=0, out=self.empty(x.shape[1:], x.dtype))

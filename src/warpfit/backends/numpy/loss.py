@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from warpfit.backends.base import Array, Backend
-from warpfit.backends.checks import check_float, check_rows, check_same_shape
+from warpfit.backends.checks import check_cross_entropy, check_float, check_labels, check_prediction
 from warpfit.backends.numpy.activation import row_max, sigmoid
-from warpfit.errors import DTypeError, ShapeError
 
 __all__ = ["LossOps"]
 
@@ -48,32 +47,6 @@ def _outputs(prediction: Array) -> int:
     return int(np.prod(prediction.shape[1:], dtype=np.int64))
 
 
-def _check_pair(op: str, prediction: Array, target: Array, sample_weight: Array | None) -> None:
-    check_float(op, prediction, target, sample_weight)
-    check_same_shape(op, prediction, target)
-    if prediction.ndim == 0:
-        raise ShapeError(f"{op}: expected a batch of rows, got shape ()")
-    check_rows(op, "sample_weight", sample_weight, len(prediction))
-
-
-def _check_labels(op: str, logits: Array, labels: Array) -> None:
-    if logits.ndim != 2:
-        raise ShapeError(f"{op}: expected logits of shape (M, C), got {logits.shape}")
-    check_rows(op, "labels", labels, len(logits))
-    if labels.dtype.kind not in "iu":
-        raise DTypeError(f"{op}: expected integer labels, got {labels.dtype}")
-
-
-def _check_cross_entropy(
-    op: str, logits: Array, labels: Array, class_weight: Array | None, sample_weight: Array | None
-) -> None:
-    check_float(op, logits, class_weight, sample_weight)
-    _check_labels(op, logits, labels)
-    num_rows, num_classes = logits.shape
-    check_rows(op, "class_weight", class_weight, num_classes)
-    check_rows(op, "sample_weight", sample_weight, num_rows)
-
-
 class LossOps(Backend):
     """Forward returns (mean loss, total weight[, saved]); backward the gradient of that mean."""
 
@@ -86,7 +59,7 @@ class LossOps(Backend):
         sample_weight: Array | None = None,
         label_smoothing: float = 0.0,
     ) -> tuple[Array, Array, Array]:
-        _check_cross_entropy("softmax_cross_entropy_forward", logits, labels, class_weight, sample_weight)
+        check_cross_entropy("softmax_cross_entropy_forward", logits, labels, class_weight, sample_weight)
         num_rows, num_classes = logits.shape
         shifted = np.subtract(logits, row_max(logits), out=self.empty(logits.shape, logits.dtype))
         probabilities = np.exp(shifted, out=self.empty(logits.shape, logits.dtype))
@@ -117,7 +90,7 @@ class LossOps(Backend):
         sample_weight: Array | None = None,
         label_smoothing: float = 0.0,
     ) -> Array:
-        _check_cross_entropy(
+        check_cross_entropy(
             "softmax_cross_entropy_backward", probabilities, labels, class_weight, sample_weight
         )
         num_rows, num_classes = probabilities.shape
@@ -140,7 +113,7 @@ class LossOps(Backend):
     def mean_squared_error_forward(
         self, prediction: Array, target: Array, *, sample_weight: Array | None = None, half: bool = False
     ) -> tuple[Array, Array]:
-        _check_pair("mean_squared_error_forward", prediction, target, sample_weight)
+        check_prediction("mean_squared_error_forward", prediction, target, sample_weight)
         error = np.subtract(prediction, target, out=self.empty(prediction.shape, prediction.dtype))
         loss, weight = _weighted_mean(np.multiply(error, error, out=error), sample_weight)
         return loss * prediction.dtype.type(0.5) if half else loss, weight
@@ -154,7 +127,7 @@ class LossOps(Backend):
         sample_weight: Array | None = None,
         half: bool = False,
     ) -> Array:
-        _check_pair("mean_squared_error_backward", prediction, target, sample_weight)
+        check_prediction("mean_squared_error_backward", prediction, target, sample_weight)
         error = np.subtract(prediction, target, out=self.empty(prediction.shape, prediction.dtype))
         if half:
             return _scale_rows(error, sample_weight, total_weight)
@@ -163,21 +136,21 @@ class LossOps(Backend):
     def absolute_error_forward(
         self, prediction: Array, target: Array, *, sample_weight: Array | None = None
     ) -> tuple[Array, Array]:
-        _check_pair("absolute_error_forward", prediction, target, sample_weight)
+        check_prediction("absolute_error_forward", prediction, target, sample_weight)
         error = np.subtract(prediction, target, out=self.empty(prediction.shape, prediction.dtype))
         return _weighted_mean(np.abs(error, out=error), sample_weight)
 
     def absolute_error_backward(
         self, prediction: Array, target: Array, total_weight: Array, *, sample_weight: Array | None = None
     ) -> Array:
-        _check_pair("absolute_error_backward", prediction, target, sample_weight)
+        check_prediction("absolute_error_backward", prediction, target, sample_weight)
         error = np.subtract(prediction, target, out=self.empty(prediction.shape, prediction.dtype))
         return _scale_rows(np.sign(error, out=error), sample_weight, total_weight * _outputs(prediction))
 
     def huber_forward(
         self, prediction: Array, target: Array, *, delta: float = 1.0, sample_weight: Array | None = None
     ) -> tuple[Array, Array]:
-        _check_pair("huber_forward", prediction, target, sample_weight)
+        check_prediction("huber_forward", prediction, target, sample_weight)
         error = np.subtract(prediction, target, out=self.empty(prediction.shape, prediction.dtype))
         np.abs(error, out=error)
         clipped = np.minimum(error, delta)
@@ -193,7 +166,7 @@ class LossOps(Backend):
         delta: float = 1.0,
         sample_weight: Array | None = None,
     ) -> Array:
-        _check_pair("huber_backward", prediction, target, sample_weight)
+        check_prediction("huber_backward", prediction, target, sample_weight)
         error = np.subtract(prediction, target, out=self.empty(prediction.shape, prediction.dtype))
         np.clip(error, -delta, delta, out=error)
         return _scale_rows(error, sample_weight, total_weight * _outputs(prediction))
@@ -201,7 +174,7 @@ class LossOps(Backend):
     def binary_cross_entropy_forward(
         self, logits: Array, target: Array, *, sample_weight: Array | None = None, sum_outputs: bool = False
     ) -> tuple[Array, Array]:
-        _check_pair("binary_cross_entropy_forward", logits, target, sample_weight)
+        check_prediction("binary_cross_entropy_forward", logits, target, sample_weight)
         losses = np.multiply(logits, target, out=self.empty(logits.shape, logits.dtype))
         np.subtract(np.maximum(logits, 0), losses, out=losses)
         losses += np.log1p(np.exp(-np.abs(logits)))
@@ -216,7 +189,7 @@ class LossOps(Backend):
         sample_weight: Array | None = None,
         sum_outputs: bool = False,
     ) -> Array:
-        _check_pair("binary_cross_entropy_backward", logits, target, sample_weight)
+        check_prediction("binary_cross_entropy_backward", logits, target, sample_weight)
         gradient = sigmoid(logits, self.empty(logits.shape, logits.dtype))
         gradient -= target
         denominator = total_weight if sum_outputs else total_weight * _outputs(logits)
@@ -224,12 +197,12 @@ class LossOps(Backend):
 
     def count_correct(self, logits: Array, labels: Array) -> Array:
         check_float("count_correct", logits)
-        _check_labels("count_correct", logits, labels)
+        check_labels("count_correct", logits, labels)
         if logits.size == 0:
             return np.int64(0)
         return np.int64(np.count_nonzero(np.argmax(logits, axis=1) == labels))
 
     def count_correct_binary(self, logits: Array, target: Array) -> Array:
-        _check_pair("count_correct_binary", logits, target, None)
+        check_prediction("count_correct_binary", logits, target, None)
         matches = (logits > 0) == (target > 0.5)
         return np.int64(np.count_nonzero(matches.reshape(len(logits), _outputs(logits)).all(axis=1)))

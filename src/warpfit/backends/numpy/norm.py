@@ -12,7 +12,13 @@ from math import prod
 import numpy as np
 
 from warpfit.backends.base import Array, Backend
-from warpfit.backends.checks import check_batch_norm, check_float, check_layer_norm, check_same_shape
+from warpfit.backends.checks import (
+    check_batch_norm,
+    check_float,
+    check_layer_norm,
+    check_same_shape,
+    check_shape,
+)
 
 __all__ = ["NormOps", "sum_rows"]
 
@@ -88,6 +94,7 @@ class NormOps(Backend):
     ) -> tuple[Array, Array, Array]:
         check_float("batch_norm_backward", dy, x, weight)
         check_same_shape("batch_norm_backward", dy, x)
+        check_shape("batch_norm_backward", "weight", weight, x.shape[-1:])
         mean, rest, inverse_std = saved
         rows, dy_rows = _rows(x), _rows(dy)
         centred = np.subtract(rows, mean, out=self.empty(rows.shape, x.dtype))

@@ -8,8 +8,7 @@ from math import sqrt
 import numpy as np
 
 from warpfit.backends.base import Array, Backend
-from warpfit.backends.checks import check_float, check_update
-from warpfit.errors import ConfigError
+from warpfit.backends.checks import check_float, check_update, check_velocities
 
 __all__ = ["OptimOps"]
 
@@ -29,11 +28,6 @@ def _blocks(op: str, *groups: Sequence[Array]) -> Iterator[tuple[Array, ...]]:
             yield tuple(array[start : start + BLOCK] for array in flat)
 
 
-def _check_velocities(op: str, velocities: Sequence[Array] | None, momentum: float) -> None:
-    if momentum and velocities is None:
-        raise ConfigError(f"{op}: expected velocities for momentum {momentum:g}, got None")
-
-
 class OptimOps(Backend):
     """w ← w - step, over lists of arrays."""
 
@@ -49,7 +43,7 @@ class OptimOps(Backend):
         weight_decay: float = 0.0,
         lr_in_velocity: bool = False,
     ) -> None:
-        _check_velocities("sgd_update", velocities, momentum)
+        check_velocities("sgd_update", velocities, momentum)
         # A learning rate inside the velocity scales what goes in; outside, what comes out.
         rate = 1.0 if lr_in_velocity else -lr
         for w, g, v in _blocks(
@@ -121,7 +115,7 @@ class OptimOps(Backend):
         weight_decay: float = 0.0,
         momentum: float = 0.0,
     ) -> None:
-        _check_velocities("rmsprop_update", velocities, momentum)
+        check_velocities("rmsprop_update", velocities, momentum)
         for w, g, s, v in _blocks(
             "rmsprop_update",
             parameters,

@@ -7,9 +7,8 @@ from math import prod
 import numpy as np
 
 from warpfit.backends.base import Array, Backend, Pair
-from warpfit.backends.checks import check_float, check_pool2d, check_shape
+from warpfit.backends.checks import check_float, check_pool2d, check_pool2d_backward
 from warpfit.backends.numpy.windows import taps
-from warpfit.errors import DTypeError
 
 __all__ = ["PoolOps"]
 
@@ -56,12 +55,7 @@ class PoolOps(Backend):
         padding: Pair = (0, 0),
     ) -> Array:
         op = "max_pool2d_backward"
-        check_float(op, dy)
-        num_windows = check_pool2d(op, x_shape, kernel, stride, padding)
-        check_shape(op, "dy", dy, (x_shape[0], *num_windows, x_shape[3]))
-        check_shape(op, "indices", indices, dy.shape)
-        if indices.dtype.kind != "u":
-            raise DTypeError(f"{op}: expected unsigned indices, got {indices.dtype}")
+        num_windows = check_pool2d_backward(op, dy, x_shape, kernel, stride, padding, indices)
         dx = self.empty(x_shape, dy.dtype)
         dx.fill(0)
         chosen, share = self.empty(dy.shape, bool), self.empty(dy.shape, dy.dtype)
@@ -96,9 +90,7 @@ class PoolOps(Backend):
         padding: Pair = (0, 0),
     ) -> Array:
         op = "avg_pool2d_backward"
-        check_float(op, dy)
-        num_windows = check_pool2d(op, x_shape, kernel, stride, padding)
-        check_shape(op, "dy", dy, (x_shape[0], *num_windows, x_shape[3]))
+        num_windows = check_pool2d_backward(op, dy, x_shape, kernel, stride, padding)
         share = np.multiply(dy, 1 / prod(kernel), out=self.empty(dy.shape, dy.dtype))
         dx = self.empty(x_shape, dy.dtype)
         dx.fill(0)

@@ -1,7 +1,7 @@
 // Computes: y = f(z), f the define ACTIVATION.
 // Layout:   z and y of n elements each, contiguous; y may be z.
-// Launch:   1-D blocks of any size, each taking blockDim.x · 32 / sizeof DTYPE elements; no shared memory;
-//           defines DTYPE, ACTIVATION.
+// Launch:   1-D blocks of at most 256 threads, each taking blockDim.x · 32 / sizeof DTYPE elements; no shared
+//           memory; defines DTYPE, ACTIVATION.
 // Numerics: computed in float32, or float64 for float64; a NaN stays one.
 // Cost:     2 n · sizeof DTYPE bytes.
 // Reference: activation_forward of backends/numpy/activation.py.

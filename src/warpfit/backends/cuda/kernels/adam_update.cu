@@ -6,7 +6,7 @@
 // Numerics: arithmetic in accumulator<DTYPE>, IEEE square root and division; 1 - beta is taken in float64.
 // Cost:     7 · sizeof DTYPE bytes and some 14 FLOP an element.
 // Reference: adam_update of backends/numpy/optim.py.
-#include "include/square_root.cuh"
+#include "include/math.cuh"
 #include "include/tensors.cuh"
 
 using T = DTYPE;

@@ -1,9 +1,8 @@
 // Computes: dx = weight / σ · (dy - Σ dy / n - x̂ · Σ dy · x̂ / n), x̂ = (x - mean) / σ, n = num_rows; out of
 //           training dx = weight / σ · dy. Σ dy · x̂ and Σ dy are factor · dweight and factor · dbias.
 // Layout:   dy, x, dx (num_rows, channels), weight (channels,) or null; statistics (3, channels), that is
-// mean,
-//           its rest and 1 / σ, dweight and dbias (channels,), of the arithmetic type. Where wide, channels
-//           is a multiple of a vector's elements and dy, x and dx are aligned.
+//           mean, its rest and 1 / σ, dweight and dbias (channels,), of the arithmetic type. Where wide,
+//           channels is a multiple of a vector's elements and dy, x and dx are aligned.
 // Launch:   grid (tiles of columns, blocks of rows), 1-D blocks of up to 256 threads in whole warps: `width`
 //           threads along a row, the rest over rows; no shared memory; define DTYPE.
 // Numerics: arithmetic in accumulator<DTYPE>.
@@ -27,7 +26,7 @@ __device__ inline void differentiate(const T* dy, const T* x, const T* weight, c
 #pragma unroll
     for (int e = 0; e < W; ++e) {
         const int c = place.column + e;
-        const Acc inverse = statistics[2 * channels + c];
+        const Acc inverse = statistics[2ll * channels + c];
         mean[e] = statistics[c];
         rest[e] = statistics[channels + c];
         scale[e] = weight ? inverse * load(weight[c]) : inverse;

@@ -9,7 +9,7 @@
 // Cost:     2 · sizeof DTYPE bytes and 4 FLOP an element.
 // Reference: batch_norm_forward of backends/numpy/norm.py.
 #include "include/columns.cuh"
-#include "include/square_root.cuh"
+#include "include/math.cuh"
 
 using T = DTYPE;
 using Acc = accumulator<T>;
@@ -30,7 +30,7 @@ __device__ inline void normalise(const T* x, const T* weight, const T* bias, con
         if (training) {
             mean[e] = statistics[c];
             rest[e] = statistics[channels + c];
-            inverse = statistics[2 * channels + c];
+            inverse = statistics[2ll * channels + c];
         } else {
             mean[e] = load(running_mean[c]);
             rest[e] = 0;
@@ -38,7 +38,7 @@ __device__ inline void normalise(const T* x, const T* weight, const T* bias, con
             if (blockIdx.y == 0 && place.line == 0) {
                 statistics[c] = mean[e];
                 statistics[channels + c] = 0;
-                statistics[2 * channels + c] = inverse;
+                statistics[2ll * channels + c] = inverse;
             }
         }
         scale[e] = weight ? inverse * load(weight[c]) : inverse;

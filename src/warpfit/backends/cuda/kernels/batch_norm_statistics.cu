@@ -89,16 +89,16 @@ __device__ inline void finish(const Moments<W>& moments, const Acc (&origin)[W],
         const int c = column + e;
         statistics[c] = mean;
         statistics[channels + c] = static_cast<Acc>((exact - mean) + error);
-        statistics[2 * channels + c] = static_cast<Acc>(1 / sqrt(variance + eps));
+        statistics[2ll * channels + c] = static_cast<Acc>(1 / sqrt(variance + eps));
         running_mean[c] = store<T>(load(running_mean[c]) * keep + take * mean);
         running_var[c] = store<T>(load(running_var[c]) * keep + take * static_cast<Acc>(unbiased));
     }
 }
 
 template <int W>
-__device__ inline void reduce(const T* x, T* running_mean, T* running_var, Acc* statistics, double* partials,
-                              unsigned* arrivals, int64 num_rows, int channels, int width,
-                              int64 rows_per_block, double momentum, double eps) {
+__device__ inline void find_statistics(const T* x, T* running_mean, T* running_var, Acc* statistics,
+                                       double* partials, unsigned* arrivals, int64 num_rows, int channels,
+                                       int width, int64 rows_per_block, double momentum, double eps) {
     constexpr int UNROLL = W <= 4 ? 8 : 4;
     __shared__ Moments<W> shared[COLUMN_THREADS];
     const ColumnPlace<W> place(width, channels, num_rows, rows_per_block);
@@ -159,10 +159,10 @@ extern "C" __global__ void __launch_bounds__(256)
                           double* partials, unsigned* arrivals, int64 num_rows, int channels, int width,
                           int wide, int64 rows_per_block, double momentum, double eps) {
     if (wide) {
-        reduce<Vec<T>::SIZE>(x, running_mean, running_var, statistics, partials, arrivals, num_rows, channels,
-                             width, rows_per_block, momentum, eps);
+        find_statistics<Vec<T>::SIZE>(x, running_mean, running_var, statistics, partials, arrivals, num_rows,
+                                      channels, width, rows_per_block, momentum, eps);
     } else {
-        reduce<1>(x, running_mean, running_var, statistics, partials, arrivals, num_rows, channels, width,
-                  rows_per_block, momentum, eps);
+        find_statistics<1>(x, running_mean, running_var, statistics, partials, arrivals, num_rows, channels,
+                           width, rows_per_block, momentum, eps);
     }
 }

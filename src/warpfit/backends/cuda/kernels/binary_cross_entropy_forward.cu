@@ -4,14 +4,11 @@
 //           weight (); partials two for each block, arrivals one zero, both null with a single block.
 // Launch:   at least one 1-D block of whole warps, at most 256 threads, which take blockDim.x · 32 / sizeof
 //           DTYPE elements at once until none is left; no dynamic shared memory; define DTYPE.
-// Numerics: terms in float32, or float64 for float64; their sums in float64, in a fixed
-//           sequence. The mean over nothing is 0.
+// Numerics: terms in float32, or float64 for float64; their sums in float64, in a fixed sequence. The mean
+//           over nothing is 0.
 // Cost:     2 M · N · sizeof DTYPE bytes.
 // Reference: binary_cross_entropy_forward of backends/numpy/loss.py.
 #include "include/element_loss.cuh"
-
-__device__ inline float logarithm_of_1_plus(float x) { return log1pf(x); }
-__device__ inline double logarithm_of_1_plus(double x) { return log1p(x); }
 
 extern "C" __global__ void __launch_bounds__(256)
     binary_cross_entropy_forward(const T* logits, const T* target, const T* sample_weight, Acc* loss,

@@ -8,7 +8,8 @@
 //           not both strides are 1; C_VECTOR (O_VECTOR): dx (dz and w) is aligned to 16 bytes, and so is
 //           every pixel.
 // Numerics: sums in float (double for float64), in the order of taps and outputs, without atomics: each
-//           pixel gathers what it gets. Tensor cores round float32 operands to tf32 as TensorCore in include/mma.cuh.
+//           pixel gathers what it gets. Tensor cores round float32 operands to tf32 as TensorCore in
+//           include/mma.cuh.
 // Cost:     2 M H W KH KW C O FLOP, of which strides waste all but 1 / (stride_h stride_w); reads dz KH KW
 //           times, mostly from L1 and L2, once for each column of tiles; writes dx once.
 // Reference: conv2d_backward_input of backends/numpy/conv.py; PTX ISA 9.7.14.5 (mma), 9.7.9.25.3 (cp.async).

@@ -1,6 +1,6 @@
-// Computes: dw[k, l, c, o] = scale times the sum of x[m, i stride + k dilation - padding, ..., c] dz[m, i, j, o] over
-//           windows (m, i, j), and db[o] = scale times that of dz[m, i, j, o]: the transposed matrix of windows (KH KW
-//           C, M OH OW), which is not stored, times dz (M OH OW, O).
+// Computes: dw[k, l, c, o] = scale times the sum of x[m, i stride + k dilation - padding, ..., c]
+//           dz[m, i, j, o] over windows (m, i, j), and db[o] = scale times that of dz[m, i, j, o]: the
+//           transposed matrix of windows (KH KW C, M OH OW), which is not stored, times dz (M OH OW, O).
 // Layout:   x (M, H, W, C), dz (M, OH, OW, O), dw (KH, KW, C, O), db (O) or null, contiguous; num_windows =
 //           M OH OW. partials: for each tile and slice 128 (BLOCK_M BLOCK_N / 128 + 1) numbers; arrivals:
 //           for each tile 1 + ceil(num_slices / group_size) counters that are zero, and are so again
@@ -143,7 +143,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int i = 0; i < Product::COUNT; ++i) {
         product.sum(i / Product::WIDTH, i % Product::WIDTH) = sums[i];
     }
-    const Epilogue epilogue{dw, nullptr, nullptr, nullptr, Acc(scale), Acc(0), num_features, outputs, outputs};
+    const Epilogue epilogue{dw,     nullptr,      nullptr, nullptr, Acc(scale),
+                            Acc(0), num_features, outputs, outputs};
     write_product(product, epilogue, first_feature, first_output);
     const int output = first_output + threadIdx.x;
     if (columns.wanted && threadIdx.x < BLOCK_N && output < outputs) {

@@ -1,10 +1,9 @@
 // Computes: how many rows have every (z > 0) equal to (t > 1/2).
 // Layout:   logits z and target t (M, N), contiguous; count () int64; partials one for each block, arrivals
-// one
-//           zero, both null with a single block.
+//           one zero, both null with a single block.
 // Launch:   at least one 1-D block of whole warps, at most 256 threads; `lanes` adjacent threads, a power of
-//           two up to 32, take a row, and then the one after blockDim.x · gridDim.x / lanes more; no dynamic
-//           shared memory; define DTYPE.
+//           two up to 32, take a row at a time, in strides of the grid; no dynamic shared memory; define
+//           DTYPE.
 // Numerics: exact.
 // Cost:     2 M · N · sizeof DTYPE bytes.
 // Reference: count_correct_binary of backends/numpy/loss.py.

@@ -4,8 +4,8 @@
 //           weight (); partials two for each block, arrivals one zero, both null with a single block.
 // Launch:   at least one 1-D block of whole warps, at most 256 threads, which take blockDim.x · 32 / sizeof
 //           DTYPE elements at once until none is left; no dynamic shared memory; define DTYPE.
-// Numerics: terms in float32, or float64 for float64; their sums in float64, in a fixed
-//           sequence. The mean over nothing is 0.
+// Numerics: terms in float32, or float64 for float64; their sums in float64, in a fixed sequence. The mean
+//           over nothing is 0.
 // Cost:     2 M · N · sizeof DTYPE bytes.
 // Reference: huber_forward of backends/numpy/loss.py.
 #include "include/element_loss.cuh"

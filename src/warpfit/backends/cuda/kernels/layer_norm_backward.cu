@@ -5,7 +5,7 @@
 // Launch:   a team of threads a row: blocks of 32 x n threads for n rows, or of more threads for one row, up
 //           to 512 in whole warps; no dynamic shared memory; define DTYPE.
 // Numerics: arithmetic and sums in accumulator<DTYPE>.
-// Cost:     3 · sizeof DTYPE bytes and 11 FLOP an element.
+// Cost:     3 · sizeof DTYPE bytes and 11 FLOP an element; 5 for what of a long row is not kept in registers.
 // Reference: layer_norm_backward of backends/numpy/norm.py.
 #include "include/rows.cuh"
 

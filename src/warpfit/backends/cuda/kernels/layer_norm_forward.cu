@@ -6,10 +6,10 @@
 //           to 512 in whole warps; no dynamic shared memory; define DTYPE.
 // Numerics: means in accumulator<DTYPE>, taken twice: that of the row, then that of what is left, which is
 //           the rounding error of the first. Exact where the mean is far larger than the spread.
-// Cost:     2 · sizeof DTYPE bytes and 8 FLOP an element.
+// Cost:     2 · sizeof DTYPE bytes and 8 FLOP an element; 5 for what of a long row is not kept in registers.
 // Reference: layer_norm_forward of backends/numpy/norm.py.
+#include "include/math.cuh"
 #include "include/rows.cuh"
-#include "include/square_root.cuh"
 
 using T = DTYPE;
 using Acc = accumulator<T>;

@@ -18,34 +18,6 @@
 #include "include/split.cuh"
 #include "include/swath.cuh"
 
-#ifndef TRANSPOSE_A
-#define TRANSPOSE_A 0
-#endif
-#ifndef TRANSPOSE_B
-#define TRANSPOSE_B 0
-#endif
-#ifndef BLOCK_M
-#define BLOCK_M 64
-#endif
-#ifndef BLOCK_N
-#define BLOCK_N 64
-#endif
-#ifndef BLOCK_K
-#define BLOCK_K (64 / sizeof(DTYPE))
-#endif
-#ifndef WARP_M
-#define WARP_M 32
-#endif
-#ifndef WARP_N
-#define WARP_N 32
-#endif
-#ifndef GROUPS
-#define GROUPS 1
-#endif
-#ifndef STAGES
-#define STAGES 3
-#endif
-
 constexpr int THREADS = 32 * (BLOCK_M / WARP_M) * (BLOCK_N / WARP_N) * GROUPS;
 constexpr int SLICES = BLOCK_K / SLICE<T> / GROUPS;  // a warp's, of a block of k
 constexpr int FRAGMENTS_M = WARP_M / 16;

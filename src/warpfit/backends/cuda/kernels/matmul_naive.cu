@@ -8,13 +8,6 @@
 // Reference: matmul of backends/numpy/dense.py.
 #include "include/epilogue.cuh"
 
-#ifndef TRANSPOSE_A
-#define TRANSPOSE_A 0
-#endif
-#ifndef TRANSPOSE_B
-#define TRANSPOSE_B 0
-#endif
-
 extern "C" __global__ void matmul_naive(const T* a, const T* b, Out* c, const T* bias, const T* saved, Out* z,
                                         double alpha, double slope, Acc* partials, unsigned* arrivals, int m,
                                         int n, int k, int lda, int ldb, int ldc) {

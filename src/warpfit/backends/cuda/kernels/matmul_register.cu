@@ -2,12 +2,13 @@
 // Layout:   row-major with leading dimensions in elements; A stored (m, k), or (k, m) with TRANSPOSE_A = 1;
 //           B stored (k, n), or (n, k) with TRANSPOSE_B = 1; any 256 rows of them span less than 2^32
 //           elements. VECTOR = 1 promises that all rows of all arrays begin and end at multiples of 16 bytes.
-// Launch:   grid (ceil(m / BLOCK_M), ceil(n / BLOCK_N), SPLITS), all tiles along x if SWATH_ROWS > 0; block: GROUPS times (BLOCK_M / THREAD_M)
-//           (BLOCK_N / THREAD_N), each group a multiple of 32; dynamic shared memory: STAGES tiles of A and
-//           of B, or (GROUPS - 1) BLOCK_M BLOCK_N sums if that is more (`MatmulConfig.shared_bytes`).
-//           Defines: DTYPE, OUT, TRANSPOSE_A, TRANSPOSE_B, VECTOR, the sizes named here, BLOCK_K, MIN_BLOCKS
-//           (on a multiprocessor), TURN, SWATH_ROWS, and those of include/epilogue.cuh. With SPLITS > 1 partials has room
-//           for SPLITS sums for each element of each tile, and arrivals a zero for each tile.
+// Launch:   grid (ceil(m / BLOCK_M), ceil(n / BLOCK_N), SPLITS), all tiles along x if SWATH_ROWS > 0; block:
+//           GROUPS times (BLOCK_M / THREAD_M) (BLOCK_N / THREAD_N), each group a multiple of 32; dynamic
+//           shared memory: STAGES tiles of A and of B, or (GROUPS - 1) BLOCK_M BLOCK_N sums if that is more
+//           (`MatmulConfig.shared_bytes`). Defines: DTYPE, OUT, TRANSPOSE_A, TRANSPOSE_B, VECTOR, the sizes
+//           named here, BLOCK_K, MIN_BLOCKS (on a multiprocessor), TURN, SWATH_ROWS, and those of
+//           include/epilogue.cuh. With SPLITS > 1 partials has room for SPLITS sums for each element of each
+//           tile, and arrivals a zero for each tile.
 // Numerics: sums in float (double for float64): k ascending within a thread, then groups, then slices; one
 //           rounding of the result. Zeros stand for what lies outside of the matrices.
 // Cost:     2 m n k FLOP; reads A n / BLOCK_N times and B m / BLOCK_M times, mostly from L2.
@@ -21,24 +22,6 @@
 #include "include/epilogue.cuh"
 #include "include/split.cuh"
 #include "include/swath.cuh"
-
-#ifndef TRANSPOSE_A
-#define TRANSPOSE_A 0
-#endif
-#ifndef TRANSPOSE_B
-#define TRANSPOSE_B 0
-#endif
-#ifndef BLOCK_M  // all sizes are given, or none
-#define BLOCK_M 64
-#define BLOCK_N 64
-#define BLOCK_K 16
-#define THREAD_M 8
-#define THREAD_N 4
-#define GROUPS 1
-#define STAGES 2
-#define TURN 1
-#define MIN_BLOCKS 1
-#endif
 
 constexpr int GROUP_THREADS = BLOCK_M / THREAD_M * (BLOCK_N / THREAD_N);
 constexpr int THREADS = GROUPS * GROUP_THREADS;

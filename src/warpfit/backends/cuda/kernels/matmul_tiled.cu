@@ -1,19 +1,12 @@
 // Computes: C (m, n) = EPILOGUE(op(A) (m, k) @ op(B) (k, n)); the second rung: tiles in shared memory.
 // Layout:   row-major with leading dimensions in elements; A stored (m, k), or (k, m) with TRANSPOSE_A = 1;
 //           B stored (k, n), or (n, k) with TRANSPOSE_B = 1; partials and arrivals are not used.
-// Launch:   grid (ceil(n / 16), ceil(m / 16)), block (16, 16), static shared memory; defines DTYPE, OUT,
+// Launch:   grid ceil(m / 16) ceil(n / 16), block (16, 16), static shared memory; defines DTYPE, OUT,
 //           TRANSPOSE_A, TRANSPOSE_B and those of include/epilogue.cuh.
 // Numerics: sums in float (double for float64), k ascending, one rounding of the result.
 // Cost:     2 m n k FLOP; each element of A is read n / 16 times, each of B m / 16 times.
 // Reference: matmul of backends/numpy/dense.py.
 #include "include/epilogue.cuh"
-
-#ifndef TRANSPOSE_A
-#define TRANSPOSE_A 0
-#endif
-#ifndef TRANSPOSE_B
-#define TRANSPOSE_B 0
-#endif
 
 constexpr int TILE = 16;
 
@@ -32,8 +25,9 @@ extern "C" __global__ void matmul_tiled(const T* a, const T* b, Out* c, const T*
     __shared__ Acc tile_b[TILE][TILE + 1];
     const int x = threadIdx.x;
     const int y = threadIdx.y;
-    const int first_row = blockIdx.y * TILE;
-    const int first_col = blockIdx.x * TILE;
+    const int tiles_n = (n + TILE - 1) / TILE;
+    const int first_row = blockIdx.x / tiles_n * TILE;
+    const int first_col = blockIdx.x % tiles_n * TILE;
     Acc sums[1] = {Acc(0)};
     for (int first_k = 0; first_k < k; first_k += TILE) {
         // Neighbouring threads (x) read neighbouring addresses, whichever way the operand is stored.

@@ -7,6 +7,7 @@
 // Numerics: exact; NaN if any pixel is, the tap then being that of the largest one before it.
 // Cost:     sizeof DTYPE · (pixels + windows) + index_bytes · windows bytes; a comparison for every tap.
 // Reference: max_pool2d_forward of backends/numpy/pool.py.
+#include "include/math.cuh"
 #include "include/pool.cuh"
 
 using T = DTYPE;
@@ -24,7 +25,7 @@ __device__ inline void largest(const T* x, T* y, void* indices, int index_bytes,
     int index[W];
 #pragma unroll
     for (int e = 0; e < W; ++e) {
-        best[e] = -__int_as_float(0x7f800000);
+        best[e] = -infinity();
         index[e] = inside_rows.first * columns.kernel + inside_columns.first;
     }
 #pragma unroll 1

@@ -80,9 +80,9 @@ __device__ inline Sums<W> sum_rows(const T* dy, const T* x, const Acc* statistic
 }
 
 template <int W>
-__device__ inline void reduce(const T* dy, const T* x, const Acc* statistics, Acc* dweight, Acc* dbias,
-                              double* partials, unsigned* arrivals, int64 num_rows, int channels, int width,
-                              int64 rows_per_block, int per_row, double factor) {
+__device__ inline void sum_gradients(const T* dy, const T* x, const Acc* statistics, Acc* dweight, Acc* dbias,
+                                     double* partials, unsigned* arrivals, int64 num_rows, int channels,
+                                     int width, int64 rows_per_block, int per_row, double factor) {
     __shared__ Sums<W> shared[COLUMN_THREADS];
     const ColumnPlace<W> place(width, channels, num_rows, rows_per_block);
     Sums<W> sums = {};
@@ -128,10 +128,10 @@ extern "C" __global__ void __launch_bounds__(256)
                              unsigned* arrivals, int64 num_rows, int channels, int width, int wide,
                              int64 rows_per_block, int per_row, double factor) {
     if (wide) {
-        reduce<Vec<T>::SIZE>(dy, x, statistics, dweight, dbias, partials, arrivals, num_rows, channels, width,
-                             rows_per_block, per_row, factor);
+        sum_gradients<Vec<T>::SIZE>(dy, x, statistics, dweight, dbias, partials, arrivals, num_rows, channels,
+                                    width, rows_per_block, per_row, factor);
     } else {
-        reduce<1>(dy, x, statistics, dweight, dbias, partials, arrivals, num_rows, channels, width,
-                  rows_per_block, per_row, factor);
+        sum_gradients<1>(dy, x, statistics, dweight, dbias, partials, arrivals, num_rows, channels, width,
+                         rows_per_block, per_row, factor);
     }
 }

@@ -11,6 +11,7 @@
 //           NaN if any entry is.
 // Cost:     num_kept · num_reduced · sizeof DTYPE bytes, as many FLOP.
 // Reference: reduce of backends/numpy/elementwise.py.
+#include "include/math.cuh"
 #include "include/reduce.cuh"
 #include "include/strided.cuh"
 
@@ -21,8 +22,8 @@ constexpr int DEPTH = 16;  // terms of an inner sum
 
 struct Neutral {
     __device__ static Acc of(Sum) { return Acc(0); }
-    __device__ static Acc of(Max) { return -static_cast<Acc>(__int_as_float(0x7f800000)); }
-    __device__ static Acc of(Min) { return static_cast<Acc>(__int_as_float(0x7f800000)); }
+    __device__ static Acc of(Max) { return -infinity(); }
+    __device__ static Acc of(Min) { return infinity(); }
 };
 
 // Values joined as a tree; COUNT is a power of two.

@@ -6,7 +6,7 @@
 // Numerics: arithmetic in accumulator<DTYPE>, IEEE square root and division; 1 - alpha is taken in float64.
 // Cost:     5 · sizeof DTYPE bytes an element, 7 with momentum; some 12 FLOP.
 // Reference: rmsprop_update of backends/numpy/optim.py.
-#include "include/square_root.cuh"
+#include "include/math.cuh"
 #include "include/tensors.cuh"
 
 using T = DTYPE;

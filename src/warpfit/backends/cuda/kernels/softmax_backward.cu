@@ -1,11 +1,6 @@
 // Computes: dz = y (dy - Σ dy y) along each row.
 // Layout:   dy, y and dz (M, C), contiguous, beginning at multiples of 16 bytes.
-// Launch:   LONG_ROWS = 0 (C ≤ 32 (ITEMS - 1)): M / capacity blocks, rounded up, of whole warps, at most 256
-//           threads; `lanes` of these, a power of two with (ITEMS - 1) · lanes ≥ C, or ITEMS · lanes ≥ C if C ·
-//           sizeof DTYPE is a multiple of 16, take a row; shared memory for
-//           `capacity` rows, a multiple of blockDim.x / lanes, rounded up to 16 bytes, twice; none if C ·
-//           sizeof DTYPE is a multiple of 16. LONG_ROWS = 1: blocks of whole warps, at most MOST_THREADS, a
-//           row at a time; shared memory for 2 · capacity vectors of 16 bytes.
+// Launch:   as softmax_forward, but rows in shared memory are those of dy and of y: twice as many bytes.
 //           Defines DTYPE, ITEMS, LONG_ROWS.
 // Numerics: computed in float32, or float64 for float64.
 // Cost:     3 M · C · sizeof DTYPE bytes, and 2 more for what of a long row is kept nowhere.

@@ -1,9 +1,8 @@
 // Computes: the gradient of the mean loss of softmax_cross_entropy_forward with respect to the logits,
 //           s_i / Σ s w · (p_c mass_i - (1 - ε) w[label] [c = label] - (ε / C) w_c), with
 //           mass_i = (1 - ε) w[label] + (ε / C) Σ w.
-// Layout:   probabilities and gradient (M, C), labels (M,), class_weight w (C,) and sample_weight s (M,),
-// null
-//           for ones, all contiguous; total_weight () of DTYPE's arithmetic type.
+// Layout:   probabilities and gradient (M, C), labels (M,) in [0, C), class_weight w (C,) and sample_weight s
+//           (M,), null for ones, all contiguous; total_weight () of DTYPE's arithmetic type.
 // Launch:   1-D blocks of whole warps, at most 256 threads, each taking blockDim.x · 32 / sizeof DTYPE
 //           elements; no dynamic shared memory; define DTYPE.
 // Numerics: computed in float32, or float64 for float64; no weight gives zeros.

@@ -27,7 +27,7 @@ struct Targets {
         return class_weight ? load(class_weight[column]) * loss : loss;
     }
 
-    // w[label], 0 for a label that is no class.
+    // w[label]. Labels come unchecked: one that is no class must not lead outside of w.
     __device__ Acc weight_of(int64 label) const {
         if (!class_weight) return Acc(1);
         return static_cast<uint64>(label) < static_cast<uint64>(num_columns) ? load(class_weight[label])

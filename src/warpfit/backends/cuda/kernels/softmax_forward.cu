@@ -1,12 +1,12 @@
 // Computes: y = exp(z - m) / Σ exp(z - m) along each row, m its largest entry.
 // Layout:   z and y (M, C), contiguous, beginning at multiples of 16 bytes.
-// Launch:   LONG_ROWS = 0 (C ≤ 32 (ITEMS - 1)): M / capacity blocks, rounded up, of whole warps, at most 256
-//           threads; `lanes` of these, a power of two with (ITEMS - 1) · lanes ≥ C, or ITEMS · lanes ≥ C if C ·
-//           sizeof DTYPE is a multiple of 16, take a row; shared memory for
-//           `capacity` rows, a multiple of blockDim.x / lanes, rounded up to 16 bytes; none if C ·
-//           sizeof DTYPE is a multiple of 16. LONG_ROWS = 1: blocks of whole warps, at most MOST_THREADS, a
-//           row at a time; shared memory for `capacity` vectors of 16 bytes.
-//           Defines DTYPE, ITEMS, LONG_ROWS.
+// Launch:   1-D blocks of whole warps; defines DTYPE, ITEMS, LONG_ROWS.
+//           LONG_ROWS = 0: M / capacity blocks, rounded up, of at most 256 threads. `lanes` of these, a power
+//           of two up to 32, take a row: (ITEMS - 1) · lanes ≥ C, and shared memory for `capacity` rows, a
+//           multiple of blockDim.x / lanes, rounded up to 16 bytes; or, if C · sizeof DTYPE is a multiple of
+//           16, ITEMS · lanes ≥ C and no shared memory.
+//           LONG_ROWS = 1: blocks of at most MOST_THREADS threads, a row at a time; shared memory for
+//           `capacity` vectors of 16 bytes.
 // Numerics: computed in float32, or float64 for float64; an entry of -inf gets 0; a row with +inf, NaN or
 //           nothing but -inf becomes NaN.
 // Cost:     2 M · C · sizeof DTYPE bytes, and once more what of a long row is kept nowhere.

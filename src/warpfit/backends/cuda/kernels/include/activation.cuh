@@ -6,17 +6,11 @@
 // identity. A is float or double.
 #pragma once
 
+#include "math.cuh"
+
 #ifndef ACTIVATION
 #define ACTIVATION identity
 #endif
-
-// Functions of <math.h> under one name for both types.
-__device__ inline float exponential(float x) { return expf(x); }
-__device__ inline double exponential(double x) { return exp(x); }
-__device__ inline float hyperbolic_tangent(float x) { return tanhf(x); }
-__device__ inline double hyperbolic_tangent(double x) { return tanh(x); }
-__device__ inline float error_function(float x) { return erff(x); }
-__device__ inline double error_function(double x) { return erf(x); }
 
 template <class A>
 __device__ inline A identity_forward(A z, A) {

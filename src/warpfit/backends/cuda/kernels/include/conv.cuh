@@ -185,10 +185,11 @@ struct WindowRows {
         const Pair tap{f.a * tap_step.h, f.b * tap_step.w};
         const int row = top[i] + tap.h, col = left[i] + tap.w;
         if (!GAPS) {
-            return {corner[i] + (images.pixel(tap.h, tap.w) + f.c), inside & images.has(row, col)};
+            return {corner[i] + (images.pixel(tap.h, tap.w) + f.c),
+                    static_cast<bool>(inside & images.has(row, col))};
         }
         const int h = window_at(row, stride.h), w = window_at(col, stride.w);
-        return {corner[i] + images.pixel(h, w) + f.c, inside & images.has(h, w)};
+        return {corner[i] + images.pixel(h, w) + f.c, static_cast<bool>(inside & images.has(h, w))};
     }
 
     // Starts to copy the next tile.
@@ -237,7 +238,8 @@ struct WindowColumns {
     __device__ Spot spot(const Counter& f, bool inside) const {
         const int row = window.b * stride.h - padding.h + f.a * dilation.h;
         const int col = window.c * stride.w - padding.w + f.b * dilation.w;
-        return {images.sample(window.a) + images.pixel(row, col) + f.c, inside & images.has(row, col)};
+        return {images.sample(window.a) + images.pixel(row, col) + f.c,
+                static_cast<bool>(inside & images.has(row, col))};
     }
 
     __device__ void copy(unsigned char* tile) {

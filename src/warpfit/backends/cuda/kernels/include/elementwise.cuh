@@ -4,18 +4,14 @@
 // FUNCTION_OF is the one that the define FUNCTION names.
 #pragma once
 
+#include "math.cuh"
+#include "reduce.cuh"
 #include "types.cuh"
 
 #define FUNCTION_JOIN(name) name##_of
 #define FUNCTION_NAME(name) FUNCTION_JOIN(name)
 #define FUNCTION_OF FUNCTION_NAME(FUNCTION)
 
-__device__ inline float exp_of(float x) { return expf(x); }
-__device__ inline double exp_of(double x) { return exp(x); }
-__device__ inline float log_of(float x) { return logf(x); }
-__device__ inline double log_of(double x) { return log(x); }
-__device__ inline float sqrt_of(float x) { return sqrtf(x); }
-__device__ inline double sqrt_of(double x) { return sqrt(x); }
 __device__ inline float abs_of(float x) { return fabsf(x); }
 __device__ inline double abs_of(double x) { return fabs(x); }
 __device__ inline float sin_of(float x) { return sinf(x); }
@@ -24,6 +20,21 @@ __device__ inline float cos_of(float x) { return cosf(x); }
 __device__ inline double cos_of(double x) { return cos(x); }
 __device__ inline float pow_of(float a, float b) { return powf(a, b); }
 __device__ inline double pow_of(double a, double b) { return pow(a, b); }
+
+template <class A>
+__device__ inline A exp_of(A x) {
+    return exponential(x);
+}
+
+template <class A>
+__device__ inline A log_of(A x) {
+    return logarithm(x);
+}
+
+template <class A>
+__device__ inline A sqrt_of(A x) {
+    return square_root(x);
+}
 
 template <class A>
 __device__ inline A neg_of(A x) {
@@ -66,15 +77,14 @@ __device__ inline A div_of(A a, A b) {
     return a / b;
 }
 
-// NaN if either is.
 template <class A>
 __device__ inline A maximum_of(A a, A b) {
-    return a > b || a != a ? a : b;
+    return Max::join(a, b);
 }
 
 template <class A>
 __device__ inline A minimum_of(A a, A b) {
-    return a < b || a != a ? a : b;
+    return Min::join(a, b);
 }
 
 template <class A>

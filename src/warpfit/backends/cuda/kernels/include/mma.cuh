@@ -23,7 +23,7 @@ struct TensorCore<float16> {
     }
 };
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+#if __CUDA_ARCH__ >= 800
 template <>
 struct TensorCore<bfloat16> {
     __device__ static unsigned operand(unsigned word) { return word; }

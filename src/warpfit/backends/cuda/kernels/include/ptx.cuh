@@ -11,24 +11,11 @@ __device__ inline float half_to_float(unsigned short bits) {
     return value;
 }
 
-// cvt.rn.f16.f32: to the nearest even; beyond 65504 infinity.
+// cvt.rn.f16.f32 (9.7.9.21): to the nearest even; beyond 65504 infinity.
 __device__ inline unsigned short float_to_half(float value) {
     unsigned short bits;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
     return bits;
-}
-
-// cvt.rn.bf16.f32, sm_80; before that the same rounding in integers.
-__device__ inline unsigned short float_to_bfloat(float value) {
-#if __CUDA_ARCH__ >= 800
-    unsigned short bits;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-    return bits;
-#else
-    const unsigned int word = __float_as_uint(value);
-    if ((word & 0x7fffffffu) > 0x7f800000u) return 0x7fff;  // NaN
-    return static_cast<unsigned short>((word + 0x7fffu + ((word >> 16) & 1)) >> 16);
-#endif
 }
 
 // The 32-bit address inside the shared window of a generic pointer.
@@ -54,20 +41,6 @@ __device__ inline void ldmatrix_x4_trans(unsigned& r0, unsigned& r1, unsigned& r
                  : "memory");
 }
 
-__device__ inline void ldmatrix_x2(unsigned& r0, unsigned& r1, const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(r0), "=r"(r1)
-                 : "r"(shared_address(row))
-                 : "memory");
-}
-
-__device__ inline void ldmatrix_x2_trans(unsigned& r0, unsigned& r1, const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(r0), "=r"(r1)
-                 : "r"(shared_address(row))
-                 : "memory");
-}
-
 // mma.m16n8k8 (9.7.14.5.5), sm_75: d += a * b, float16 operands, float32 sums.
 __device__ inline void mma_m16n8k8_f16(float (&d)[4], const unsigned (&a)[2], const unsigned& b) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
@@ -75,23 +48,33 @@ __device__ inline void mma_m16n8k8_f16(float (&d)[4], const unsigned (&a)[2], co
         : "r"(a[0]), "r"(a[1]), "r"(b));
 }
 
-// mma.m16n8k16 (9.7.14.5.8), sm_80; before that the two halves of k one after the other.
+// st.v4.b32 (9.7.9.12): 16 bytes at once. The compiler may split a store of a struct that it can see into.
+__device__ inline void store_16_bytes(void* place, uint4 word) {
+    asm volatile("st.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(place), "r"(word.x), "r"(word.y), "r"(word.z),
+                 "r"(word.w)
+                 : "memory");
+}
+
+#if __CUDA_ARCH__ < 800
+#include "before_sm80.cuh"
+#else
+
+// cvt.rn.bf16.f32 (9.7.9.21), sm_80: to the nearest even.
+__device__ inline unsigned short float_to_bfloat(float value) {
+    unsigned short bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+
+// mma.m16n8k16 (9.7.14.5.8), sm_80.
 __device__ inline void mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-#if __CUDA_ARCH__ >= 800
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#else
-    const unsigned low[2] = {a[0], a[1]};
-    const unsigned high[2] = {a[2], a[3]};
-    mma_m16n8k8_f16(d, low, b[0]);
-    mma_m16n8k8_f16(d, high, b[1]);
-#endif
 }
 
-#if __CUDA_ARCH__ >= 800
-// mma.m16n8k16 with bfloat16 operands (9.7.14.5.8). Tensor cores before sm_80 know neither bfloat16 nor tf32.
+// mma.m16n8k16 with bfloat16 operands (9.7.14.5.8).
 __device__ inline void mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -107,65 +90,35 @@ __device__ inline void mma_m16n8k8_tf32(float (&d)[4], const unsigned (&a)[4], c
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// cvt.rna.tf32.f32 (9.7.9.21): to 10 bits of mantissa, to the nearest, ties away from zero.
-__device__ inline unsigned float_to_tf32(float value) {
-    unsigned bits;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
-    return bits;
-}
-#endif
-
 // cp.async (9.7.9.25.3.1), sm_80: 16, 8 or 4 bytes from global to shared memory, zeros if not valid (then
-// nothing is read). Both addresses are aligned to the size. Before sm_80 a load and a store.
+// nothing is read). Both addresses are aligned to the size.
 __device__ inline void copy_async_16(void* shared, const void* global, bool valid) {
-#if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
                  "r"(valid ? 16 : 0)
                  : "memory");
-#else
-    *static_cast<uint4*>(shared) = valid ? *static_cast<const uint4*>(global) : uint4{0, 0, 0, 0};
-#endif
 }
 
 __device__ inline void copy_async_8(void* shared, const void* global, bool valid) {
-#if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(shared)), "l"(global),
                  "r"(valid ? 8 : 0)
                  : "memory");
-#else
-    *static_cast<uint2*>(shared) = valid ? *static_cast<const uint2*>(global) : uint2{0, 0};
-#endif
 }
 
 __device__ inline void copy_async_4(void* shared, const void* global, bool valid) {
-#if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(shared)), "l"(global),
                  "r"(valid ? 4 : 0)
                  : "memory");
-#else
-    *static_cast<unsigned*>(shared) = valid ? *static_cast<const unsigned*>(global) : 0;
-#endif
 }
 
 // cp.async.commit_group (9.7.9.25.3.2): this thread's copies since the last one form a group.
-__device__ inline void copy_async_commit() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
+__device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // cp.async.wait_group (9.7.9.25.3.3): until at most the N latest of this thread's groups are still under way.
 template <int N>
 __device__ inline void copy_async_wait() {
-#if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-#endif
 }
 
-// st.v4.b32 (9.7.9.12): 16 bytes at once. The compiler may split a store of a struct that it can see into.
-__device__ inline void store_16_bytes(void* place, uint4 word) {
-    asm volatile("st.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(place), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w)
-                 : "memory");
-}
+#endif
 
 #endif  // WARPFIT_PTX_CUH

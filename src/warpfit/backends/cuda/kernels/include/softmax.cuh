@@ -12,7 +12,7 @@
 // Arrays (M, C) are contiguous and begin at multiples of 16 bytes.
 #pragma once
 
-#include "activation.cuh"
+#include "math.cuh"
 #include "reduce.cuh"
 #include "vec.cuh"
 
@@ -25,9 +25,7 @@ constexpr int MOST_THREADS = !LONG_ROWS ? 256 : sizeof(T) == 8 ? 512 : 1024;
 // Blocks that a multiprocessor holds at once, at least.
 constexpr int LEAST_BLOCKS = LONG_ROWS ? 1 : sizeof(Acc) == 8 ? 2 : ITEMS <= 8 ? 4 : 3;
 
-__device__ inline float logarithm(float x) { return logf(x); }
-__device__ inline double logarithm(double x) { return log(x); }
-__device__ inline Acc minus_infinity() { return static_cast<Acc>(__uint_as_float(0xff800000u)); }
+__device__ inline Acc minus_infinity() { return -infinity(); }
 
 // Entries of a staged row that a thread is taken to have; those after it are often none: with 10 columns,
 // say.

@@ -7,11 +7,7 @@
 // never waits.
 #pragma once
 
-#include "types.cuh"
-
-#ifndef SPLITS
-#define SPLITS 1
-#endif
+#include "reduce.cuh"
 
 // Which slice of k this block has.
 __device__ inline int own_slice() { return SPLITS == 1 ? 0 : static_cast<int>(blockIdx.z); }
@@ -24,20 +20,6 @@ __device__ inline int slice_begin(int slice, int k, int unit) {
     return begin < k ? static_cast<int>(begin) : k;
 }
 
-// Whether this block is the last of the SPLITS blocks of its tile. To be called by all threads of the block.
-__device__ inline bool arrive_last(unsigned* arrivals, int tile) {
-    __shared__ bool is_last;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        is_last = atomicAdd(&arrivals[tile], 1u) == SPLITS - 1;
-        if (is_last) arrivals[tile] = 0;
-    }
-    __syncthreads();
-    __threadfence();
-    return is_last;
-}
-
 // Makes `sums` of the threads below num_threads (numbered by thread) the sums over all slices. True in the
 // one block that has them; all threads of all blocks of the tile have to call it.
 template <int COUNT, class A>
@@ -46,12 +28,12 @@ __device__ inline bool sum_slices(A (&sums)[COUNT], A* partials, unsigned* arriv
     if (SPLITS == 1) return true;
     const bool works = thread < num_threads;
     const int64 slice_size = static_cast<int64>(COUNT) * num_threads;
-    A* of_tile = partials + tile * SPLITS * slice_size + thread;
+    A* of_tile = partials + static_cast<int64>(tile) * SPLITS * slice_size + thread;
     if (works) {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) of_tile[slice * slice_size + i * num_threads] = sums[i];
     }
-    if (!arrive_last(arrivals, tile)) return false;
+    if (!is_last_block(arrivals + tile, SPLITS)) return false;
     if (works) {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) sums[i] = A(0);

@@ -7,10 +7,6 @@
 
 #include "types.cuh"
 
-#ifndef SWATH_ROWS
-#define SWATH_ROWS 0
-#endif
-
 struct TilePlace {
     int number, row, col;  // row and col count tiles
 };

@@ -23,6 +23,14 @@ struct TensorList {
     TensorEntry entries[MAX_TENSORS];
 };
 
+// Vectors that a thread takes of a tile.
+template <class T>
+constexpr int TILE_VECTORS = sizeof(T) == 2 ? 1 : 2;
+
+// Elements of a tile, which Python counts blocks by.
+template <class T>
+constexpr int64 TENSOR_TILE = TENSOR_THREADS * Vec<T>::SIZE * TILE_VECTORS<T>;
+
 static_assert(sizeof(TensorList) == 3848, "launch.py packs this struct, and 4096 bytes hold all parameters");
 
 // The last tensor whose blocks begin at or before `block`.
@@ -46,8 +54,8 @@ __device__ inline int tensor_of_block(const TensorList& list, int64 block) {
 template <class T, int LISTS, unsigned WRITTEN, class Step>
 __device__ inline void for_each_element(const TensorList& list, Step step) {
     constexpr int W = Vec<T>::SIZE;
-    constexpr int UNROLL = W <= 4 ? 2 : 1;
-    constexpr int64 TILE = TENSOR_THREADS * W * UNROLL;
+    constexpr int UNROLL = TILE_VECTORS<T>;
+    constexpr int64 TILE = TENSOR_TILE<T>;
     const int tensor = tensor_of_block(list, blockIdx.x);
     const TensorEntry& entry = list.entries[tensor];
     T* place[LISTS];

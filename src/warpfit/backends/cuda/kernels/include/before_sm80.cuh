@@ -1,0 +1,36 @@
+// What stands in for instructions that architectures before sm_80 lack; see ptx.cuh, which includes this. For
+// bfloat16 and tf32 on tensor cores, which they do not know, nothing does: other kernels are chosen there.
+#pragma once
+
+// To the nearest even.
+__device__ inline unsigned short float_to_bfloat(float value) {
+    const unsigned int word = __float_as_uint(value);
+    if ((word & 0x7fffffffu) > 0x7f800000u) return 0x7fff;  // NaN
+    return static_cast<unsigned short>((word + 0x7fffu + ((word >> 16) & 1)) >> 16);
+}
+
+// The two halves of k one after the other.
+__device__ inline void mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    const unsigned low[2] = {a[0], a[1]};
+    const unsigned high[2] = {a[2], a[3]};
+    mma_m16n8k8_f16(d, low, b[0]);
+    mma_m16n8k8_f16(d, high, b[1]);
+}
+
+// A load and a store, done when the function returns.
+__device__ inline void copy_async_16(void* shared, const void* global, bool valid) {
+    *static_cast<uint4*>(shared) = valid ? *static_cast<const uint4*>(global) : uint4{0, 0, 0, 0};
+}
+
+__device__ inline void copy_async_8(void* shared, const void* global, bool valid) {
+    *static_cast<uint2*>(shared) = valid ? *static_cast<const uint2*>(global) : uint2{0, 0};
+}
+
+__device__ inline void copy_async_4(void* shared, const void* global, bool valid) {
+    *static_cast<unsigned*>(shared) = valid ? *static_cast<const unsigned*>(global) : 0;
+}
+
+__device__ inline void copy_async_commit() {}
+
+template <int N>
+__device__ inline void copy_async_wait() {}

@@ -1,0 +1,79 @@
+"""Scales of float16 gradients: what they are multiplied by, so that small ones do not become zero.
+
+A scale is a power of two, so it costs no rounding. `layerwise` and the engines after it share these rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import frexp, isfinite
+from typing import Any
+
+from warpfit.errors import ConfigError
+
+__all__ = ["DYNAMIC", "LossScale", "resolve_loss_scale"]
+
+AUTO, DYNAMIC = "auto", "dynamic"
+LARGEST, SMALLEST = 2.0**24, 2.0**-24
+
+
+def resolve_loss_scale(loss_scale: Any, precision: str, batch_size: int) -> float | str:
+    """Return the loss scale of a plan: a power of two, or ``'dynamic'``.
+
+    ``'auto'`` is a power of two near 1024 times the batch size. The gradient of a mean over the batch has entries of
+    at most 1 / batch_size at the outputs, so this puts them below 1024, with six bits of room above, and everything
+    down to 2**-34 of the largest above underflow.
+
+    Raises
+    ------
+    ConfigError
+        If it is neither of the two words nor a power of two from 2**-24 to 2**24, or the precision needs none.
+    """
+    if loss_scale == AUTO:
+        return min(LARGEST, 2.0 ** (10 + batch_size.bit_length() - 1)) if precision == "float16" else 1.0
+    is_number = isinstance(loss_scale, (int, float)) and isfinite(loss_scale)
+    is_power = is_number and SMALLEST <= loss_scale <= LARGEST and frexp(loss_scale)[0] == 0.5
+    if loss_scale != DYNAMIC and not is_power:
+        raise ConfigError(
+            f"expected loss_scale 'auto', 'dynamic' or a power of two from 2**-24 to 2**24, got {loss_scale!r}"
+        )
+    if precision != "float16":
+        raise ConfigError(
+            f"expected loss_scale 'auto' for precision {precision!r}, which needs none, got {loss_scale!r}"
+        )
+    return DYNAMIC if loss_scale == DYNAMIC else float(loss_scale)
+
+
+@dataclass(frozen=True)
+class LossScale:
+    """A dynamic scale: halved when a step's gradients overflow, doubled after 2,000 steps in which none did.
+
+    Parameters
+    ----------
+    value : float
+    good_steps : int
+        Steps without overflow since it last changed.
+
+    References
+    ----------
+    Micikevicius et al., Mixed Precision Training, 2018, section 3.2; the numbers are PyTorch's GradScaler's.
+    """
+
+    value: float = 2.0**16
+    good_steps: int = 0
+
+    def after(self, is_finite: bool) -> LossScale:
+        """Return the scale of the next step.
+
+        Raises
+        ------
+        OverflowError
+            If no scale keeps the gradients finite.
+        """
+        if not is_finite:
+            if self.value <= SMALLEST:
+                raise OverflowError(f"gradients overflow at the smallest scale, {self.value}")
+            return LossScale(self.value / 2)
+        if self.good_steps + 1 < 2000:
+            return LossScale(self.value, self.good_steps + 1)
+        return LossScale(min(LARGEST, self.value * 2))
