@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from time import time
 from subprocess import PIPE, Popen
+from time import time
 from typing import Any
 
 import pytest

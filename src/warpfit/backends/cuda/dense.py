@@ -189,8 +189,8 @@ def variants() -> list[tuple[str, dict[str, str]]]:
     """Return a choice of what `DenseOps` compiles: every tiling depends on shapes, so not all can be listed."""
     found = []
     for mode, shape, arch in product(_MODES, _SHAPES, _ARCHITECTURES):
-        for transposes in product((False, True), repeat=2):
-            found.append(_variant(mode, shape, arch, transposes))
+        for transpose_a, transpose_b in product((False, True), repeat=2):
+            found.append(_variant(mode, shape, arch, (transpose_a, transpose_b)))
         out = acc_dtype(dtype_of(mode[0])).name
         found.append(_variant(mode, shape, arch, (True, False), out))
         found.append(_variant(mode, shape, arch, (True, False), out, "epilogue_accumulate"))
