@@ -66,7 +66,7 @@ def _activation_cases(o: _Operands) -> dict[str, Case]:
         "softmax_forward": Case("softmax_forward", (o.z,), {}),
         "softmax_backward": Case("softmax_backward", (o.dy, o.probabilities), {}),
         "log_softmax_forward": Case("log_softmax_forward", (o.z,), {}),
-        "log_softmax_backward": Case("log_softmax_backward", (o.dy, np.log(o.y)), {}),
+        "log_softmax_backward": Case("log_softmax_backward", (o.dy, np.log(o.probabilities)), {}),
     }
     for name in ACTIVATIONS:
         activation = Activation(name)
