@@ -52,7 +52,9 @@ each_shape_and_dtype = pytest.mark.parametrize(
 class SmallRuntime(EmulatedRuntime):
     """A device whose shared memory takes one round of a long row only."""
 
-    max_shared_bytes = 60 << 10
+    def __init__(self) -> None:
+        super().__init__()
+        self.max_shared_bytes = 60 << 10
 
 
 @pytest.fixture(scope="module")

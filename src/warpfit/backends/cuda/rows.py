@@ -92,7 +92,7 @@ def _short_rows(num_rows: int, num_columns: int, itemsize: int, num_kept: int, m
             rounds = max(1, min(rounds, STAGED_BYTES // max(1, rows_at_once * row_bytes * num_kept)))
     capacity = rows_at_once * rounds
     shared_bytes = num_kept * (-(-capacity * row_bytes // 16) * 16) if is_staged else 0
-    defines = {"ITEMS": items, "LONG_ROWS": 0}
+    defines = {"ITEMS": items, "LONG_ROWS": 0, "STAGED": int(is_staged)}
     return RowLaunch(defines, blocks_for(num_rows, capacity), block, lanes, capacity, shared_bytes)
 
 
@@ -116,7 +116,7 @@ def _long_rows(
     round_bytes = block * vectors_of_thread * 16 * num_kept
     rounds_kept = min(rounds - 1, (max_shared_bytes - RESERVED_BYTES) // round_bytes)
     grid = blocks_for(num_rows, 1, most_blocks)
-    defines = {"ITEMS": items, "LONG_ROWS": 1}
+    defines = {"ITEMS": items, "LONG_ROWS": 1, "STAGED": 0}
     capacity = rounds_kept * block * vectors_of_thread
     return RowLaunch(defines, grid, block, 0, capacity, rounds_kept * round_bytes)
 
@@ -151,8 +151,9 @@ def row_variants(name: str, num_kept: int = 1) -> list[tuple[str, dict[str, str]
     found = []
     for dtype in DEVICE_FLOATS:
         itemsize = {"float64": 8, "float32": 4}.get(dtype, 2)
-        twelve = [(TWELVE, 0)] if itemsize == 4 else []
-        short = dict.fromkeys([(FEW, 0), *twelve, (_many(itemsize), 0)])
-        for items, is_long in (*short, (_at_once(itemsize, num_kept), 1)):
-            found.append((name, {"DTYPE": dtype, "ITEMS": str(items), "LONG_ROWS": str(is_long)}))
+        ways = [(items, 0, staged) for items in (FEW, _many(itemsize)) for staged in (0, 1)]
+        ways += [(TWELVE, 0, 1)] if itemsize == 4 else []
+        for items, is_long, is_staged in dict.fromkeys([*ways, (_at_once(itemsize, num_kept), 1, 0)]):
+            settings = {"ITEMS": items, "LONG_ROWS": is_long, "STAGED": is_staged}
+            found.append((name, {"DTYPE": dtype, **{define: str(n) for define, n in settings.items()}}))
     return found

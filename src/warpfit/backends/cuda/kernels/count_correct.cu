@@ -1,7 +1,7 @@
 // Computes: how many rows have their largest logit, the first if several, at the label.
 // Layout:   logits (M, C) beginning at a multiple of 16 bytes, labels (M,), contiguous; count () int64;
 //           partials one for each block, arrivals one zero, both null with a single block.
-// Launch:   as softmax_forward, at least one block. Defines DTYPE, ITEMS, LONG_ROWS.
+// Launch:   as softmax_forward, at least one block. Defines DTYPE, ITEMS, LONG_ROWS, STAGED.
 // Numerics: exact; as in NumPy's argmax a NaN counts as the largest.
 // Cost:     M · C · sizeof DTYPE bytes.
 // Reference: count_correct of backends/numpy/loss.py.

@@ -1,6 +1,6 @@
 // Computes: y = z - m - log Σ exp(z - m) along each row, m its largest entry.
 // Layout:   z and y (M, C), contiguous, beginning at multiples of 16 bytes.
-// Launch:   as softmax_forward; defines DTYPE, ITEMS, LONG_ROWS.
+// Launch:   as softmax_forward; defines DTYPE, ITEMS, LONG_ROWS, STAGED.
 // Numerics: computed in float32, or float64 for float64; an entry of -inf stays; a row with +inf, NaN or
 //           nothing but -inf becomes NaN.
 // Cost:     2 M · C · sizeof DTYPE bytes, and once more what of a long row is kept nowhere.
@@ -34,7 +34,7 @@ __device__ inline void long_row(const LongRow& row, const T* z, T* y, Vec<T>* ke
     }
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS, LEAST_BLOCKS)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, HELD_WITH_ONE)
     log_softmax_forward(const T* z, T* y, int64 num_rows, int num_columns, int lanes, int capacity) {
     DYNAMIC_SHARED(Vec<T>, kept);
 #if LONG_ROWS

@@ -1,7 +1,7 @@
 // Computes: dz = y (dy - Σ dy y) along each row.
 // Layout:   dy, y and dz (M, C), contiguous, beginning at multiples of 16 bytes.
 // Launch:   as softmax_forward, but rows in shared memory are those of dy and of y: twice as many bytes.
-//           Defines DTYPE, ITEMS, LONG_ROWS.
+//           Defines DTYPE, ITEMS, LONG_ROWS, STAGED.
 // Numerics: computed in float32, or float64 for float64.
 // Cost:     3 M · C · sizeof DTYPE bytes, and 2 more for what of a long row is kept nowhere.
 // Reference: softmax_backward of backends/numpy/activation.py.
@@ -47,7 +47,7 @@ __device__ inline void long_row(const LongRow& row, const T* dy, const T* y, T* 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS, LEAST_BLOCKS)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, HELD_WITH_TWO)
     softmax_backward(const T* dy, const T* y, T* dz, int64 num_rows, int num_columns, int lanes,
                      int capacity) {
     DYNAMIC_SHARED(Vec<T>, kept);

@@ -3,7 +3,7 @@
 // Layout:   logits and probabilities (M, C) beginning at multiples of 16 bytes, labels (M,), class_weight w
 //           (C,) and sample_weight s (M,), null for ones, all contiguous; loss and weight (); partials two
 //           for each block, arrivals one zero, both null with a single block.
-// Launch:   as softmax_forward, at least one block. Defines DTYPE, ITEMS, LONG_ROWS.
+// Launch:   as softmax_forward, at least one block. Defines DTYPE, ITEMS, LONG_ROWS, STAGED.
 // Numerics: a row in float32, or float64 for float64; the sums over rows in float64, in a fixed sequence. The
 //           mean over no weight is 0.
 // Cost:     2 M · C · sizeof DTYPE bytes, and once more what of a long row is kept nowhere.
@@ -12,8 +12,7 @@
 #include "include/softmax.cuh"
 
 // Fewer than elsewhere: smoothing needs a row's logits and exponentials at once.
-constexpr int BLOCKS_HELD =
-    LONG_ROWS || ITEMS == 12 ? 1 : (ITEMS <= 8 && sizeof(Acc) == 4 ? 4 : 2) - (sizeof(T) == 2);
+constexpr int BLOCKS_HELD = blocks_held(ITEMS > 12 ? 2 : STAGED ? 3 : 4);
 
 struct Targets {
     const int64* labels;

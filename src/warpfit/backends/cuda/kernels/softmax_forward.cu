@@ -1,6 +1,6 @@
 // Computes: y = exp(z - m) / Σ exp(z - m) along each row, m its largest entry.
 // Layout:   z and y (M, C), contiguous, beginning at multiples of 16 bytes.
-// Launch:   1-D blocks of whole warps; defines DTYPE, ITEMS, LONG_ROWS.
+// Launch:   1-D blocks of whole warps; defines DTYPE, ITEMS, LONG_ROWS, STAGED.
 //           LONG_ROWS = 0: M / capacity blocks, rounded up, of at most 256 threads. `lanes` of these, a power
 //           of two up to 32, take a row: (ITEMS - 1) · lanes ≥ C, and shared memory for `capacity` rows, a
 //           multiple of blockDim.x / lanes, rounded up to 16 bytes; or, if C · sizeof DTYPE is a multiple of
@@ -12,9 +12,6 @@
 // Cost:     2 M · C · sizeof DTYPE bytes, and once more what of a long row is kept nowhere.
 // Reference: softmax_forward of backends/numpy/activation.py.
 #include "include/softmax.cuh"
-
-// One more than where a thread has two arrays in registers.
-constexpr int BLOCKS_HELD = LEAST_BLOCKS + (!LONG_ROWS && sizeof(Acc) == 4);
 
 __device__ inline void short_rows(const ShortRows& rows, const T* z, T* y) {
     rows.fetch(0, z);
@@ -46,7 +43,7 @@ __device__ inline void long_row(const LongRow& row, const T* z, T* y, Vec<T>* ke
     }
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS_HELD)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, HELD_WITH_ONE)
     softmax_forward(const T* z, T* y, int64 num_rows, int num_columns, int lanes, int capacity) {
     DYNAMIC_SHARED(Vec<T>, kept);
 #if LONG_ROWS

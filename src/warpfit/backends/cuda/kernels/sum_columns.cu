@@ -15,7 +15,7 @@ using T = DTYPE;
 using Acc = accumulator<T>;
 
 constexpr int MOST_THREADS = 512;
-constexpr int BLOCKS_AT_ONCE = __CUDA_ARCH__ >= 800 ? 3 : 2;  // of a multiprocessor; sm_75 has 1024 threads
+constexpr int BLOCKS_AT_ONCE = THREADS_HELD >= 1536 ? 3 : 2;  // of a multiprocessor
 
 // The sum of every `step`-th entry of a column from row `begin` on, before row `end`. Loads are in flight
 // together, 32 bytes of them.

@@ -4,7 +4,7 @@
 // The define ITEMS says how many entries of a row a thread has in registers, a multiple of 16 / sizeof DTYPE.
 // Where rows are short (define LONG_ROWS = 0), a block takes `capacity` of them, `lanes` adjacent threads for
 // each, whose registers hold it. Rows that do not all begin at multiples of 16 bytes pass through shared
-// memory, so that global memory is read and written in whole vectors.
+// memory (define STAGED = 1), so that global memory is read and written in whole vectors.
 // Where rows are long (LONG_ROWS = 1), a block takes one at a time, in rounds of ITEMS entries a thread. The
 // last round, for most rows the only one, stays in registers. Of what comes before, the first `capacity`
 // vectors stay in shared memory, and only the rest is read again.
@@ -22,8 +22,15 @@ using Acc = accumulator<T>;
 constexpr int WIDTH = Vec<T>::SIZE;
 // What the registers suffice for.
 constexpr int MOST_THREADS = !LONG_ROWS ? 256 : sizeof(T) == 8 ? 512 : 1024;
-// Blocks that a multiprocessor holds at once, at least.
-constexpr int LEAST_BLOCKS = LONG_ROWS ? 1 : sizeof(Acc) == 8 ? 2 : ITEMS <= 8 ? 4 : 3;
+// Blocks that a multiprocessor holds at once, at least: as many as there are registers for. Of kernels that
+// have one array in registers, and of those that have two.
+__device__ constexpr int blocks_held(int short_rows) {
+    if (LONG_ROWS) return 1;
+    if (sizeof(Acc) == 8) return 2;
+    return short_rows < THREADS_HELD / MOST_THREADS ? short_rows : THREADS_HELD / MOST_THREADS;
+}
+constexpr int HELD_WITH_ONE = blocks_held(STAGED ? (ITEMS <= 12 ? 5 : 4) : (ITEMS <= 8 ? 8 : 6));
+constexpr int HELD_WITH_TWO = blocks_held(STAGED ? (ITEMS <= 8 ? 5 : 4) : (ITEMS <= 8 ? 6 : 4));
 
 __device__ inline Acc minus_infinity() { return -infinity(); }
 
@@ -75,7 +82,6 @@ struct ShortRows {
     int own_lane, own_row, rows_at_once;
     int used;  // entries that a thread has at most; odd if staged, which spreads them over the banks
     T* staged;
-    bool is_staged;
 
     __device__ ShortRows(int64 total_rows, int columns, int lanes_of_row, int rows_of_block, T* shared)
         : first(static_cast<int64>(blockIdx.x) * rows_of_block),
@@ -86,9 +92,8 @@ struct ShortRows {
           own_row(threadIdx.x / lanes_of_row),
           rows_at_once(blockDim.x / lanes_of_row),
           used(ITEMS),
-          staged(shared),
-          is_staged(columns % WIDTH != 0) {
-        if (is_staged) used = (num_columns + lanes - 1) / lanes | 1;
+          staged(shared) {
+        if (STAGED) used = (num_columns + lanes - 1) / lanes | 1;
         num_rows = total_rows - first < capacity ? static_cast<int>(total_rows - first) : capacity;
     }
 
@@ -98,7 +103,7 @@ struct ShortRows {
     __device__ int step() const { return rows_at_once; }
 
     __device__ int column(int j) const {
-        if (is_staged) return j < used ? lane() * used + j : num_columns;
+        if (STAGED) return j < used ? lane() * used + j : num_columns;
         return (lane() + j / WIDTH * lanes) * WIDTH + j % WIDTH;
     }
 
@@ -114,22 +119,22 @@ struct ShortRows {
     }
 
     __device__ void fetch(int number, const T* x) const {
-        if (is_staged) copy_by_block(slot(number), x + first * num_columns, num_rows * num_columns);
+        if (STAGED) copy_by_block(slot(number), x + first * num_columns, num_rows * num_columns);
     }
 
     // To be called between fetch and read, and before flush.
     __device__ void wait() const {
-        if (is_staged) __syncthreads();
+        if (STAGED) __syncthreads();
     }
 
     __device__ void flush(T* y) const {
-        if (is_staged) copy_by_block(y + first * num_columns, slot(0), num_rows * num_columns);
+        if (STAGED) copy_by_block(y + first * num_columns, slot(0), num_rows * num_columns);
     }
 
     // Reads this thread's part of a row of the array that was fetched into a slot; `absent` is what is not
     // there.
     __device__ void read(int number, const T* x, int row, Acc absent, Acc (&values)[ITEMS]) const {
-        if (is_staged) {
+        if (STAGED) {
             const T* from = slot(number) + row * num_columns + lane() * used;
             const int count = row < num_rows ? num_staged() : 0;
             each_item([&](int j) { values[j] = j < count ? load(from[j]) : absent; });
@@ -150,7 +155,7 @@ struct ShortRows {
     // Writes it, by way of slot 0.
     __device__ void write(T* y, int row, const Acc (&values)[ITEMS]) const {
         if (row >= num_rows) return;
-        if (is_staged) {
+        if (STAGED) {
             T* to = slot(0) + row * num_columns + lane() * used;
             const int count = num_staged();
             each_item([&](int j) {
@@ -303,7 +308,7 @@ struct ExpSum {
         }
 #pragma unroll
         for (int j = SURE; j < ITEMS; ++j) terms[j] = 0;
-        if (rows.used > SURE) {
+        if (!STAGED || rows.used > SURE) {
 #pragma unroll
             for (int j = SURE; j < ITEMS; ++j) {
                 terms[j] = exponential(values[j] - largest);

@@ -76,6 +76,15 @@ __device__ inline T store(A x) {
     return Storage<T>::from(x);
 }
 
+// Threads that a multiprocessor holds at once (CUDA C++ Programming Guide, technical specifications).
+#if __CUDA_ARCH__ < 800
+constexpr int THREADS_HELD = 1024;
+#elif __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
+constexpr int THREADS_HELD = 1536;
+#else
+constexpr int THREADS_HELD = 2048;
+#endif
+
 // The block's dynamic shared memory, 128-byte aligned, as an array of `type`.
 #ifndef DYNAMIC_SHARED
 #define DYNAMIC_SHARED(type, name)                                   \
