@@ -20,6 +20,7 @@ BYTES_OF_THREAD = 32
 FEW, TWELVE, MANY, MANY_FLOAT64 = 8, 12, 16, 8
 AT_ONCE, AT_ONCE_FLOAT64 = 16, 8
 WARP = 32
+THREADS_OF_LONG_ROW = 512
 SMALL_BLOCK = 64
 # Rows that a thread takes one after the other, at most.
 MOST_ROUNDS = 4
@@ -110,7 +111,7 @@ def _long_rows(
     # Where rows begin anywhere, the first vector and the last may be there in part only.
     num_vectors = -(-(num_columns + (width - 1 if num_columns % width else 0)) // width)
     vectors_of_thread = items // width
-    rounds = -(-num_vectors // (_most_threads(itemsize) * vectors_of_thread))
+    rounds = -(-num_vectors // (THREADS_OF_LONG_ROW * vectors_of_thread))
     block = -(-num_vectors // (rounds * vectors_of_thread * WARP)) * WARP
     # All rounds but the last are kept in shared memory, if they fit.
     round_bytes = block * vectors_of_thread * 16 * num_kept
@@ -119,11 +120,6 @@ def _long_rows(
     defines = {"ITEMS": items, "LONG_ROWS": 1, "STAGED": 0}
     capacity = rounds_kept * block * vectors_of_thread
     return RowLaunch(defines, grid, block, 0, capacity, rounds_kept * round_bytes)
-
-
-def _most_threads(itemsize: int) -> int:
-    """Return what the registers suffice for, as ``MOST_THREADS`` of the kernels."""
-    return 512 if itemsize == 8 else 1024
 
 
 class RowOps(ArrayOps):

@@ -45,7 +45,7 @@ __device__ inline int long_row(const LongRow& row, int64 label, const T* logits)
     int beaten = !is_known;
     for (int first = 0; first < row.num_vectors; first += row.round()) {
         Acc values[ITEMS];
-        row.read_once(logits, first, minus_infinity(), values);
+        row.read(logits, first, minus_infinity(), values);
 #pragma unroll
         for (int j = 0; j < ITEMS; ++j) {
             const int c = row.column(first, j);

@@ -30,8 +30,8 @@ __device__ inline void long_row(const LongRow& row, const T* dy, const T* y, T* 
     Acc dys[ITEMS], ys[ITEMS];
     Acc total = 0;
     for (int first = 0; first <= row.last(); first += row.round()) {
-        row.read(dy, kept, first, 0, dys);
-        if (first == row.last()) row.read_once(y, first, 0, ys);
+        row.read_and_keep(dy, kept, first, 0, dys);
+        if (first == row.last()) row.read(y, first, 0, ys);
         Acc part = 0;
         each_item([&](int j) { part += dys[j]; });
         total += part;
@@ -40,7 +40,7 @@ __device__ inline void long_row(const LongRow& row, const T* dy, const T* y, T* 
     for (int first = row.last(); first >= 0; first -= row.round()) {
         if (first < row.last()) {
             row.read_again(dy, kept, first, 0, dys);
-            row.read_once(y, first, 0, ys);
+            row.read(y, first, 0, ys);
         }
         each_item([&](int j) { dys[j] -= exponential(ys[j]) * total; });
         row.write(dz, first, dys);

@@ -30,8 +30,8 @@ __device__ inline void long_row(const LongRow& row, const T* dy, const T* y, T* 
     Acc dys[ITEMS], ys[ITEMS];
     Acc inner = 0;
     for (int first = 0; first <= row.last(); first += row.round()) {
-        row.read(dy, kept, first, 0, dys);
-        row.read(y, kept + row.capacity, first, 0, ys);
+        row.read_and_keep(dy, kept, first, 0, dys);
+        row.read_and_keep(y, kept + row.capacity, first, 0, ys);
         Acc part = 0;
         each_item([&](int j) { part += dys[j] * ys[j]; });
         inner += part;

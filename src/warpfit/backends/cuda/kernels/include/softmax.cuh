@@ -21,11 +21,11 @@ using Acc = accumulator<T>;
 
 constexpr int WIDTH = Vec<T>::SIZE;
 // What the registers suffice for.
-constexpr int MOST_THREADS = !LONG_ROWS ? 256 : sizeof(T) == 8 ? 512 : 1024;
+constexpr int MOST_THREADS = LONG_ROWS ? 512 : 256;
 // Blocks that a multiprocessor holds at once, at least: as many as there are registers for. Of kernels that
 // have one array in registers, and of those that have two.
 __device__ constexpr int blocks_held(int short_rows) {
-    if (LONG_ROWS) return 1;
+    if (LONG_ROWS) return sizeof(Acc) == 8 ? 1 : 2;
     if (sizeof(Acc) == 8) return 2;
     return short_rows < THREADS_HELD / MOST_THREADS ? short_rows : THREADS_HELD / MOST_THREADS;
 }
@@ -208,7 +208,7 @@ struct LongRow {
     __device__ bool has(int c) const { return c >= 0 && c < num_columns; }
 
     // Reads a round of x from memory; `absent` is what is not there.
-    __device__ void read_once(const T* x, int first, Acc absent, Acc (&values)[ITEMS]) const {
+    __device__ void read(const T* x, int first, Acc absent, Acc (&values)[ITEMS]) const {
         Vec<T> vectors[VECTORS];
         if (is_whole(first)) {
 #pragma unroll
@@ -222,16 +222,24 @@ struct LongRow {
     }
 
     // Reads a round of x from memory, and keeps what belongs to its first `capacity` vectors.
-    __device__ void read(const T* x, Vec<T>* kept, int first, Acc absent, Acc (&values)[ITEMS]) const {
-        read_once(x, first, absent, values);
+    __device__ void read_and_keep(const T* x, Vec<T>* kept, int first, Acc absent,
+                                  Acc (&values)[ITEMS]) const {
+        read(x, first, absent, values);
         keep(kept, first, values);
+    }
+
+    // Rounds are kept as a whole or not at all.
+    __device__ void keep(Vec<T>* kept, int first, const Acc (&values)[ITEMS]) const {
+        if (first + round() > capacity) return;
+#pragma unroll
+        for (int u = 0; u < VECTORS; ++u) kept[vector(first, u)] = packed(values, u);
     }
 
     // Reads a round again, from what was kept by this thread and from memory.
     __device__ void read_again(const T* x, const Vec<T>* kept, int first, Acc absent,
                                Acc (&values)[ITEMS]) const {
         if (first + round() > capacity) {
-            read_once(x, first, absent, values);
+            read(x, first, absent, values);
             return;
         }
         Vec<T> vectors[VECTORS];
@@ -267,13 +275,6 @@ struct LongRow {
 #pragma unroll
         for (int k = 0; k < WIDTH; ++k) part.element[k] = has(c + k) ? x[start + c + k] : store<T>(absent);
         return part;
-    }
-
-    // Rounds are kept as a whole or not at all.
-    __device__ void keep(Vec<T>* kept, int first, const Acc (&values)[ITEMS]) const {
-        if (first + round() > capacity) return;
-#pragma unroll
-        for (int u = 0; u < VECTORS; ++u) kept[vector(first, u)] = packed(values, u);
     }
 
     __device__ static Vec<T> packed(const Acc (&values)[ITEMS], int u) {
@@ -323,12 +324,14 @@ struct ExpSum {
     __device__ ExpSum(const LongRow& row, const T* x, Vec<T>* kept, Acc* shared, Acc (&values)[ITEMS],
                       Acc (&terms)[ITEMS], Acc& factor)
         : largest(minus_infinity()), sum(0) {
-        const int last = row.last();
-        for (int first = 0; first < last; first += row.round()) {
-            row.read(x, kept, first, minus_infinity(), values);
+        row.read(x, 0, minus_infinity(), values);
+        for (int first = 0; first < row.last(); first += row.round()) {
+            Acc next[ITEMS];
+            row.read(x, first + row.round(), minus_infinity(), next);  // under way while the others are added
+            row.keep(kept, first, values);
             add(values, terms);
+            each_item([&](int j) { values[j] = next[j]; });
         }
-        row.read_once(x, last, minus_infinity(), values);
         add(values, terms);
         const Acc whole = reduce_block<Larger>(largest, minus_infinity(), shared);
         factor = exponential(largest - whole);
