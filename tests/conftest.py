@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -12,6 +13,15 @@ from warpfit.backends.cuda import runtime
 
 NO_GXX = gxx_missing()
 NO_GPU = runtime.why_unavailable()
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say why tests were skipped, a line for each reason."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in skipped)
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count} skipped: {reason}")
+
 
 on_emulator = pytest.mark.skipif(NO_GXX is not None, reason=str(NO_GXX))
 on_gpu = pytest.mark.skipif(NO_GPU is not None, reason=str(NO_GPU))

@@ -1,7 +1,7 @@
 """Compiles kernel files with g++ into libraries that the emulator runs.
 
-A library is cached by a hash over everything that goes into it. Next to the libraries lies the scheduler, which all of
-them use. (A precompiled header saves nothing measurable: the emulator includes little.)
+A library is cached by a hash over everything that goes into it. Next to the libraries lie the scheduler, which all of
+them use, and the emulator's headers, compiled: half of the time of most builds was reading the standard library's.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ KERNELS = EMULATOR.parents[1] / "src" / "warpfit" / "backends" / "cuda" / "kerne
 
 FLAGS = ("-std=c++17", "-O1", "-g1", "-w", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
 KERNEL_FLAGS = (*FLAGS, "-fdata-sections")
+HEADER = "cuda_emulator.h"
 SANITIZE_FLAGS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 
 
@@ -61,6 +62,7 @@ def build(source: Path, entry: str, defines: Mapping[str, str], *, sanitize: boo
     """
     flags = (*KERNEL_FLAGS, *(SANITIZE_FLAGS if sanitize else ()))
     macros = {
+        "__CUDA_ARCH__": "900",
         **defines,
         "ENTRY": entry,
         "KERNEL_FILE": f'"{source}"',
@@ -72,10 +74,25 @@ def build(source: Path, entry: str, defines: Mapping[str, str], *, sanitize: boo
     target = _cache() / f"{entry}-{_digest(arguments, inputs)}.so"
     if not target.exists():
         link = ["-shared", str(scheduler), "-Wl,-rpath,$ORIGIN", f"-Wl,-T,{EMULATOR / 'shared.ld'}"]
-        folders = ["-I", str(EMULATOR), "-I", str(KERNELS)]
-        _compile(
-            [*arguments, *folders, "-include", "cuda_emulator.h", str(EMULATOR / "entry.cpp"), *link], target
-        )
+        header = _compiled_header((*flags, f"-D__CUDA_ARCH__={macros['__CUDA_ARCH__']}"))
+        source_files = [*_folders(header.parent), "-include", HEADER, str(EMULATOR / "entry.cpp")]
+        _compile([*arguments, *source_files, *link], target)
+    return target
+
+
+def _folders(first: Path | None = None) -> list[str]:
+    """Return the options that name the folders of headers."""
+    return [option for folder in (first, EMULATOR, KERNELS) if folder for option in ("-I", str(folder))]
+
+
+@functools.cache
+def _compiled_header(flags: tuple[str, ...]) -> Path:
+    """Compile the emulator's headers, once for all kernels with these flags; g++ takes the first that it finds."""
+    folder = _cache() / f"headers-{_digest(flags, sorted(KERNELS.glob('include/*.cuh')))}"
+    target = folder / f"{HEADER}.gch"
+    if not target.exists():
+        folder.mkdir(exist_ok=True)
+        _compile([*flags, *_folders(), "-x", "c++-header", str(EMULATOR / HEADER)], target)
     return target
 
 

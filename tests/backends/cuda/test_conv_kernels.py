@@ -200,17 +200,6 @@ def test_tensor_cores_only_where_they_know_the_type() -> None:
 
 
 @needs_gxx
-def test_bfloat16_without_tensor_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(EmulatedRuntime, "arch", "sm_75")
-    setting = SETTINGS["strided"]
-    arrays = list(whole_numbers(setting))
-    expected = results(NumpyBackend(), *arrays, setting, Activation())
-    ops = make_backend(emulate(), "bfloat16")
-    found = results(ops, *(ops.asarray(array, "bfloat16") for array in arrays), setting, Activation())
-    for array, value in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(array.numpy(), value)
-
-
 def test_variants_are_what_the_wrapper_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, dict[str, str]]] = []
 

@@ -79,7 +79,8 @@ def test_tiles_that_the_grid_cannot_number_are_left_out() -> None:
 
 def test_textbook_kernels_have_a_grid_of_tiles() -> None:
     config = MatmulConfig("matmul_tiled", "float32")
-    assert config.grid(33, 17) == (2, 3, 1)
+    assert config.grid(33, 17) == (6, 1, 1)
+    assert MatmulConfig("matmul_naive", "float32").grid(33, 17) == (2, 3, 1)
     assert config.block == (16, 16, 1)
     assert config.shared_bytes == 0
     assert config.defines() == {"DTYPE": "float32", "TRANSPOSE_A": 0, "TRANSPOSE_B": 0}
