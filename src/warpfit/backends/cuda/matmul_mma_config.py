@@ -70,11 +70,15 @@ class MmaConfig(MatmulConfig):
         return self.threads, 1, 1
 
     @property
+    def tile_bytes(self) -> int:
+        """Numbers of one tile of A and one of B, in bytes."""
+        return (self.block_m + self.block_n) * self.block_k * _BYTES[self.dtype]
+
+    @property
     def stage_bytes(self) -> int:
-        """Shared memory of one tile of A and one of B; rows that do not go along k are padded."""
-        size = _BYTES[self.dtype]
+        """Shared memory of these tiles; rows that do not go along k are padded."""
         padded_rows = (self.transpose_a + (not self.transpose_b)) * self.block_k
-        return (self.block_m + self.block_n) * self.block_k * size + padded_rows * 8 * size
+        return self.tile_bytes + padded_rows * 8 * _BYTES[self.dtype]
 
     @property
     def shared_bytes(self) -> int:
@@ -289,19 +293,19 @@ class _Device(NamedTuple):
 
 
 # Multiply-adds per cycle of one multiprocessor, as mma.sync reaches them on sm_90.
-_MULTIPLIES = {"float16": 1080, "bfloat16": 1080, "float32": 520}
-_READ_BYTES = 43  # from L2 per cycle, by one multiprocessor alone
+_MULTIPLIES = {"float16": 930, "bfloat16": 930, "float32": 480}
+_READ_BYTES = 40  # from L2 per cycle, by one multiprocessor alone
 _L2_BYTES = 33.5  # by each, if all of them read
-_MEMORY_BYTES = 17  # from device memory, if all of them read
-_SHARED_BYTES = 128
+_MEMORY_BYTES = 15  # from device memory, if all of them read
+_SHARED_BYTES = 100
 _CHAIN = 60  # of a product that waits for the one before
-_STEP = 73  # barrier and first fragments of a block of k
-_START = 3450  # launch, the first read of global memory, last store
-_LATENCY = 965  # of a read of global memory
-_SPLIT = 3080  # write, fence, count, read
-_BUSY_WARPS = 6.4  # that keep the tensor cores busy
+_STEP = 61  # barrier and first fragments of a block of k
+_START = 2930  # launch, the first read of global memory, last store
+_LATENCY = 615  # of a read of global memory
+_SPLIT = 2900  # write, fence, count, read
+_BUSY_WARPS = 6.9  # that keep the tensor cores busy
 # What a block does of this if it is the only one and nobody computes while it waits at its barrier.
-_ALONE = {"float16": 1.0, "bfloat16": 1.0, "float32": 0.83}
+_ALONE = {"float16": 1.0, "bfloat16": 1.0, "float32": 0.62}
 
 
 def _cycles(config: MmaConfig, device: _Device, m: int, n: int, k: int, out_bytes: int) -> float:
@@ -310,11 +314,11 @@ def _cycles(config: MmaConfig, device: _Device, m: int, n: int, k: int, out_byte
     blocks = max(1, -(-config.tiles(m, n) * config.splits // device.num_multiprocessors))
     resident = min(blocks, device.resident(config))
     multiply = blocks * steps * _step_cycles(config, resident)
-    read = blocks * steps * config.stage_bytes / _read_rate(config, resident)
+    read = blocks * steps * config.tile_bytes / _read_rate(config, resident)
     chain = -(-blocks // resident) * steps * _chain_cycles(config)
     size = _BYTES[config.dtype]
     from_memory = ((m * k + k * n) * size + m * n * out_bytes) / _MEMORY_BYTES
-    from_l2 = config.tiles(m, n) * config.splits * steps * config.stage_bytes / _L2_BYTES
+    from_l2 = config.tiles(m, n) * config.splits * steps * config.tile_bytes / _L2_BYTES
     shared_by_all = max(from_memory, from_l2) / device.num_multiprocessors
     write = blocks * config.block_m * config.block_n * (8 * config.groups + out_bytes) / _SHARED_BYTES
     if config.splits > 1:
@@ -342,6 +346,6 @@ def _chain_cycles(config: MmaConfig) -> float:
 
 def _read_rate(config: MmaConfig, resident: int) -> float:
     """Return bytes per cycle from L2: its rate, or what is under way during one latency."""
-    under_way = resident * (config.stages - 1) * config.stage_bytes
+    under_way = resident * (config.stages - 1) * config.tile_bytes
     rate = min(_READ_BYTES, under_way / _LATENCY)
     return rate if config.vector else rate / 4
