@@ -29,6 +29,7 @@ from warpfit.backends.cuda import (
     indexing,
     loss,
     norm,
+    one_launch,
     optim,
     pool,
     reduction,
@@ -62,6 +63,9 @@ FAMILIES = {
         (norm, dropout, pool, optim),
         ("backends/cuda/test_layer_kernels.py",),
         "forward and (half_precision or any_alignment) or forward and every_update",
+    ),
+    "training": Family(
+        (one_launch,), ("engines/test_one_launch.py",), "emulator and (test_bfloat16 or 17 and mse)"
     ),
     "products": Family(
         (dense, conv),

@@ -81,10 +81,8 @@ def _engines() -> Iterator[tuple[str, str]]:
     from warpfit.training.plan import ENGINES
 
     for name in ENGINES:
-        yield name, "available, on every device"
-    for name in ("graph", "one_launch"):
-        if name not in ENGINES:
-            yield name, NOT_YET
+        yield name, "available, on a GPU" if name == "one_launch" else "available, on every device"
+    yield "graph", NOT_YET
 
 
 def _datasets() -> Iterator[tuple[str, str]]:

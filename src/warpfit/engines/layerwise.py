@@ -7,23 +7,18 @@ from math import isfinite
 from time import perf_counter
 
 import numpy as np
-import numpy.typing as npt
 
 from warpfit import backends
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.data.order import round_keys
 from warpfit.engines.base import Engine, EpochReport, Plan, StepListener, TrainingData, TrainState
+from warpfit.engines.reports import Reports
 from warpfit.engines.scaling import DYNAMIC
-from warpfit.errors import DivergedError
 from warpfit.nn.network import NetworkPullback, NetworkSpec
 from warpfit.nn.spec import Call
-from warpfit.optim.schedules import Progress
 
 __all__ = ["Layerwise", "epoch_copies"]
-
-# Columns of an epoch's record, one row a step.
-LOSS, WEIGHT, CORRECT = 0, 1, 2
 
 # Largest array that is put in order once an epoch.
 EPOCH_COPY_BYTES = 1 << 30
@@ -124,25 +119,24 @@ class _Run:
         self.batches = _Batches(self.ops, plan, data)
         self.parameters = [state.parameters[name] for name in plan.trained]
         self.slots = {slot: [arrays[name] for name in plan.trained] for slot, arrays in state.slots.items()}
-        self.steps_per_epoch = -(-len(data) // plan.batch_size)
-        self.last_finite_loss: float | None = None
+        self.reports = Reports(plan, state, len(data))
 
     def epoch(self) -> EpochReport:
         start = perf_counter()
         state = self.state
         self.batches.begin_epoch(state.seed, state.epoch)
-        record = self.ops.zeros((self.steps_per_epoch, 3), "float64")
-        for idx in range(self.steps_per_epoch):
+        record = self.ops.zeros((self.reports.steps_per_epoch, 3), "float64")
+        for idx in range(self.reports.steps_per_epoch):
             # What overflows here is found by the checks below, which say more than NumPy's warnings.
             with np.errstate(over="ignore", invalid="ignore"):
                 self._step(idx, record)
             if self.on_step is not None:
-                self.on_step(idx + 1, self.steps_per_epoch)
+                self.on_step(idx + 1, self.reports.steps_per_epoch)
         host_record = self.ops.to_numpy(record)
-        self._check_finite(host_record, 0)
-        self._check_finite_arrays()
+        self.reports.check_finite(host_record, 0)
+        self.reports.check_arrays(self.ops)
         state.epoch += 1
-        return self._report(host_record, perf_counter() - start)
+        return self.reports.report(host_record, perf_counter() - start)
 
     def _step(self, idx: int, record: Array) -> None:
         ops, plan, state = self.ops, self.plan, self.state
@@ -151,7 +145,7 @@ class _Run:
         weights = {"class_weight": self.data.class_weight}
         if sample_weight is not None:
             weights["sample_weight"] = sample_weight
-        call = Call(training=True, step=state.epoch * self.steps_per_epoch + idx, seed=state.seed)
+        call = Call(training=True, step=state.epoch * self.reports.steps_per_epoch + idx, seed=state.seed)
         outputs, pullback = self._forward(x, call)
         loss, weight, loss_gradient = plan.loss.vjp(ops, outputs, y, **weights)
         correct = plan.loss.count_correct(ops, outputs, y)
@@ -163,10 +157,10 @@ class _Run:
         if is_update:
             state.step += 1
             plan.optimizer.update(
-                ops, self.parameters, gradients, self.slots, step=state.step, lr=self._lr(idx)
+                ops, self.parameters, gradients, self.slots, step=state.step, lr=self.reports.lr(idx)
             )
         if ops.synchronous:
-            self._check_finite(record[idx : idx + 1], idx)
+            self.reports.check_finite(record[idx : idx + 1], idx)
 
     def _rescale(self, idx: int, gradients: list[Array], loss: Array) -> bool:
         """Choose the next step's loss scale, and return whether this step's gradients are finite."""
@@ -175,9 +169,9 @@ class _Run:
         try:
             state.loss_scale = state.loss_scale.after(is_finite)
         except OverflowError:
-            raise self._diverged(idx) from None
+            raise self.reports.diverged(idx) from None
         if not is_finite and not isfinite(ops.to_numpy(loss)):
-            raise self._diverged(idx)  # no other scale would help
+            raise self.reports.diverged(idx)  # no other scale would help
         ops.loss_scale = state.loss_scale.value
         return is_finite
 
@@ -200,51 +194,3 @@ class _Run:
         ops.cast_into(list(self.copies.values()), [self.arrays[name] for name in self.copies])
         outputs, pullback = self.network.vjp(ops, {**self.arrays, **self.copies}, x, call)
         return ops.cast(outputs, self.plan.dtype), lambda dy: pullback(ops.cast(dy, half, ops.loss_scale))
-
-    def _lr(self, idx: int) -> float:
-        """Return the learning rate of a step of the current epoch."""
-        progress = Progress(
-            self.state.epoch * self.steps_per_epoch + idx,
-            self.plan.epochs * self.steps_per_epoch,
-            self.steps_per_epoch,
-        )
-        return self.plan.optimizer.lr.rate(progress) * self.state.plateau.scale
-
-    def _check_finite(self, record: npt.NDArray[np.float64], first_idx: int) -> None:
-        """Raise DivergedError for the first step of `record` whose loss is not finite."""
-        for idx, loss in enumerate(record[:, LOSS].tolist(), start=first_idx):
-            if not isfinite(loss):
-                raise self._diverged(idx)
-            self.last_finite_loss = loss
-
-    def _check_finite_arrays(self) -> None:
-        """Raise DivergedError if the epoch's last updates left numbers that no later step could save."""
-        if not self.ops.to_numpy(self.ops.all_finite(list(self.arrays.values()))):
-            raise self._diverged(self.steps_per_epoch - 1)
-
-    def _diverged(self, idx: int) -> DivergedError:
-        remedies = ["a lower learning rate", "clip_norm"]
-        if self.plan.precision == "float16" and not self.is_scale_dynamic:
-            remedies.append("loss_scale='dynamic'")
-        return DivergedError(
-            remedies=" or ".join(remedies),
-            epoch=self.state.epoch + 1,
-            step=self.state.epoch * self.steps_per_epoch + idx + 1,
-            lr=self._lr(idx),
-            last_finite_loss=self.last_finite_loss,
-        )
-
-    def _report(self, record: npt.NDArray[np.float64], seconds: float) -> EpochReport:
-        losses, weights = record[:, LOSS], record[:, WEIGHT]
-        total_weight = weights.sum()
-        num_rows = len(self.data)
-        counts = self.plan.loss.counts_correct
-        return EpochReport(
-            epoch=self.state.epoch,
-            loss=float(losses @ weights / total_weight) if total_weight else 0.0,
-            accuracy=float(record[:, CORRECT].sum() / num_rows) if counts else None,
-            lr=float(self._lr(-1)),  # the epoch is over: its last step is the one before the next's first
-            seconds=seconds,
-            num_rows=num_rows,
-            step_losses=losses.copy(),
-        )

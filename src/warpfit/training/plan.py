@@ -11,12 +11,13 @@ from warpfit import backends
 from warpfit.backends.base import FLOAT_DTYPES, HALF_DTYPES, PRECISIONS
 from warpfit.engines.base import Engine, Plan, TrainingData, TrainState
 from warpfit.engines.layerwise import Layerwise, epoch_copies
+from warpfit.engines.one_launch import OneLaunchEngine, launch_of
 from warpfit.errors import ConfigError
 from warpfit.nn.network import NetworkSpec
 
 __all__ = ["ENGINES", "engine_of", "plan", "resolve_precision"]
 
-ENGINES: dict[str, type[Engine]] = {Layerwise.name: Layerwise}
+ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (Layerwise, OneLaunchEngine)}
 
 
 def resolve_precision(precision: str, dtype: str, device: str) -> str:
@@ -58,7 +59,9 @@ def plan(draft: Plan, state: TrainState, data: TrainingData) -> Plan:
     if draft.engine not in ("auto", *ENGINES):
         raise ConfigError(f"expected an engine among auto, {', '.join(ENGINES)}, got {draft.engine!r}")
     if draft.engine == "auto":
-        reason = f"layerwise is the one engine that device {draft.device!r} has; it runs every network"
+        reason = "layerwise runs every network"
+    elif draft.engine == OneLaunchEngine.name:
+        reason = f"engine 'one_launch' was asked for; {launch_of(draft, data)}"
     else:
         reason = f"engine {draft.engine!r} was asked for"
     engine = Layerwise.name if draft.engine == "auto" else draft.engine

@@ -45,7 +45,7 @@ def choice_of(name: str, arch: str) -> list[dict[str, str]]:
 
 
 def supported(name: str, defines: dict[str, str], arch: str) -> bool:
-    on_tensor_cores = "mma" in name or defines.get("TENSOR_CORES") == "1"
+    on_tensor_cores = "mma" in name or name == "one_launch" or defines.get("TENSOR_CORES") == "1"
     return not on_tensor_cores or supports(arch, defines["DTYPE"])
 
 
