@@ -8,6 +8,7 @@ from importlib.util import find_spec
 import pytest
 
 from support.kernels import VARIANTS
+from warpfit.backends.base import HALF_DTYPES
 from warpfit.backends.cuda import jit
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
 from warpfit.backends.cuda.matmul_mma_config import supports
@@ -45,8 +46,14 @@ def choice_of(name: str, arch: str) -> list[dict[str, str]]:
 
 
 def supported(name: str, defines: dict[str, str], arch: str) -> bool:
-    on_tensor_cores = "mma" in name or name == "one_launch" or defines.get("TENSOR_CORES") == "1"
-    return not on_tensor_cores or supports(arch, defines["DTYPE"])
+    """Whether a variant is one that an architecture takes: half precision goes to its tensor cores, if it has them."""
+    dtype, on_tensor_cores = defines.get("DTYPE", ""), "mma" in name or name == "one_launch"
+    if "TENSOR_CORES" in defines:
+        on_tensor_cores = defines["TENSOR_CORES"] == "1"
+    if on_tensor_cores:
+        return supports(arch, dtype)
+    is_product = name.startswith("conv2d") or name == "matmul_register"
+    return not (is_product and dtype in HALF_DTYPES and supports(arch, dtype))
 
 
 def assert_compiles(name: str, defines: dict[str, str], arch: str) -> None:

@@ -17,7 +17,6 @@ from emulator.runtime import EmulatedRuntime
 from warpfit.backends import Activation, NumpyBackend
 from warpfit.backends.cuda import CudaBackend, conv
 from warpfit.backends.cuda.conv import choose_tiling, variants
-from warpfit.backends.cuda.jit import compile_kernel
 
 needs_gxx = pytest.mark.skipif(gxx_missing() is not None, reason=str(gxx_missing()))
 
@@ -217,15 +216,3 @@ def test_variants_are_what_the_wrapper_asks_for(monkeypatch: pytest.MonkeyPatch)
     known = variants()
     assert asked
     assert all(variant in known for variant in asked)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kernel", ["conv2d_forward", "conv2d_backward_input", "conv2d_backward_weight"])
-def test_no_registers_spill(kernel: str) -> None:
-    """Of what moves whole chunks."""
-    for name, defines in variants():
-        vectors = (defines["C_VECTOR"], defines["O_VECTOR"])
-        if name != kernel or vectors != ("1", "1") or defines.get("ACTIVATION", "relu") != "relu":
-            continue
-        _, log = compile_kernel(name, tuple(defines.items()), "sm_90a", verbose=True)
-        assert " 0 bytes spill stores" in log, (defines, log)
