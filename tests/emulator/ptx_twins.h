@@ -257,3 +257,21 @@ inline void copy_async_wait() {
 }
 
 #endif
+
+// Clusters are not emulated: blocks run one after another, and those of a cluster wait for each other.
+
+namespace emulator {
+
+[[noreturn]] inline void no_clusters() { fail("a kernel for clusters, which are not emulated"); }
+
+}  // namespace emulator
+
+inline unsigned cluster_rank() { emulator::no_clusters(); }
+
+inline unsigned cluster_address(const void*, unsigned) { emulator::no_clusters(); }
+
+inline void store_cluster(unsigned, unsigned) { emulator::no_clusters(); }
+
+inline void store_cluster_pair(unsigned, float, float) { emulator::no_clusters(); }
+
+inline void cluster_barrier() { emulator::no_clusters(); }

@@ -140,6 +140,18 @@ class EmulatedRuntime:
         if function(sizes(*grid), sizes(*block), shared_bytes, parameters, self._reverse) != 0:
             raise DeviceError(_scheduler().emulator_error().decode())
 
+    def launch_cluster(
+        self,
+        function: Any,
+        grid: Dimensions,
+        block: Dimensions,
+        shared_bytes: int,
+        parameters: int,
+        cluster: int,
+    ) -> None:
+        """Refuse: blocks run one after another here, and those of a cluster wait for each other."""
+        raise DeviceError(f"expected blocks without clusters on the emulator, got clusters of {cluster}")
+
 
 def _address(host: np.ndarray) -> int:
     if not host.flags.c_contiguous:

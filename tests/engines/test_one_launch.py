@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import warpfit as wf
-from conftest import on_emulator
+from conftest import on_emulator, on_gpu
 from emulator.runtime import EmulatedRuntime
 from support.training import adam, assert_same_weights, blobs, mlp, sgd
 from warpfit import losses, nn, optim
 from warpfit.backends import Activation
-from warpfit.backends.cuda import runtime
+from warpfit.backends.cuda import one_launch, runtime
 from warpfit.backends.cuda.one_launch import TrainedNetwork, choose
 from warpfit.errors import ConfigError, DivergedError
 
@@ -236,6 +236,50 @@ def test_it_needs_a_gpu() -> None:
         wf.fit(model, x, y, optimizer=sgd(model), device="cpu", engine="one_launch", verbose=False)
 
 
+# -- clusters, on a GPU only -------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize(
+    ("sizes", "cluster", "settings"),
+    [
+        ((40, 37, 10), 2, {"batch_size": 33}),
+        ((40, 100, 10), 4, {"batch_size": 64, "optimizer": OPTIMIZERS["momentum"]}),
+        ((40, 250, 3), 16, {"loss": "mse", "optimizer": OPTIMIZERS["nesterov"]}),
+        ((50, 256, 3), 16, {"batch_size": 1, "optimizer": {"lr": 0.01, "weight_decay": 0.01}}),
+        ((784, 256, 10), 16, {"batch_size": 64}),
+        ((784, 10), 16, {"batch_size": 48}),
+        ((784, 10), 8, {"batch_size": 128, "precision": "bfloat16"}),
+        ((100, 7), 4, {"loss": "mse", "optimizer": OPTIMIZERS["momentum"]}),
+    ],
+)
+def test_clusters(
+    monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], cluster: int, settings: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(one_launch, "CLUSTERS", (cluster,))
+    choose.cache_clear()
+    history = assert_follows_numpy(sizes, activation=nn.Tanh, **settings)
+    choose.cache_clear()
+    assert f"a cluster of {cluster} blocks" in history.plan.reason
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_clusters_give_the_same_bits_and_stop_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(one_launch, "CLUSTERS", (4,))
+    choose.cache_clear()
+    x, y = blobs(NUM_ROWS)
+    models = [mlp(6, 100, 3) for _ in range(2)]
+    for model in models:
+        fit(model, x, y, sgd(model, momentum=0.9))
+    assert_same_weights(*models)
+    x[20] = 1e6  # beyond float16
+    with pytest.raises(DivergedError, match=r"epoch 1, step 2"):
+        fit(mlp(6, 100, 3), x, y, shuffle=False)
+    choose.cache_clear()
+
+
 # -- the choice --------------------------------------------------------------------------------------------
 
 
@@ -266,8 +310,8 @@ def test_warps_are_shared_out_evenly() -> None:
     ("changes", "words"),
     [
         (
-            {"features": 784, "hidden": 256},
-            "at most 163840 bytes of weights for the registers.*, got 1204224",
+            {"features": 784, "hidden": 1024},
+            "at most 147456 bytes of weights for the registers .*, got 307200",
         ),
         ({"batch": 1024}, "at most 232448 bytes of shared memory .*, got"),
         ({"dtype": "bfloat16"}, "tensor cores multiply bfloat16, got sm_75"),

@@ -1,7 +1,7 @@
 """The one_launch engine: all steps of an epoch in one kernel, which keeps the network in registers and shared memory.
 
-It runs networks of one or two linear layers whose batches and weights fit a multiprocessor; `trained_network` says
-what it takes, and its errors what is in the way.
+It runs networks of one or two linear layers whose batches and weights fit a block or a cluster of them;
+`trained_network` says what it takes, and its errors what is in the way.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["OneLaunchEngine", "trained_network"]
 
 
 class OneLaunchEngine(Engine):
-    """Runs an epoch as one kernel of one block."""
+    """Runs an epoch as one kernel."""
 
     name = "one_launch"
 
@@ -153,7 +153,7 @@ class _Run:
         optimizer: Any = plan.optimizer
         if num_rows:
             self.kernel(
-                1,
+                self.launch.cluster,
                 self.launch.threads,
                 self.x,
                 self.data.y,
@@ -170,6 +170,7 @@ class _Run:
                 optimizer.weight_decay,
                 self.launch.network.activation.slope,
                 shared_bytes=self.launch.shared_bytes,
+                cluster=self.launch.cluster,
             )
         host_record = ops.to_numpy(record)
         self.reports.check_finite(host_record, 0)

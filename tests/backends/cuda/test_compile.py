@@ -19,7 +19,8 @@ MAY_SPILL = {
         24,
         "float32 without tensor cores, outputs not in whole vectors: the compiler keeps to 128 registers, for a "
         "fourth block on a multiprocessor",
-    )
+    ),
+    "one_launch": (24, "784-256-10 with momentum: 255 registers, most of them weights and velocities"),
 }
 
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")

@@ -54,7 +54,7 @@ class Kernel:
 
     def __init__(self, runtime: Any, name: str, defines: jit.Defines) -> None:
         self.name, self.defines = name, defines
-        self._launch = runtime.launch
+        self._runtime, self._launch = runtime, runtime.launch
         self._function = runtime.load(name, defines)
         formats = parameter_formats(name)
         layout = struct.Struct("@" + "".join(formats))
@@ -64,7 +64,9 @@ class Kernel:
         self._parameters = ctypes.addressof(self._addresses)
         self._lock = threading.Lock()
 
-    def __call__(self, grid: Size, block: Size, *arguments: Any, shared_bytes: int = 0) -> None:
+    def __call__(
+        self, grid: Size, block: Size, *arguments: Any, shared_bytes: int = 0, cluster: int = 1
+    ) -> None:
         """Start the kernel.
 
         Parameters
@@ -74,6 +76,8 @@ class Kernel:
         *arguments : DeviceArray, int, float, bytes (a struct) or None
         shared_bytes : int
             Dynamic shared memory of a block.
+        cluster : int
+            Blocks along x that form a cluster.
         """
         values = [a.pointer if type(a) is DeviceArray else 0 if a is None else a for a in arguments]
         with self._lock:
@@ -83,7 +87,11 @@ class Kernel:
                 raise ShapeError(
                     f"{self.name}: expected arguments that fit its parameters, but {error}"
                 ) from error
-            self._launch(self._function, _three(grid), _three(block), shared_bytes, self._parameters)
+            sizes = (_three(grid), _three(block), shared_bytes, self._parameters)
+            if cluster == 1:
+                self._launch(self._function, *sizes)
+            else:
+                self._runtime.launch_cluster(self._function, *sizes, cluster)
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{key}={value}" for key, value in self.defines)

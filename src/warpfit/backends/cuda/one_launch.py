@@ -1,7 +1,7 @@
 """How a whole training run is launched as one kernel: sizes, tiles, shared memory, and what does not fit.
 
-`kernels/one_launch.cu` is one block that keeps a layer's weights in its registers; this module says how its warps
-share them, or what is in the way.
+`kernels/one_launch.cu` is one block, or a cluster of them, that keeps a layer's weights in its registers; this module says
+how blocks and warps share them, or what is in the way.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from itertools import product
 from typing import Any
 
 from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES, Activation
+from warpfit.backends.cuda.matmul import generation
 from warpfit.backends.cuda.matmul_mma_config import supports
 from warpfit.errors import ConfigError
 
@@ -19,8 +20,9 @@ __all__ = ["OneLaunch", "TrainedNetwork", "choose", "variants"]
 
 WARPS = 8
 # Weights and velocities of a thread, of the 255 registers that it has.
-MOST_HELD = 160
+MOST_HELD = 144
 MOST_OUTPUTS = 128
+CLUSTERS = (1, 2, 4, 8, 16)
 
 
 @dataclass(frozen=True)
@@ -65,30 +67,48 @@ class OneLaunch:
     Attributes
     ----------
     network : TrainedNetwork
+    cluster : int
+        Blocks, which share out the units of a hidden layer, or the features if there is none.
     warps_k, warps_u : int
-        Groups of warps along the features, and along the units of the layer that takes them.
+        Groups of warps along a block's features, and along its units of the layer that takes them.
     stages : int
         Batches in shared memory at once; with two, one is fetched while the other is trained on.
     """
 
     network: TrainedNetwork
+    cluster: int
     warps_k: int
     warps_u: int
     stages: int
 
     @property
+    def block_features(self) -> int:
+        """Features that a block multiplies by, a multiple of 16."""
+        return _padded(
+            self.network.features if self.network.hidden else -(-self.network.features // self.cluster)
+        )
+
+    @property
+    def block_units(self) -> int:
+        """Units of a block, a multiple of 16."""
+        return _padded(
+            -(-self.network.hidden // self.cluster) if self.network.hidden else self.network.outputs
+        )
+
+    @property
     def x_width(self) -> int:
         """Numbers of a row of x, zeros at its end included."""
-        return _padded(self.network.features)
+        return self.block_features * (1 if self.network.hidden else self.cluster)
 
     @property
     def threads(self) -> int:
+        """Threads of a block."""
         return 32 * self.warps_k * self.warps_u
 
     @property
     def tiles_of_warp(self) -> int:
         """Tiles of 16 by 16 weights that a warp holds."""
-        return -(-(self.x_width // 16) // self.warps_k) * (_padded(self.network.units) // 16 // self.warps_u)
+        return -(-(self.block_features // 16) // self.warps_k) * (self.block_units // 16 // self.warps_u)
 
     @property
     def held(self) -> int:
@@ -99,10 +119,11 @@ class OneLaunch:
     def shared_bytes(self) -> int:
         """Shared memory, as ``struct Shared`` of the kernel has it."""
         network = self.network
-        rows, units, outputs = _padded(network.batch), _padded(network.units), _padded(network.outputs)
+        rows, units, outputs = _padded(network.batch), self.block_units, _padded(network.outputs)
         target_words = 1 if network.cross_entropy else network.outputs
-        halves = self.stages * rows * (self.x_width + 8) + rows * (outputs + 8)
-        words = (
+        halves = self.stages * rows * (self.block_features + 8) + rows * (outputs + 8)
+        words = rows * outputs if self.cluster > 1 else 0
+        words += (
             self.warps_k * rows * (units + 8) + 2 * units + self.stages * rows * target_words + 4 * rows + 1
         )
         bytes_ = _aligned(2 * halves + 4 * words)
@@ -122,6 +143,7 @@ class OneLaunch:
             "HIDDEN": network.hidden,
             "OUTPUTS": network.outputs,
             "BATCH": network.batch,
+            "CLUSTER": self.cluster,
             "WARPS_K": self.warps_k,
             "WARPS_U": self.warps_u,
             "STAGES": self.stages,
@@ -134,8 +156,9 @@ class OneLaunch:
         }
 
     def __str__(self) -> str:
+        blocks = "one block" if self.cluster == 1 else f"a cluster of {self.cluster} blocks, in each"
         return (
-            f"one block, {self.warps_k}x{self.warps_u} warps over features and units, {self.stages} batches in "
+            f"{blocks}, {self.warps_k}x{self.warps_u} warps over features and units, {self.stages} batches in "
             f"{self.shared_bytes} bytes of shared memory"
         )
 
@@ -161,30 +184,44 @@ def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> OneLaun
         raise ConfigError(f"expected an architecture whose tensor cores multiply {network.dtype}, got {arch}")
     if network.outputs > MOST_OUTPUTS:
         raise ConfigError(f"expected at most {MOST_OUTPUTS} outputs, got {network.outputs}")
-    tiles = _padded(network.units) // 16
     shapes = [
-        OneLaunch(network, warps_k, warps_u, stages)
-        for stages, warps_u in product((2, 1), (1, 2, 4, 8))
-        for warps_k in (WARPS // warps_u,)
-        if tiles % warps_u == 0
+        shape
+        for cluster in _clusters(network, arch)
+        for shape in _shapes(network, cluster)
+        if shape.held <= MOST_HELD
     ]
-    # Batches fetched ahead first, then warps that have as little to do as possible, and few parts of sums.
-    shapes.sort(key=lambda shape: (-shape.stages, shape.tiles_of_warp, shape.warps_k))
-    fitting = [shape for shape in shapes if shape.held <= MOST_HELD]
-    if not fitting:
-        least = min(shapes, key=lambda shape: shape.held)
+    if not shapes:
+        least = min(_shapes(network, _clusters(network, arch)[-1]), key=lambda shape: shape.held)
         raise ConfigError(
-            f"expected at most {4 * MOST_HELD * 32 * WARPS} bytes of weights for the registers of a block, got "
-            f"{4 * least.held * 32 * WARPS}"
+            f"expected at most {4 * MOST_HELD * least.threads} bytes of weights for the registers of a block, got "
+            f"{4 * least.held * least.threads}"
         )
-    for shape in fitting:
-        if shape.shared_bytes <= max_shared_bytes:
-            return shape
-    least = min(fitting, key=lambda shape: shape.shared_bytes)
+    fitting = [shape for shape in shapes if shape.shared_bytes <= max_shared_bytes]
+    if fitting:
+        return max(fitting, key=lambda shape: shape.stages)  # the first, which has the fewest blocks
+    least = min(shapes, key=lambda shape: shape.shared_bytes)
     raise ConfigError(
         f"expected at most {max_shared_bytes} bytes of shared memory for a batch and its units, got "
         f"{least.shared_bytes}"
     )
+
+
+def _clusters(network: TrainedNetwork, arch: str) -> list[int]:
+    """Return the numbers of blocks that have 16 units or features each at least, fewest first."""
+    parts = _padded(network.hidden or network.features) // 16
+    has_clusters = generation(arch) >= 90
+    return [size for size in CLUSTERS if size == 1 or (has_clusters and size <= parts)]
+
+
+def _shapes(network: TrainedNetwork, cluster: int) -> list[OneLaunch]:
+    """Return the ways to share a block's work out to warps, the best first."""
+    shapes = [
+        OneLaunch(network, cluster, WARPS // warps_u, warps_u, stages)
+        for stages, warps_u in product((2, 1), (1, 2, 4, 8))
+    ]
+    shapes = [shape for shape in shapes if shape.block_units // 16 % shape.warps_u == 0]
+    # Batches fetched ahead first, then warps that have as little to do as possible, and few parts of sums.
+    return sorted(shapes, key=lambda shape: (-shape.stages, shape.tiles_of_warp, shape.warps_k))
 
 
 def variants() -> list[tuple[str, dict[str, str]]]:
@@ -197,6 +234,9 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         replace(base, momentum=True, nesterov=True, cross_entropy=False, outputs=1),
         replace(base, features=784, hidden=0, batch=64),
         replace(base, features=784, hidden=0, batch=64, dtype="bfloat16", momentum=True),
+        replace(base, features=784, hidden=0, batch=128),
+        replace(base, features=784, hidden=256, batch=64),
+        replace(base, features=784, hidden=256, batch=64, momentum=True),
     ]
     found = [choose(network, "sm_90a", 227 << 10).defines for network in dict.fromkeys(networks)]
     return [("one_launch", {name: str(value) for name, value in defines.items()}) for defines in found]

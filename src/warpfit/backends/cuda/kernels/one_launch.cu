@@ -1,19 +1,20 @@
 // Computes: a training run of a network with no hidden layer or one: for each step of each epoch, the rows of
 //           its batch, forward pass, loss, backward pass, and SGD with momentum.
-// Layout:   x (num_rows, X_WIDTH) 16-bit, FEATURES numbers and zeros; targets (num_rows,) int64 for
-//           cross_entropy, (num_rows, OUTPUTS) float32 else; w1 (FEATURES, UNITS), UNITS being HIDDEN, or
-//           OUTPUTS without a hidden layer; w2 (HIDDEN, OUTPUTS); biases; velocities v of each, if MOMENTUM;
+// Layout:   x (num_rows, ROW_WIDTH) 16-bit, FEATURES numbers and zeros; targets (num_rows,) int64 for
+//           cross_entropy, (num_rows, OUTPUTS) float32 else; w1 (FEATURES, ALL_UNITS), ALL_UNITS being HIDDEN,
+//           or OUTPUTS without a hidden layer; w2 (HIDDEN, OUTPUTS); biases; velocities of each, if MOMENTUM;
 //           record (steps, 3) float64: loss, rows, rows that are right; rates (steps,) float32; keys (epochs, 8).
-// Launch:   one block of 32 WARPS_K WARPS_U threads; SHARED_BYTES of dynamic shared memory. Defines: DTYPE,
-//           FEATURES, HIDDEN (0: none), OUTPUTS, BATCH, WARPS_K, WARPS_U, STAGES (of the ring of batches),
-//           ACTIVATION, NEEDS_INPUT (whether its derivative does), CROSS_ENTROPY, MOMENTUM, NESTEROV,
-//           SHARED_BYTES.
+// Launch:   one cluster of CLUSTER blocks of 32 WARPS_K WARPS_U threads; SHARED_BYTES of dynamic shared memory.
+//           Defines: DTYPE, FEATURES, HIDDEN (0: none), OUTPUTS, BATCH, CLUSTER (1, 2, 4, 8 or 16), WARPS_K,
+//           WARPS_U, STAGES (of the ring of batches), ACTIVATION, NEEDS_INPUT (whether its derivative does),
+//           CROSS_ENTROPY, MOMENTUM, NESTEROV, SHARED_BYTES.
 // Numerics: products of 16-bit numbers with float32 sums; weights, velocities and sums in float32, times
 //           `scale`, a power of two that keeps gradients in the range of 16 bits. Sums in a fixed order. A loss
 //           that is not finite ends the run with that step.
-// Cost:     of a step 6 BATCH UNITS FEATURES FLOP (twice 2 for the product with x, and as much for its gradient),
-//           and 2 BATCH X_WIDTH bytes from L2; x is read three times from shared memory.
-// Reference: the layerwise engine over backends/numpy, in float64; PTX ISA 9.7.14.5 (ldmatrix, mma).
+// Cost:     of a step 4 BATCH ALL_UNITS FEATURES FLOP and the output layer's; each block reads its part of
+//           the batch from L2 once, and from shared memory twice. A cluster exchanges 4 BATCH OUTPUTS bytes a
+//           block and 2 BATCH OUTPUTS to each, between two barriers.
+// Reference: the layerwise engine over backends/numpy; PTX ISA 9.7.14.5 (ldmatrix, mma), 9.7.13.4 (cluster).
 #include "include/activation.cuh"
 #include "include/held_weights.cuh"
 #include "include/output_losses.cuh"
@@ -22,11 +23,47 @@
 using T = DTYPE;
 
 constexpr int WARPS = WARPS_K * WARPS_U, THREADS = 32 * WARPS;
-constexpr int UNITS = HIDDEN ? HIDDEN : OUTPUTS;
-constexpr int ROWS = (BATCH + 15) / 16 * 16, ROW_TILES = ROWS / 16;
-constexpr int X_WIDTH = (FEATURES + 15) / 16 * 16, X_CHUNKS = X_WIDTH / 8, X_STRIDE = X_WIDTH + 8;
-constexpr int UNIT_WIDTH = (UNITS + 15) / 16 * 16, UNIT_TILES = UNIT_WIDTH / 16, UNIT_STRIDE = UNIT_WIDTH + 8;
+// The layer that takes the features, in whole and of this block: blocks share out the units of a hidden layer, or
+// the features if there is none.
+constexpr int ALL_UNITS = HIDDEN ? HIDDEN : OUTPUTS;
+constexpr int UNIT_WIDTH = ((HIDDEN ? (HIDDEN + CLUSTER - 1) / CLUSTER : OUTPUTS) + 15) / 16 * 16;
+constexpr int X_WIDTH = ((HIDDEN ? FEATURES : (FEATURES + CLUSTER - 1) / CLUSTER) + 15) / 16 * 16;
+constexpr int ROW_WIDTH = HIDDEN ? X_WIDTH : X_WIDTH * CLUSTER;  // of x in memory
+constexpr int ROWS = (BATCH + 15) / 16 * 16, ROW_TILES = ROWS / 16, OWN_ROWS = ROWS / CLUSTER;
+constexpr int X_CHUNKS = X_WIDTH / 8, X_STRIDE = X_WIDTH + 8;
+constexpr int UNIT_TILES = UNIT_WIDTH / 16, UNIT_STRIDE = UNIT_WIDTH + 8;
 constexpr int OUT_WIDTH = (OUTPUTS + 15) / 16 * 16, OUT_TILES = OUT_WIDTH / 16, OUT_STRIDE = OUT_WIDTH + 8;
+
+// This block's number in its cluster, and what it has of units and features: from where on, and how many.
+__device__ inline int own_rank() {
+#if CLUSTER > 1
+    return static_cast<int>(cluster_rank());
+#else
+    return 0;
+#endif
+}
+
+struct Part {
+    int first, count;
+
+    __device__ static Part of_block(int width, int whole) {
+        const int first = own_rank() * width, left = whole - first;
+        return {first, left < 0 ? 0 : left < width ? left : width};
+    }
+};
+
+__device__ inline Part own_units() { return HIDDEN ? Part::of_block(UNIT_WIDTH, HIDDEN) : Part{0, OUTPUTS}; }
+__device__ inline Part own_features() {
+    return HIDDEN ? Part{0, FEATURES} : Part::of_block(X_WIDTH, FEATURES);
+}
+
+__device__ inline void barrier_of_all() {
+#if CLUSTER > 1
+    cluster_barrier();
+#else
+    __syncthreads();
+#endif
+}
 
 // A parameter, and what its gradient's momentum has gathered, both times `scale`.
 struct Optimizer {
@@ -58,6 +95,9 @@ struct HiddenState {
 struct alignas(16) Shared {
     T x[STAGES][ROWS][X_STRIDE];
     T dz[ROWS][OUT_STRIDE];
+#if CLUSTER > 1
+    alignas(8) float parts[CLUSTER][OWN_ROWS][OUT_WIDTH];  // of the outputs of this block's rows
+#endif
     float sums[WARPS_K][ROWS][UNIT_STRIDE];
     float bias[UNIT_WIDTH], bias_velocity[UNIT_WIDTH];
     float targets[STAGES][ROWS][CROSS_ENTROPY ? 1 : OUTPUTS];
@@ -111,7 +151,7 @@ struct Batches {
         each_of_block(ROWS * X_CHUNKS, [&](int i) {
             const int r = i / X_CHUNKS, col = i % X_CHUNKS * 8;
             const int64 row = rows[r] < 0 ? 0 : rows[r];
-            copy_async_16(&shared.x[stage][r][col], x + row * X_WIDTH + col, rows[r] >= 0);
+            copy_async_16(&shared.x[stage][r][col], x + row * ROW_WIDTH + col, rows[r] >= 0);
         });
         constexpr int WORDS = CROSS_ENTROPY ? 1 : OUTPUTS, STEP = CROSS_ENTROPY ? 2 : OUTPUTS;
         each_of_block(ROWS * WORDS, [&](int i) {
@@ -127,13 +167,14 @@ struct Batches {
 #if HIDDEN
 // f over the sums of the product with x: h, and in the place of the first part what the derivative needs.
 __device__ inline void activate_units(Shared& shared, float unscale, float slope) {
+    const int num_units = own_units().count;
     each_of_block(ROWS * UNIT_WIDTH, [&](int i) {
         const int row = i / UNIT_WIDTH, unit = i % UNIT_WIDTH;
         float z = shared.bias[unit] * unscale;
 #pragma unroll
         for (int part = 0; part < WARPS_K; ++part) z += shared.sums[part][row][unit];
         const float y = activate(z, slope);
-        shared.hidden.h[row][unit] = store<T>(unit < UNITS ? y : 0.0f);
+        shared.hidden.h[row][unit] = store<T>(unit < num_units ? y : 0.0f);
         shared.sums[0][row][unit] = NEEDS_INPUT ? z : y;
     });
 }
@@ -154,19 +195,16 @@ __device__ inline void add_outputs(const Shared& shared, int r, float (&z)[2 * O
 }
 #endif
 
-// The outputs of tile r of rows.
-__device__ inline void find_outputs(const Shared& shared, int r, float unscale,
-                                    float (&z)[2 * OUT_TILES][4]) {
-    const int lane = threadIdx.x % 32;
+// The outputs of tile r of rows, as far as this block's units or features make them up, without the bias.
+__device__ inline void find_outputs(const Shared& shared, int r, float (&z)[2 * OUT_TILES][4]) {
 #pragma unroll
     for (int part = 0; part < 8 * OUT_TILES; ++part) {
-        const int col = part / 4 * 8 + lane % 4 * 2 + part % 2;
         float& sum = z[part / 4][part % 4];
-#if HIDDEN
-        sum = shared.hidden.bias[col] * unscale;
-#else
+        sum = 0;
+#if !HIDDEN
+        const int lane = threadIdx.x % 32;
+        const int col = part / 4 * 8 + lane % 4 * 2 + part % 2;
         const int row = r * 16 + lane / 4 + part % 4 / 2 * 8;
-        sum = shared.bias[col] * unscale;
         for (int k = 0; k < WARPS_K; ++k) sum += shared.sums[k][row][col];
 #endif
     }
@@ -175,39 +213,61 @@ __device__ inline void find_outputs(const Shared& shared, int r, float unscale,
 #endif
 }
 
-// Replaces the outputs of tile r by `factor` times the derivative of their loss; notes what each row lost.
-__device__ inline void find_output_gradients(Shared& shared, int r, int stage, int count, float factor,
-                                             float (&z)[2 * OUT_TILES][4]) {
+__device__ inline const float* output_bias(const Shared& shared) {
+#if HIDDEN
+    return shared.hidden.bias;
+#else
+    return shared.bias;
+#endif
+}
+
+// What a row lost, to where it is recorded; a loss that is not finite ends the run of all blocks.
+__device__ inline void note_loss(Shared& shared, int row, float loss, bool is_correct) {
+    const bool is_over = !(loss - loss == 0);
+#if CLUSTER > 1
+    store_cluster(cluster_address(&shared.losses[row], 0), __float_as_uint(loss));
+    store_cluster(cluster_address(&shared.correct[row], 0), is_correct);
+    for (int rank = 0; is_over && rank < CLUSTER; ++rank) {
+        store_cluster(cluster_address(&shared.is_over, rank), 1);
+    }
+#else
+    shared.losses[row] = loss;
+    shared.correct[row] = is_correct;
+    if (is_over) shared.is_over = 1;
+#endif
+}
+
+// Adds the bias to the outputs of 16 rows, of which this block's first is `first_row`, and replaces those below
+// `end_row` by `factor` times the derivative of their loss.
+__device__ inline void find_output_gradients(Shared& shared, int first_row, int end_row, int stage, int count,
+                                             float factor, float unscale, float (&z)[2 * OUT_TILES][4]) {
     OutputRows<2 * OUT_TILES, OUTPUTS> rows{z};
     const int lane = threadIdx.x % 32;
+    const float* bias = output_bias(shared);
 #pragma unroll
     for (int below = 0; below < 2; ++below) {
-        const int row = r * 16 + lane / 4 + 8 * below;
-        const float own_factor = row < count ? factor : 0;
-        const float* target = shared.targets[stage][row];
+        const int row = first_row + lane / 4 + 8 * below;
+        const bool is_there = row < count && row < end_row;
+        const float own_factor = is_there ? factor : 0;
+        const float* target = shared.targets[stage][is_there ? row : 0];
+        rows.each(below, [&](int col, float& value) { value += bias[col] * unscale; });
         bool is_correct = false;
         const float loss = CROSS_ENTROPY
                                ? rows.cross_entropy(below, static_cast<int>(__float_as_uint(*target)),
                                                     own_factor, is_correct)
                                : rows.squared_error(below, target, own_factor / OUTPUTS) / OUTPUTS;
-        if (lane % 4 == 0) {
-            shared.losses[row] = row < count ? loss : 0;
-            shared.correct[row] = row < count && is_correct;
-        }
+        if (lane % 4 == 0 && row < end_row)
+            note_loss(shared, row, is_there ? loss : 0, is_there && is_correct);
     }
 }
 
 #if HIDDEN
 // The hidden units' gradients of tile r, from those of its outputs.
-__device__ inline void find_unit_gradients(Shared& shared, int r, const float (&dz)[2 * OUT_TILES][4],
-                                           float slope) {
-    const int lane = threadIdx.x % 32;
+__device__ inline void find_unit_gradients(Shared& shared, int r, float slope) {
+    const int lane = threadIdx.x % 32, num_units = own_units().count;
     unsigned a[OUT_TILES][4];
 #pragma unroll
-    for (int part = 0; part < 4 * OUT_TILES; ++part) {
-        const float* pair = &dz[part / 2][part % 2 * 2];
-        a[part / 4][part % 4] = packed<T>(pair[0], pair[1]);
-    }
+    for (int o = 0; o < OUT_TILES; ++o) load_a(a[o], &shared.dz[r * 16][o * 16], OUT_STRIDE);
     for (int u = 0; u < UNIT_TILES; ++u) {
         float sums[2][4] = {};
 #pragma unroll
@@ -223,30 +283,86 @@ __device__ inline void find_unit_gradients(Shared& shared, int r, const float (&
             const int unit = u * 16 + part / 4 * 8 + lane % 4 * 2 + part % 2;
             const float saved = shared.sums[0][row][unit];
             const float dz_unit = sums[part / 4][part % 4] * activation_derivative(saved, saved, slope);
-            shared.hidden.dh[row][unit] = store<T>(unit < UNITS ? dz_unit : 0.0f);
+            shared.hidden.dh[row][unit] = store<T>(unit < num_units ? dz_unit : 0.0f);
         }
     }
 }
 #endif
 
-// From the sums of the product with x to the gradients of what they are sums for, and of the outputs.
-__device__ inline void find_gradients(Shared& shared, int stage, int count, float factor, float unscale,
-                                      float slope) {
+// f(row, col, first, second) for each pair of neighbours that this thread has of 16 rows of outputs.
+template <class F>
+__device__ inline void each_pair(const float (&z)[2 * OUT_TILES][4], F f) {
     const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int part = 0; part < 4 * OUT_TILES; ++part) {
+        const float* pair = &z[part / 2][part % 2 * 2];
+        f(lane / 4 + part % 2 * 8, part / 2 * 8 + lane % 4 * 2, pair[0], pair[1]);
+    }
+}
+
+#if CLUSTER > 1
+// Sends this block's part of all outputs to the blocks whose rows they are.
+__device__ inline void send_outputs(Shared& shared) {
     for (int r = threadIdx.x / 32; r < ROW_TILES; r += WARPS) {
         float z[2 * OUT_TILES][4];
-        find_outputs(shared, r, unscale, z);
-        find_output_gradients(shared, r, stage, count, factor, z);
-#pragma unroll
-        for (int part = 0; part < 4 * OUT_TILES; ++part) {
-            const int row = r * 16 + lane / 4 + part % 2 * 8, col = part / 2 * 8 + lane % 4 * 2;
-            const float* pair = &z[part / 2][part % 2 * 2];
-            *reinterpret_cast<unsigned*>(&shared.dz[row][col]) = packed<T>(pair[0], pair[1]);
-        }
-#if HIDDEN
-        find_unit_gradients(shared, r, z, slope);
-#endif
+        find_outputs(shared, r, z);
+        each_pair(z, [&](int row_of_tile, int col, float first, float second) {
+            const int row = r * 16 + row_of_tile;
+            const float* place = &shared.parts[own_rank()][row % OWN_ROWS][col];
+            store_cluster_pair(cluster_address(place, row / OWN_ROWS), first, second);
+        });
     }
+}
+
+// Adds up the outputs of this block's rows, in the order of the blocks, and sends their gradients to all.
+__device__ inline void exchange_gradients(Shared& shared, int stage, int count, float factor, float unscale) {
+    const int first_row = own_rank() * OWN_ROWS, lane = threadIdx.x % 32;
+    for (int r = threadIdx.x / 32; r * 16 < OWN_ROWS; r += WARPS) {
+        float z[2 * OUT_TILES][4];
+#pragma unroll
+        for (int part = 0; part < 8 * OUT_TILES; ++part) {
+            const int row = r * 16 + lane / 4 + part % 4 / 2 * 8;
+            const int col = part / 4 * 8 + lane % 4 * 2 + part % 2;
+            float& sum = z[part / 4][part % 4];
+            sum = 0;
+            for (int rank = 0; rank < CLUSTER && row < OWN_ROWS; ++rank) sum += shared.parts[rank][row][col];
+        }
+        find_output_gradients(shared, first_row + r * 16, first_row + OWN_ROWS, stage, count, factor, unscale,
+                              z);
+        each_pair(z, [&](int row_of_tile, int col, float first, float second) {
+            const int row = r * 16 + row_of_tile;
+            if (row >= OWN_ROWS) return;
+            const unsigned word = packed<T>(first, second);
+            for (int rank = 0; rank < CLUSTER; ++rank) {
+                store_cluster(cluster_address(&shared.dz[first_row + row][col], rank), word);
+            }
+        });
+    }
+}
+#endif
+
+// From the sums of the product with x to the gradients of all outputs, which all blocks then have.
+__device__ inline void find_gradients(Shared& shared, int stage, int count, float factor, float unscale,
+                                      float slope) {
+#if CLUSTER > 1
+    send_outputs(shared);
+    cluster_barrier();
+    exchange_gradients(shared, stage, count, factor, unscale);
+#else
+    for (int r = threadIdx.x / 32; r < ROW_TILES; r += WARPS) {
+        float z[2 * OUT_TILES][4];
+        find_outputs(shared, r, z);
+        find_output_gradients(shared, r * 16, ROWS, stage, count, factor, unscale, z);
+        each_pair(z, [&](int row, int col, float first, float second) {
+            *reinterpret_cast<unsigned*>(&shared.dz[r * 16 + row][col]) = packed<T>(first, second);
+        });
+    }
+#endif
+    barrier_of_all();
+#if HIDDEN
+    for (int r = threadIdx.x / 32; r < ROW_TILES; r += WARPS) find_unit_gradients(shared, r, slope);
+    __syncthreads();
+#endif
 }
 
 // The sums over all rows of 16 columns of dz, in the lanes of which l % 4 is 0: columns l / 4 and l / 4 + 8.
@@ -307,13 +423,14 @@ __device__ inline void update_outputs(Shared& shared, const Optimizer& optimizer
 __device__ inline void read_outputs(Shared& shared, const float* w, const float* bias, const float* v,
                                     const float* bias_velocity, float scale) {
     HiddenState& hidden = shared.hidden;
+    const Part units = own_units();
     each_of_block(UNIT_WIDTH * OUT_WIDTH, [&](int i) {
-        const int unit = i / OUT_WIDTH, col = i % OUT_WIDTH;
-        const bool is_there = unit < UNITS && col < OUTPUTS;
-        const float weight = is_there ? w[unit * OUTPUTS + col] : 0;
+        const int unit = i / OUT_WIDTH, col = i % OUT_WIDTH, at = (units.first + unit) * OUTPUTS + col;
+        const bool is_there = unit < units.count && col < OUTPUTS;
+        const float weight = is_there ? w[at] : 0;
         hidden.w[unit][col] = weight * scale;
         hidden.w_half[unit][col] = store<T>(weight);
-        if (MOMENTUM) hidden.v[unit][col] = is_there ? v[unit * OUTPUTS + col] * scale : 0;
+        if (MOMENTUM) hidden.v[unit][col] = is_there ? v[at] * scale : 0;
     });
     each_of_block(OUT_WIDTH, [&](int col) {
         hidden.bias[col] = col < OUTPUTS ? bias[col] * scale : 0;
@@ -324,10 +441,13 @@ __device__ inline void read_outputs(Shared& shared, const float* w, const float*
 __device__ inline void write_outputs(const Shared& shared, float* w, float* bias, float* v,
                                      float* bias_velocity, float unscale) {
     const HiddenState& hidden = shared.hidden;
-    each_of_block(UNITS * OUTPUTS, [&](int i) {
-        w[i] = hidden.w[i / OUTPUTS][i % OUTPUTS] * unscale;
-        if (MOMENTUM) v[i] = hidden.v[i / OUTPUTS][i % OUTPUTS] * unscale;
+    const Part units = own_units();
+    each_of_block(units.count * OUTPUTS, [&](int i) {
+        const int at = units.first * OUTPUTS + i;
+        w[at] = hidden.w[i / OUTPUTS][i % OUTPUTS] * unscale;
+        if (MOMENTUM) v[at] = hidden.v[i / OUTPUTS][i % OUTPUTS] * unscale;
     });
+    if (own_rank() > 0) return;  // all blocks have the same biases
     each_of_block(OUTPUTS, [&](int col) {
         bias[col] = hidden.bias[col] * unscale;
         if (MOMENTUM) bias_velocity[col] = hidden.bias_velocity[col] * unscale;
@@ -335,7 +455,7 @@ __device__ inline void write_outputs(const Shared& shared, float* w, float* bias
 }
 #endif
 
-// Writes a row of the record, by one warp; a loss that is not finite ends the run.
+// Writes a row of the record, by one warp.
 __device__ inline void record_step(Shared& shared, double* record, int count) {
     const int lane = threadIdx.x % 32;
     double loss = 0, correct = 0;
@@ -349,11 +469,10 @@ __device__ inline void record_step(Shared& shared, double* record, int count) {
         record[0] = loss;
         record[1] = count;
         record[2] = correct;
-        shared.is_over = !(loss - loss == 0);
     }
 }
 
-using Weights = HeldWeights<T, FEATURES, UNITS, WARPS_K, WARPS_U>;
+using Weights = HeldWeights<T, X_WIDTH, UNIT_WIDTH, WARPS_K, WARPS_U>;
 
 // The weights of the product with x, and the biases that go with it.
 __device__ inline void update_units(Shared& shared, const Optimizer& optimizer, Weights& weights,
@@ -401,15 +520,19 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS_K * WARPS_U, 1)
     DYNAMIC_SHARED(Shared, whole);
     Shared& shared = *whole;
     const float unscale = 1 / scale;
-    const Batches batches{x, targets, keys, num_rows, bits, (num_rows + BATCH - 1) / BATCH};
+    const Part units = own_units(), features = own_features();
+    float *own_w1 = w1 + static_cast<int64>(features.first) * ALL_UNITS + units.first,
+          *own_velocity = w1_velocity + static_cast<int64>(features.first) * ALL_UNITS + units.first;
+    const Batches batches{x + features.first, targets, keys, num_rows, bits, (num_rows + BATCH - 1) / BATCH};
     const int num_steps = num_epochs * batches.steps_of_epoch;
 
     Weights weights, velocities;
-    weights.read(w1, scale);
-    if (MOMENTUM) velocities.read(w1_velocity, scale);
+    weights.read(own_w1, ALL_UNITS, units.count, features.count, scale);
+    if (MOMENTUM) velocities.read(own_velocity, ALL_UNITS, units.count, features.count, scale);
     each_of_block(UNIT_WIDTH, [&](int unit) {
-        shared.bias[unit] = unit < UNITS ? b1[unit] * scale : 0;
-        shared.bias_velocity[unit] = MOMENTUM && unit < UNITS ? b1_velocity[unit] * scale : 0;
+        const bool is_there = unit < units.count;
+        shared.bias[unit] = is_there ? b1[units.first + unit] * scale : 0;
+        shared.bias_velocity[unit] = MOMENTUM && is_there ? b1_velocity[units.first + unit] * scale : 0;
     });
 #if HIDDEN
     read_outputs(shared, w2, b2, w2_velocity, b2_velocity, scale);
@@ -417,7 +540,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS_K * WARPS_U, 1)
     if (threadIdx.x == 0) shared.is_over = 0;
     batches.find(shared, 0);
     if (num_steps > 1) batches.find(shared, 1);
-    __syncthreads();
+    barrier_of_all();  // no block writes to another that has not begun
     batches.copy(shared, 0);
 
     for (int step = 0; step < num_steps; ++step) {
@@ -436,12 +559,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS_K * WARPS_U, 1)
 #endif
         const float factor = (MOMENTUM ? scale : -optimizer.rate * scale) / count;
         find_gradients(shared, stage, count, factor, unscale, slope);
-        __syncthreads();
         update_units(shared, optimizer, weights, velocities, rows);
 #if HIDDEN
         update_outputs(shared, optimizer, unscale);
 #endif
-        if (threadIdx.x < 32) record_step(shared, record + 3 * step, count);
+        if (own_rank() == 0 && threadIdx.x < 32) record_step(shared, record + 3 * step, count);
         if (step + 2 < num_steps) batches.find(shared, step + 2);
         if (STAGES == 1 && step + 1 < num_steps) {
             __syncthreads();
@@ -449,11 +571,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS_K * WARPS_U, 1)
         }
     }
     __syncthreads();
-    weights.write(w1, unscale);
-    if (MOMENTUM) velocities.write(w1_velocity, unscale);
-    each_of_block(UNITS, [&](int unit) {
-        b1[unit] = shared.bias[unit] * unscale;
-        if (MOMENTUM) b1_velocity[unit] = shared.bias_velocity[unit] * unscale;
+    weights.write(own_w1, ALL_UNITS, units.count, features.count, unscale);
+    if (MOMENTUM) velocities.write(own_velocity, ALL_UNITS, units.count, features.count, unscale);
+    // Without a hidden layer, all blocks have the same biases.
+    each_of_block(HIDDEN || own_rank() == 0 ? units.count : 0, [&](int unit) {
+        b1[units.first + unit] = shared.bias[unit] * unscale;
+        if (MOMENTUM) b1_velocity[units.first + unit] = shared.bias_velocity[unit] * unscale;
     });
 #if HIDDEN
     write_outputs(shared, w2, b2, w2_velocity, b2_velocity, unscale);

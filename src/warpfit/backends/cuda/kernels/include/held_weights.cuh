@@ -24,9 +24,9 @@ struct HeldWeights {
     __device__ static int first_unit_tile() { return static_cast<int>(threadIdx.x) / 32 / GROUPS_K * MINE_U; }
     __device__ static int feature_tile(int j) { return warp_k() + j * GROUPS_K; }
 
-    // f(unit, feature, weight) for each weight of this thread that there is.
+    // f(unit, feature, weight) for each weight of this thread below these numbers.
     template <class F>
-    __device__ void each(F f) {
+    __device__ void each(int num_units, int num_features, F f) {
         const int lane = threadIdx.x % 32;
 #pragma unroll
         for (int i = 0; i < MINE_U; ++i) {
@@ -36,24 +36,27 @@ struct HeldWeights {
                 for (int part = 0; part < 8; ++part) {
                     const int unit = (first_unit_tile() + i) * 16 + lane / 4 + part % 4 / 2 * 8;
                     const int feature = feature_tile(j) * 16 + part / 4 * 8 + lane % 4 * 2 + part % 2;
-                    if (unit < COLUMNS && feature < INPUTS) f(unit, feature, tiles[i][j][part / 4][part % 4]);
+                    if (unit < num_units && feature < num_features) {
+                        f(unit, feature, tiles[i][j][part / 4][part % 4]);
+                    }
                 }
             }
         }
     }
 
-    // Reads weights (INPUTS, COLUMNS), times `scale`; what pads the tiles is 0.
-    __device__ void read(const float* weights, float scale) {
+    // Reads weights (num_features, num_units), whose rows lie `stride` numbers apart, times `scale`; what pads
+    // the tiles is 0.
+    __device__ void read(const float* weights, int stride, int num_units, int num_features, float scale) {
 #pragma unroll
         for (int i = 0; i < MINE_U * MINE_K * 8; ++i) (&tiles[0][0][0][0])[i] = 0;
-        each([&](int unit, int feature, float& held) {
-            held = weights[static_cast<int64>(feature) * COLUMNS + unit] * scale;
+        each(num_units, num_features, [&](int unit, int feature, float& held) {
+            held = weights[static_cast<int64>(feature) * stride + unit] * scale;
         });
     }
 
-    __device__ void write(float* weights, float scale) {
-        each([&](int unit, int feature, float& held) {
-            weights[static_cast<int64>(feature) * COLUMNS + unit] = held * scale;
+    __device__ void write(float* weights, int stride, int num_units, int num_features, float scale) {
+        each(num_units, num_features, [&](int unit, int feature, float& held) {
+            weights[static_cast<int64>(feature) * stride + unit] = held * scale;
         });
     }
 

@@ -121,4 +121,36 @@ __device__ inline void copy_async_wait() {
 
 #endif
 
+#if __CUDA_ARCH__ >= 900
+// %cluster_ctarank (10.1): the number of this block in its cluster.
+__device__ inline unsigned cluster_rank() {
+    unsigned rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+// mapa.shared::cluster (9.7.9.23): where another block of the cluster has what lies at `pointer` here.
+__device__ inline unsigned cluster_address(const void* pointer, unsigned rank) {
+    unsigned address;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(pointer)), "r"(rank));
+    return address;
+}
+
+// st.shared::cluster (9.7.9.12): 4 or 8 bytes to a block of the cluster.
+__device__ inline void store_cluster(unsigned address, unsigned word) {
+    asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
+}
+
+__device__ inline void store_cluster_pair(unsigned address, float first, float second) {
+    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(first), "f"(second)
+                 : "memory");
+}
+
+// barrier.cluster (9.7.13.4): all threads of all blocks of the cluster meet, and see what was stored before.
+__device__ inline void cluster_barrier() {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+#endif
+
 #endif  // WARPFIT_PTX_CUH
