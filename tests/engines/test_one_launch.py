@@ -15,7 +15,7 @@ from warpfit import losses, nn, optim
 from warpfit.backends import Activation
 from warpfit.backends.cuda import one_launch, runtime
 from warpfit.backends.cuda.one_launch import TrainedNetwork, choose
-from warpfit.errors import ConfigError, DivergedError
+from warpfit.errors import ConfigError, DeviceError, DivergedError
 
 NUM_ROWS, BATCH = 70, 16  # four batches of 16 and one of 6
 # How far weights may be from NumPy's in float32, relative to how far they went.
@@ -227,6 +227,17 @@ def test_it_says_what_optimizer_it_takes(cuda: str, make: Any, words: str) -> No
     model = mlp(6, 3)
     with pytest.raises(ConfigError, match=words):
         fit(model, x, y, make(model))
+
+
+@on_emulator
+def test_the_emulator_refuses_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    device: Any = EmulatedRuntime()
+    device.name = "cuda:0"
+    monkeypatch.setitem(runtime._OPEN, 0, device)
+    x, y = data((784, 10))
+    model = mlp(784, 10)
+    with pytest.raises(DeviceError, match="without clusters on the emulator, got clusters of 4"):
+        fit(model, x, y, batch_size=128)
 
 
 def test_it_needs_a_gpu() -> None:

@@ -25,7 +25,7 @@ from warpfit.nn.linear import LinearSpec
 from warpfit.nn.network import NetworkSpec
 from warpfit.optim.sgd import SGDSpec
 
-__all__ = ["OneLaunchEngine", "trained_network"]
+__all__ = ["OneLaunchEngine", "launch_of", "linear_layers", "trained_network"]
 
 
 class OneLaunchEngine(Engine):
