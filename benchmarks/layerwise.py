@@ -54,21 +54,11 @@ def our_mlp() -> Any:
 
 
 def our_cnn() -> Any:
-    from warpfit import nn
+    """Return the network of ``warpfit train --model cnn``, which is PyTorch's MNIST example's."""
+    from warpfit.training.recipes import make_model
+    from warpfit.training.settings import TrainSettings
 
-    return nn.Sequential(
-        nn.Conv2d(1, 32, 3),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, 3),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Dropout(0.25),
-        nn.Flatten(),
-        nn.Linear(9216, 128),
-        nn.ReLU(),
-        nn.Dropout(0.5),
-        nn.Linear(128, 10),
-    )
+    return make_model(TrainSettings(model="cnn", hidden=(128,), dropout=0.5), (28, 28, 1), 10)
 
 
 def step_us(seconds: list[float], steps: int) -> dict[str, float]:

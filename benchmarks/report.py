@@ -31,12 +31,15 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def _source(results: Results) -> str:
+    """Return where results come from: the machine, its GPU if they are of one, versions, commit and date."""
     env = results["environment"]
-    packages = ", ".join(
-        f"{name} {version}" for name, version in env["packages"].items() if name != "warpfit"
+    packages = [f"{name} {version}" for name, version in env["packages"].items() if name != "warpfit"]
+    machine = f"{env['cores']} cores of an {env['cpu']}"
+    machine = (
+        f"{env['gpu']}, driver {env['driver']}, {machine}" if "gpu" in env else f"{machine} (shared machine)"
     )
-    machine = f"{env['cores']} cores of an {env['cpu']} (shared machine), Python {env['python']}, {packages}"
-    return f"\n{machine}; commit {env['commit']}, {env['date']}.\n"
+    software = ", ".join([f"Python {env['python']}", *packages])
+    return f"\n{machine}, {software}; commit {env['commit']}, {env['date']}.\n"
 
 
 def cpu_epoch(results: Results) -> str:
@@ -92,15 +95,6 @@ def _percent(run: Results) -> str:
     return f"{run['accuracy']:.2%}"
 
 
-def _gpu_source(results: Results) -> str:
-    env = results["environment"]
-    packages = ", ".join(
-        f"{name} {version}" for name, version in env["packages"].items() if name != "warpfit"
-    )
-    machine = f"{env['gpu']}, driver {env['driver']}, {env['cores']} cores of an {env['cpu']}, Python {env['python']}"
-    return f"\n{machine}, {packages}; commit {env['commit']}, {env['date']}.\n"
-
-
 def _us(measured: Results) -> str:
     return f"{measured['median']:.0f} ({measured['min']:.0f} to {measured['max']:.0f})"
 
@@ -120,7 +114,7 @@ def layerwise(results: Results) -> str:
     ]
     header = ["batch", "warpfit float32, µs a step", "tf32", "float16", "PyTorch eager, µs a step", "ratio"]
     header += ["epoch, CUDA", "epoch, NumPy"]
-    return _table(header, rows) + _gpu_source(results)
+    return _table(header, rows) + _source(results)
 
 
 def _epochs(row: Results) -> list[str]:
@@ -132,7 +126,7 @@ def _epochs(row: Results) -> list[str]:
 def layerwise_cnn(results: Results) -> str:
     names = {"float32": "float32", "tf32": "tf32", "float16": "float16", "torch_eager": "PyTorch eager"}
     rows = [[name, _us(results["cnn"][key])] for key, name in names.items()]
-    return _table(["MNIST example's CNN, batch 64", "µs a step"], rows) + _gpu_source(results)
+    return _table(["MNIST example's CNN, batch 64", "µs a step"], rows) + _source(results)
 
 
 def first_step(results: Results) -> str:
@@ -148,7 +142,7 @@ def first_step(results: Results) -> str:
     ]
     return _table(
         ["kernel cache", "from the call of fit to the first trained step", "spread"], rows
-    ) + _gpu_source(results)
+    ) + _source(results)
 
 
 def gemm(results: Results) -> str:
@@ -158,7 +152,7 @@ def gemm(results: Results) -> str:
         rows.setdefault(row["shape"], []).append(cell)
     header = ["m x n x k", *dict.fromkeys(row["dtype"] for row in results["rows"])]
     note = "Time, rate, and cuBLAS's time over ours. TN: A stored (k, m). NT: B stored (n, k).\n\n"
-    return note + _table(header, [[shape, *cells] for shape, cells in rows.items()]) + _gpu_source(results)
+    return note + _table(header, [[shape, *cells] for shape, cells in rows.items()]) + _source(results)
 
 
 def bandwidth(results: Results) -> str:
@@ -167,7 +161,7 @@ def bandwidth(results: Results) -> str:
         for name, row in results["rows"].items()
     ]
     note = f"A copy on the device moves {results['copy_gb_per_second']:.0f} GB/s, bytes read and written.\n\n"
-    return note + _table(["256 MiB of float32", "µs", "GB/s", "of the copy"], rows) + _gpu_source(results)
+    return note + _table(["256 MiB of float32", "µs", "GB/s", "of the copy"], rows) + _source(results)
 
 
 def curves(results: Results) -> str:
@@ -202,7 +196,7 @@ def curves(results: Results) -> str:
         "training time",
         "largest distance from NumPy's loss, means of 50 steps",
     ]
-    return _table(header, rows) + _gpu_source(results)
+    return _table(header, rows) + _source(results)
 
 
 # By the name of a table, or by the name of its results file where they differ.

@@ -291,6 +291,13 @@ def test_clusters_give_the_same_bits_and_stop_together(monkeypatch: pytest.Monke
     choose.cache_clear()
 
 
+def test_bytes_count_the_rows_in_half_precision(cuda: str) -> None:
+    x, y = blobs(NUM_ROWS)
+    plans = [fit(mlp(6, 3), x, y, engine=name, epochs=0).plan for name in ("one_launch", "layerwise")]
+    # layerwise keeps x in half precision, and the labels, in the order of the epoch.
+    assert plans[0].bytes - plans[1].bytes == NUM_ROWS * (2 * 16 - 2 * 6 - 8)
+
+
 # -- the choice --------------------------------------------------------------------------------------------
 
 

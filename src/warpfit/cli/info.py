@@ -80,8 +80,8 @@ def _devices() -> Iterator[tuple[str, str]]:
 def _engines() -> Iterator[tuple[str, str]]:
     from warpfit.training.plan import ENGINES
 
-    for name in ENGINES:
-        yield name, "available, on a GPU" if name == "one_launch" else "available, on every device"
+    for name, engine in ENGINES.items():
+        yield name, "available, on a GPU" if engine.needs_gpu else "available, on every device"
     yield "graph", NOT_YET
 
 

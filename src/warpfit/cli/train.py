@@ -10,6 +10,7 @@ import typer
 from warpfit.backends.base import PRECISIONS
 from warpfit.cli.console import DEVICE_HELP, Printer, percent
 from warpfit.training.callbacks import Callback
+from warpfit.training.plan import ENGINES
 from warpfit.training.progress import epoch_line
 from warpfit.training.settings import (
     LOSSES,
@@ -121,7 +122,7 @@ def train(
         ),
     ] = None,
     device: Annotated[Text, _option(RUN, "NAME", DEVICE_HELP, _default("device"))] = None,
-    engine: Annotated[Text, _option(RUN, "NAME", "auto or layerwise.", _default("engine"))] = None,
+    engine: Annotated[Text, _option(RUN, "NAME", f"auto, {', '.join(ENGINES)}.", _default("engine"))] = None,
     seed: Annotated[
         Integer, _option(RUN, "N", "Of initial values, epoch order and dropout.", _default("seed"))
     ] = None,

@@ -204,9 +204,31 @@ class EpochReport:
 
 
 class Engine(ABC):
-    """A way to run training steps."""
+    """A way to run training steps.
+
+    Attributes
+    ----------
+    name : str
+        By which `fit` knows it.
+    needs_gpu : bool
+    """
 
     name: str
+    needs_gpu = False
+
+    def explain(self, plan: Plan, data: TrainingData) -> str:
+        """Return in words how a plan is laid out, if there is anything to say.
+
+        Raises
+        ------
+        ConfigError
+            If the engine cannot run it; the message says what is in the way.
+        """
+        return ""
+
+    @abstractmethod
+    def copied_bytes(self, plan: Plan, data: TrainingData) -> int:
+        """Return the bytes of copies of the data that a run keeps on the device."""
 
     @abstractmethod
     def run(

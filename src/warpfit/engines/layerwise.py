@@ -18,7 +18,7 @@ from warpfit.engines.scaling import DYNAMIC
 from warpfit.nn.network import NetworkPullback, NetworkSpec
 from warpfit.nn.spec import Call
 
-__all__ = ["Layerwise", "epoch_copies"]
+__all__ = ["Layerwise"]
 
 # Largest array that is put in order once an epoch.
 EPOCH_COPY_BYTES = 1 << 30
@@ -28,6 +28,13 @@ class Layerwise(Engine):
     """Runs a plan's network forward and backward, layer by layer."""
 
     name = "layerwise"
+
+    def copied_bytes(self, plan: Plan, data: TrainingData) -> int:
+        """Return the bytes of the data in the order of the epoch; see `_Batches`."""
+        if plan.device == "cpu":
+            return 0
+        sizes = [_size_as(array, dtype) for array, dtype in _sources(plan, data)]
+        return sum(size for size in sizes if size <= EPOCH_COPY_BYTES)
 
     def run(
         self,
@@ -92,14 +99,6 @@ def _sources(plan: Plan, data: TrainingData) -> list[tuple[Array, str]]:
 def _size_as(array: Array, dtype: str) -> int:
     """Return the bytes of an array's elements in another dtype."""
     return int(array.size) * (2 if dtype in HALF_DTYPES else np.dtype(dtype).itemsize)
-
-
-def epoch_copies(plan: Plan, data: TrainingData) -> int:
-    """Return the bytes that a run keeps of the data in the order of the epoch; see `_Batches`."""
-    if plan.device == "cpu":
-        return 0
-    sizes = [_size_as(array, dtype) for array, dtype in _sources(plan, data)]
-    return sum(size for size in sizes if size <= EPOCH_COPY_BYTES)
 
 
 class _Run:

@@ -25,13 +25,21 @@ from warpfit.nn.linear import LinearSpec
 from warpfit.nn.network import NetworkSpec
 from warpfit.optim.sgd import SGDSpec
 
-__all__ = ["OneLaunchEngine", "launch_of", "linear_layers", "trained_network"]
+__all__ = ["OneLaunchEngine", "launch_of", "trained_network"]
 
 
 class OneLaunchEngine(Engine):
     """Runs an epoch as one kernel."""
 
     name = "one_launch"
+    needs_gpu = True
+
+    def explain(self, plan: Plan, data: TrainingData) -> str:
+        return str(launch_of(plan, data))
+
+    def copied_bytes(self, plan: Plan, data: TrainingData) -> int:
+        """Return the bytes of the rows in half precision, with zeros after the features."""
+        return 2 * len(data) * int(launch_of(plan, data).x_width)
 
     def run(
         self,
@@ -54,7 +62,7 @@ def _require(condition: bool, expected: str, got: Any) -> None:
         raise ConfigError(f"engine 'one_launch': expected {expected}, got {got}")
 
 
-def linear_layers(plan: Plan) -> list[tuple[str, LinearSpec]]:
+def _linear_layers(plan: Plan) -> list[tuple[str, LinearSpec]]:
     """Return the names and settings of the plan's one or two layers, or raise ConfigError."""
     network = plan.network
     _require(isinstance(network, NetworkSpec), "a Sequential of known layers", "another module")
@@ -85,7 +93,7 @@ def trained_network(plan: Plan, data: TrainingData) -> Any:
     _require(plan.device != "cpu", "a CUDA device", plan.device)
     _require(plan.precision in HALF_DTYPES, "precision 'float16' or 'bfloat16'", repr(plan.precision))
     _require(isinstance(plan.loss_scale, float), "a fixed loss_scale", plan.loss_scale)
-    layers, loss, optimizer = linear_layers(plan), plan.loss, plan.optimizer
+    layers, loss, optimizer = _linear_layers(plan), plan.loss, plan.optimizer
     _require(
         loss == SoftmaxCrossEntropy() or loss == MeanSquaredError(),
         "cross_entropy without weights and smoothing, or mse",
@@ -137,7 +145,7 @@ class _Run:
         self.kernel = self.ops.kernel("one_launch", **self.launch.defines)
         self.reports = Reports(plan, state, len(data))
         self.x = _padded_rows(self.ops, data.x, self.launch)
-        names = [f"{name}.{part}" for name, _ in linear_layers(plan) for part in ("weight", "bias")]
+        names = [f"{name}.{part}" for name, _ in _linear_layers(plan) for part in ("weight", "bias")]
         velocities = state.slots.get("velocity", {})
         # A network without a hidden layer has two arrays, not four; without momentum there are no velocities.
         self.parameters = _four([state.parameters[name] for name in names])

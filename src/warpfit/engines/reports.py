@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from warpfit.backends import Backend
 from warpfit.engines.base import EpochReport, Plan, TrainState
 from warpfit.engines.scaling import DYNAMIC
 from warpfit.errors import DivergedError
 from warpfit.optim.schedules import Progress
 
-__all__ = ["LOSS", "Reports"]
+__all__ = ["Reports"]
 
 # Columns of a record.
 LOSS, WEIGHT, CORRECT = 0, 1, 2
@@ -52,7 +52,7 @@ class Reports:
                 raise self.diverged(idx)
             self.last_finite_loss = loss
 
-    def check_arrays(self, ops: Any) -> None:
+    def check_arrays(self, ops: Backend) -> None:
         """Raise DivergedError if the epoch's last updates left numbers that no later step could save."""
         if not ops.to_numpy(ops.all_finite(list(self.state.arrays.values()))):
             raise self.diverged(self.steps_per_epoch - 1)

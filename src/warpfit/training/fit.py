@@ -97,6 +97,7 @@ def fit(
         ``'auto'`` derives it from the batch size. ``'dynamic'`` leaves out a step whose gradients overflow and
         halves the scale, doubles it after 2,000 steps without, and waits for the device at every step.
     engine : str
+        ``'auto'``, ``'layerwise'``, or ``'one_launch'``: an epoch as one kernel, on CUDA in half precision.
     plan : Plan, optional
         An earlier run's plan, taken in place of everything that a plan holds.
     seed : int

@@ -10,8 +10,8 @@ import numpy as np
 from warpfit import backends
 from warpfit.backends.base import FLOAT_DTYPES, HALF_DTYPES, PRECISIONS
 from warpfit.engines.base import Engine, Plan, TrainingData, TrainState
-from warpfit.engines.layerwise import Layerwise, epoch_copies
-from warpfit.engines.one_launch import OneLaunchEngine, launch_of
+from warpfit.engines.layerwise import Layerwise
+from warpfit.engines.one_launch import OneLaunchEngine
 from warpfit.errors import ConfigError
 from warpfit.nn.network import NetworkSpec
 
@@ -51,21 +51,18 @@ def plan(draft: Plan, state: TrainState, data: TrainingData) -> Plan:
     Raises
     ------
     ConfigError
-        If there is no such engine, or a batch of the epoch is too small for a layer.
+        If there is no such engine, it cannot run the draft, or a batch of the epoch is too small for a layer.
     """
     backends.resolve_device(draft.device)
     _check_half_precision(draft)
     _check_last_batch(draft, len(data))
     if draft.engine not in ("auto", *ENGINES):
         raise ConfigError(f"expected an engine among auto, {', '.join(ENGINES)}, got {draft.engine!r}")
-    if draft.engine == "auto":
-        reason = "layerwise runs every network"
-    elif draft.engine == OneLaunchEngine.name:
-        reason = f"engine 'one_launch' was asked for; {launch_of(draft, data)}"
-    else:
-        reason = f"engine {draft.engine!r} was asked for"
-    engine = Layerwise.name if draft.engine == "auto" else draft.engine
-    return replace(draft, engine=engine, bytes=_bytes(draft, state, data), reason=draft.reason or reason)
+    is_free = draft.engine == "auto"
+    chosen = replace(draft, engine=Layerwise.name if is_free else draft.engine)
+    why = "layerwise runs every network" if is_free else f"engine {draft.engine!r} was asked for"
+    reason = "; ".join(filter(None, (why, engine_of(chosen).explain(chosen, data))))
+    return replace(chosen, bytes=_bytes(chosen, state, data), reason=draft.reason or reason)
 
 
 def engine_of(plan: Plan) -> Engine:
@@ -94,7 +91,7 @@ def _check_last_batch(draft: Plan, num_rows: int) -> None:
 
 
 def _bytes(draft: Plan, state: TrainState, data: TrainingData) -> int:
-    """Return the bytes of data, state, gradients, and of one step's activations with their gradients."""
+    """Return the bytes of data with its copies, state, gradients, and of one step's activations with theirs."""
     itemsize = 2 if draft.precision in HALF_DTYPES else np.dtype(draft.dtype).itemsize
     shapes = draft.network.shapes if isinstance(draft.network, NetworkSpec) else (draft.network.input_shape,)
     activations = sum(int(np.prod(shape)) for shape in shapes) * 2 * draft.batch_size * itemsize
@@ -102,5 +99,5 @@ def _bytes(draft: Plan, state: TrainState, data: TrainingData) -> int:
     slots = [array for arrays in state.slots.values() for array in arrays.values()]
     gradients = [state.parameters[name] for name in draft.trained]
     held = [*rows, *state.arrays.values(), *slots, *gradients]
-    copies = epoch_copies(draft, data)
+    copies = engine_of(draft).copied_bytes(draft, data)
     return activations + copies + sum(int(array.nbytes) for array in held if array is not None)

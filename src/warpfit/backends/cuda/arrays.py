@@ -124,6 +124,10 @@ class ArrayOps(Backend):
         self._copy_into(out, x)
         return out
 
+    def contiguous_or_none(self, x: DeviceArray | None) -> DeviceArray | None:
+        """Return `contiguous` of an operand that may be missing."""
+        return None if x is None else self.contiguous(x)
+
     def to_numpy(self, array: Array) -> npt.NDArray[Any]:
         return array.numpy()
 

@@ -159,11 +159,10 @@ class ConvOps(ArrayOps):
         y = self.empty((x.shape[0], *launch.num_windows, num_outputs), x.dtype)
         z = self.empty(y.shape, y.dtype) if activation.needs_input else None
         if launch.kernel is not None:
-            bias = None if b is None else self.contiguous(b)
             launch.kernel(
                 launch.grid,
                 THREADS,
-                *(x, w, bias, y, z, activation.slope, *launch.sizes),
+                *(x, w, self.contiguous_or_none(b), y, z, activation.slope, *launch.sizes),
                 shared_bytes=launch.shared_bytes,
             )
         return y, z
@@ -321,4 +320,4 @@ def variants() -> list[tuple[str, dict[str, str]]]:
                 shape = (1, 1, channels, outputs)
                 own = _own_defines(op, dtype, (True, True), shape, stride, Activation(name))
                 found.append((op, {key: str(value) for key, value in {**tiling.defines, **own}.items()}))
-    return [found[i] for i in range(len(found)) if found[i] not in found[:i]]
+    return found

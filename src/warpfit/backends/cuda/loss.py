@@ -58,8 +58,8 @@ class LossOps(RowOps):
             launch.block,
             self.vectors(logits),
             self._labels(labels),
-            self._packed(class_weight),
-            self._packed(sample_weight),
+            self.contiguous_or_none(class_weight),
+            self.contiguous_or_none(sample_weight),
             probabilities,
             loss,
             weight,
@@ -98,8 +98,8 @@ class LossOps(RowOps):
             self.contiguous(probabilities),
             self._labels(labels),
             total_weight,
-            self._packed(class_weight),
-            self._packed(sample_weight),
+            self.contiguous_or_none(class_weight),
+            self.contiguous_or_none(sample_weight),
             gradient,
             label_smoothing,
             num_rows,
@@ -233,7 +233,7 @@ class LossOps(RowOps):
             THREADS,
             self.contiguous(prediction),
             self.contiguous(target),
-            self._packed(sample_weight),
+            self.contiguous_or_none(sample_weight),
             loss,
             weight,
             *self._partials(grid, 2),
@@ -269,7 +269,7 @@ class LossOps(RowOps):
             self.contiguous(prediction),
             self.contiguous(target),
             total_weight,
-            self._packed(sample_weight),
+            self.contiguous_or_none(sample_weight),
             gradient,
             divisor,
             *settings,
@@ -291,9 +291,6 @@ class LossOps(RowOps):
         out = self.empty(labels.shape, "int64")
         self._copy_into(out, labels)
         return out
-
-    def _packed(self, weights: DeviceArray | None) -> DeviceArray | None:
-        return None if weights is None else self.contiguous(weights)
 
 
 def _outputs(prediction: Any) -> int:

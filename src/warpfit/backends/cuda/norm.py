@@ -110,7 +110,7 @@ class NormOps(ArrayOps):
         check_float(op, x, weight, bias, running_mean, running_var)
         statistics = {"running_mean": running_mean, "running_var": running_var}
         check_batch_norm(op, x, training, weight=weight, bias=bias, **statistics)
-        x, weight, bias = self.contiguous(x), self._optional(weight), self._optional(bias)
+        x, weight, bias = self.contiguous(x), self.contiguous_or_none(weight), self.contiguous_or_none(bias)
         means, variances = self.contiguous(running_mean), self.contiguous(running_var)
         channels = x.shape[-1]
         y = self.empty(x.shape, x.dtype)
@@ -144,9 +144,6 @@ class NormOps(ArrayOps):
             num_rows, channels, _in_vector(channels, itemsize, pointers), most, ROWS_SUMMED, WIDTH_SUMMED
         )
 
-    def _optional(self, array: Array | None) -> Array | None:
-        return None if array is None else self.contiguous(array)
-
     def _batch_statistics(
         self,
         x: Array,
@@ -177,7 +174,7 @@ class NormOps(ArrayOps):
         check_float(op, dy, x, weight)
         check_same_shape(op, dy, x)
         check_shape(op, "weight", weight, x.shape[-1:])
-        dy, x, weight = self.contiguous(dy), self.contiguous(x), self._optional(weight)
+        dy, x, weight = self.contiguous(dy), self.contiguous(x), self.contiguous_or_none(weight)
         channels = x.shape[-1]
         dweight, dbias, factor = self._parameter_gradients(dy, x, saved[0], (channels,), per_row=False)
         dx = self.empty(x.shape, x.dtype)
@@ -214,7 +211,7 @@ class NormOps(ArrayOps):
         op = "layer_norm_forward"
         check_float(op, x, weight, bias)
         check_layer_norm(op, x, weight, bias, num_axes)
-        x, weight, bias = self.contiguous(x), self._optional(weight), self._optional(bias)
+        x, weight, bias = self.contiguous(x), self.contiguous_or_none(weight), self.contiguous_or_none(bias)
         row_size = prod(x.shape[x.ndim - num_axes :])
         num_rows = prod(x.shape[: x.ndim - num_axes])
         y = self.empty(x.shape, x.dtype)
@@ -234,7 +231,7 @@ class NormOps(ArrayOps):
         check_float(op, dy, x, weight)
         check_same_shape(op, dy, x)
         check_layer_norm(op, x, weight, None, num_axes)
-        dy, x, weight = self.contiguous(dy), self.contiguous(x), self._optional(weight)
+        dy, x, weight = self.contiguous(dy), self.contiguous(x), self.contiguous_or_none(weight)
         own_shape = x.shape[x.ndim - num_axes :]
         row_size = prod(own_shape)
         dx = self.empty(x.shape, x.dtype)

@@ -54,11 +54,6 @@ class TrainedNetwork:
     momentum: bool
     nesterov: bool
 
-    @property
-    def units(self) -> int:
-        """Outputs of the layer that takes the features."""
-        return self.hidden or self.outputs
-
 
 @dataclass(frozen=True)
 class OneLaunch:
@@ -126,11 +121,11 @@ class OneLaunch:
         words += (
             self.warps_k * rows * (units + 8) + 2 * units + self.stages * rows * target_words + 4 * rows + 1
         )
-        bytes_ = _aligned(2 * halves + 4 * words)
+        bytes_ = _padded(2 * halves + 4 * words)
         if network.hidden:
             halves = 2 * rows * (units + 8) + units * (outputs + 8)
             words = units * outputs + (units if network.momentum else 1) * outputs + 2 * outputs
-            bytes_ += _aligned(2 * halves + 4 * words)
+            bytes_ += _padded(2 * halves + 4 * words)
         return bytes_
 
     @property
@@ -164,11 +159,8 @@ class OneLaunch:
 
 
 def _padded(size: int) -> int:
+    """Return the next multiple of 16: of numbers for tensor cores, of bytes for copies."""
     return -(-size // 16) * 16
-
-
-def _aligned(num_bytes: int) -> int:
-    return _padded(num_bytes)
 
 
 @lru_cache(maxsize=256)
