@@ -14,7 +14,17 @@ from warpfit.backends.base import Activation, Array, Backend
 from warpfit.backends.numpy import NumpyBackend
 from warpfit.errors import ConfigError, DeviceError, DeviceWarning, DTypeError
 
-__all__ = ["Activation", "Array", "Backend", "NumpyBackend", "create", "get", "of", "resolve_device"]
+__all__ = [
+    "Activation",
+    "Array",
+    "Backend",
+    "NumpyBackend",
+    "create",
+    "get",
+    "is_device_array",
+    "of",
+    "resolve_device",
+]
 
 _CPU = NumpyBackend()
 _CUDA_NAME = re.compile(r"cuda(?::(\d{1,3}))?")
@@ -114,10 +124,15 @@ def of(*arrays: Any) -> Backend:
     return backend_of(runtime)
 
 
+def is_device_array(value: Any) -> bool:
+    """Whether a value is an array of ours on a device; known by its name, so that the CUDA backend need not load."""
+    return type(value).__name__ == "DeviceArray"
+
+
 def _place(array: Any) -> Any:
     """Return the runtime that an array lives on, None for the CPU."""
     if isinstance(array, (np.ndarray, np.generic)):
         return None
-    if type(array).__name__ != "DeviceArray":
+    if not is_device_array(array):
         raise DTypeError(f"expected an array, got {type(array).__name__}")
     return array.runtime

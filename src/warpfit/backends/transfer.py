@@ -21,14 +21,14 @@ def home_of(value: Any) -> Backend:
     That is the GPU of an array of this package or of another library (``__dlpack__``,
     ``__cuda_array_interface__``), and the CPU for everything else: NumPy's arrays, lists, numbers.
     """
-    if _is_device_array(value):
+    if backends.is_device_array(value):
         return backends.of(value)
     return backends.get("cpu" if isinstance(value, np.ndarray | np.generic) else _foreign_device(value))
 
 
 def device_of(array: Array) -> str:
     """Return the name of the device that a backend's array lives on: ``'cpu'``, ``'cuda:0'``, ..."""
-    return str(array.runtime.name) if _is_device_array(array) else "cpu"
+    return str(array.runtime.name) if backends.is_device_array(array) else "cpu"
 
 
 def to_host(value: Any) -> npt.NDArray[Any]:
@@ -46,11 +46,6 @@ def moved(value: Any, target: Backend, dtype: str | None = None) -> Array:
     if runtime is not None and runtime is not getattr(target, "runtime", None):
         value = to_host(value)
     return target.asarray(value, dtype)
-
-
-def _is_device_array(value: Any) -> bool:
-    # By name, so that a process without a GPU need not load the backend.
-    return type(value).__name__ == "DeviceArray"
 
 
 def _foreign_device(value: Any) -> str:

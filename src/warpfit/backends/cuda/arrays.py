@@ -19,7 +19,7 @@ from warpfit.backends.cuda.tensors import TENSOR_THREADS, TensorPlan, plan_of
 from warpfit.errors import DeviceError, DTypeError
 from warpfit.permutation import domain_bits
 
-__all__ = ["ArrayOps", "blocks_for"]
+__all__ = ["ArrayOps", "blocks_for", "power_of_two"]
 
 THREADS = 256
 # Blocks of a kernel whose threads take several elements each: enough to fill any card.
@@ -29,6 +29,11 @@ BLOCKS_PER_MULTIPROCESSOR = 16
 def blocks_for(count: int, per_block: int, most: int = 2**31 - 1) -> int:
     """Return how many blocks cover `count` elements, at least 1 and at most `most`."""
     return max(1, min(-(-count // per_block), most))
+
+
+def power_of_two(least: int) -> int:
+    """Return the smallest power of two that is at least `least`."""
+    return 1 << max(0, least - 1).bit_length()
 
 
 class StepBuffers:
@@ -207,7 +212,7 @@ class ArrayOps(Backend):
         if not row_size or not rows.shape[0]:
             return out
         x, rows = self.contiguous(x), self.contiguous(rows)
-        across = min(THREADS, 1 << max(0, -(-row_size // 4) - 1).bit_length())
+        across = min(THREADS, power_of_two(-(-row_size // 4)))
         down = THREADS // across
         kernel = self.kernel("gather_rows", SOURCE=x.dtype, DTYPE=out.dtype)
         kernel(blocks_for(len(rows), down), (across, down), x, rows, out, len(rows), row_size)

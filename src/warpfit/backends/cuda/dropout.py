@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from warpfit.backends.base import Array
 from warpfit.backends.checks import check_dropout, check_float, check_same_shape
-from warpfit.backends.cuda.arrays import ArrayOps, blocks_for
+from warpfit.backends.cuda.arrays import ArrayOps, blocks_for, power_of_two
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
 from warpfit.random import DROPOUT, stream_key
 
@@ -27,7 +27,7 @@ _key = lru_cache(maxsize=64, typed=True)(lambda seed: stream_key(seed, DROPOUT))
 def _spread(num_rows: int, num_units: int, most_blocks: int) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return grid and block for a thread for every four units of every row."""
     num_groups = -(-num_units // UNITS)
-    across = min(THREADS, 1 << (num_groups - 1).bit_length())
+    across = min(THREADS, power_of_two(num_groups))
     down = THREADS // across
     grid_x = blocks_for(num_groups, across, most_blocks)
     grid_y = blocks_for(num_rows, down, min(MOST_GRID_ROWS, max(1, most_blocks // grid_x)))

@@ -18,7 +18,7 @@ from warpfit.backends.checks import (
     check_same_shape,
     check_shape,
 )
-from warpfit.backends.cuda.arrays import ArrayOps
+from warpfit.backends.cuda.arrays import ArrayOps, power_of_two
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype
 
 __all__ = ["NormOps", "variants"]
@@ -249,7 +249,7 @@ class NormOps(ArrayOps):
 def _teams(num_rows: int, row_size: int, itemsize: int) -> tuple[int, tuple[int, int]]:
     """Return grid and block for a team of threads a row, such that few rows do not fit their registers."""
     kept = GROUPS_KEPT * VECTOR_BYTES // itemsize
-    threads = min(MOST_THREADS_A_ROW, max(WARP, 1 << (-(-row_size // kept) - 1).bit_length()))
+    threads = min(MOST_THREADS_A_ROW, max(WARP, power_of_two(-(-row_size // kept))))
     rows = THREADS // WARP if threads == WARP else 1
     return -(-num_rows // rows), (threads, rows)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from warpfit.backends.base import REDUCTIONS, Array, Axis
 from warpfit.backends.checks import check_axis, check_float, check_known
 from warpfit.backends.cuda.array import row_major_strides
-from warpfit.backends.cuda.arrays import ArrayOps
+from warpfit.backends.cuda.arrays import ArrayOps, power_of_two
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype
 from warpfit.backends.cuda.layouts import AxisStrides, broadcast_shape, joined, packed
 from warpfit.errors import ShapeError
@@ -70,15 +70,10 @@ def _smallest_stride(axes: list[AxisStrides]) -> float:
     return min((abs(axis[1]) for axis in axes if axis[1]), default=float("inf"))
 
 
-def _power_of_two(count: int, most: int) -> int:
-    """Return the smallest power of two that is at least `count`, but at most `most`."""
-    return min(1 << max(0, count - 1).bit_length(), most)
-
-
 def _lanes(num_kept: int, num_vectors: int, num_multiprocessors: int) -> int:
     """Return how many threads share a row: each takes several vectors, if rows are enough to fill the device."""
-    widest = _power_of_two(num_vectors, THREADS)
-    lanes = min(widest, max(WARP, _power_of_two(-(-num_vectors // VECTORS_PER_THREAD), THREADS)))
+    widest = min(THREADS, power_of_two(num_vectors))
+    lanes = min(widest, max(WARP, min(THREADS, power_of_two(-(-num_vectors // VECTORS_PER_THREAD)))))
     while lanes < widest and num_kept * lanes < BLOCKS_PER_MULTIPROCESSOR * num_multiprocessors * THREADS:
         lanes *= 2
     return lanes
@@ -91,8 +86,8 @@ def _launch(
     if by_rows:
         lanes = _lanes(num_kept, -(-num_reduced * itemsize // VECTOR_BYTES), num_multiprocessors)
     else:
-        across = _power_of_two(num_kept, LINE_BYTES // itemsize)
-        lanes = _power_of_two(num_reduced, THREADS // across)
+        across = min(LINE_BYTES // itemsize, power_of_two(num_kept))
+        lanes = min(THREADS // across, power_of_two(num_reduced))
     results = THREADS // lanes
     num_blocks = max(1, -(-num_kept // results))
     most_parts = max(1, BLOCKS_PER_MULTIPROCESSOR * num_multiprocessors // num_blocks)

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from warpfit.backends.cuda.array import DeviceArray
-from warpfit.backends.cuda.arrays import ArrayOps, blocks_for
+from warpfit.backends.cuda.arrays import ArrayOps, blocks_for, power_of_two
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
 
 __all__ = ["THREADS", "RowLaunch", "RowOps", "elements_of_block", "launch_rows", "row_variants"]
@@ -71,10 +71,6 @@ def _at_once(itemsize: int, num_kept: int) -> int:
     return (AT_ONCE_FLOAT64 if itemsize == 8 else AT_ONCE) // num_kept
 
 
-def _power_of_two(least: int) -> int:
-    return 1 << max(0, least - 1).bit_length()
-
-
 def _short_rows(num_rows: int, num_columns: int, itemsize: int, num_kept: int, most_blocks: int) -> RowLaunch:
     """Return a launch with a few lanes for each row, all in registers."""
     row_bytes = num_columns * itemsize
@@ -82,10 +78,10 @@ def _short_rows(num_rows: int, num_columns: int, itemsize: int, num_kept: int, m
     items = _items_of_staged(num_columns, itemsize) if is_staged else FEW
     if num_columns > _room(items, itemsize, num_columns) * WARP:
         items = _many(itemsize)
-    lanes = _power_of_two(-(-num_columns // _room(items, itemsize, num_columns)))
+    lanes = power_of_two(-(-num_columns // _room(items, itemsize, num_columns)))
     # Small blocks where whole rows pass through shared memory: while one waits at a barrier, others go on.
     is_row_of_thread = is_staged and lanes == 1
-    block = min(SMALL_BLOCK if is_row_of_thread else THREADS, max(WARP, _power_of_two(num_rows * lanes)))
+    block = min(SMALL_BLOCK if is_row_of_thread else THREADS, max(WARP, power_of_two(num_rows * lanes)))
     rows_at_once, rounds = block // lanes, 1
     if num_rows > rows_at_once * most_blocks and not is_row_of_thread:
         rounds = MOST_ROUNDS
