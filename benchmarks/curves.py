@@ -28,7 +28,9 @@ def train(model: str, device: str, precision: str = "auto", **settings: Any) -> 
     from warpfit.training.jobs import prepare
     from warpfit.training.settings import TrainSettings
 
-    chosen = TrainSettings(data="mnist", model=model, device=device, precision=precision, **settings)
+    chosen = TrainSettings(
+        data="mnist", model=model, device=device, engine="layerwise", precision=precision, **settings
+    )
     with tempfile.TemporaryDirectory() as folder:
         outcome = prepare(chosen).run(Path(folder) / "run", verbose=False)
     history = outcome.history

@@ -132,6 +132,7 @@ def first_step(work_folder: str) -> None:
         epochs=1,
         batch_size=len(x),
         device="cuda",
+        engine="layerwise",
         callbacks=[Clock()],
         verbose=False,
     )

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import RESULTS, ROOT
+from one_launch import PEERS, USUAL_PEERS
 from warpfit.files import atomic_path
 
 PAGES = ("README.md", "docs/accuracy-gap.md", "docs/performance.md")
@@ -199,6 +200,86 @@ def curves(results: Results) -> str:
     return _table(header, rows) + _source(results)
 
 
+def one_launch(results: Results) -> str:
+    """Return the table of ours and the best peers, what ten epochs take, and the picture."""
+    rows = [
+        [
+            row["network"],
+            str(row["batch"]),
+            _quick(row, "warpfit float16"),
+            _quick(row, "warpfit bfloat16"),
+            _quick(row, row["best_peer"]),
+            _peer_label(row["best_peer"]),
+            f"**{row['ratio']['float16']:.1f}**" if "float16" in row["ratio"] else "-",
+            _quick(row, _best_of(row, "torch_eager")),
+        ]
+        for row in results["rows"].values()
+    ]
+    header = ["network", "batch", "warpfit float16, µs a step", "bfloat16", "best peer, µs a step", "which"]
+    header += ["its time over ours", "PyTorch eager, µs a step"]
+    text = _table(header, rows) + _headline(results.get("headline", {})) + _source(results)
+    if "curves" in results:
+        text += "\n![Microseconds a step over batch and hidden width](docs/images/one_launch.png)\n"
+    return text
+
+
+def _quick(row: Results, program: str | None) -> str:
+    """Return the microseconds a step of a program of one_launch's results, with their spread."""
+    measured = row["programs"].get(program, {}).get("us")
+    if measured is None:
+        return "-"
+    digits = 0 if measured["median"] >= 100 else 1 if measured["median"] >= 10 else 2
+    return f"{{median:.{digits}f}} ({{min:.{digits}f}} to {{max:.{digits}f}})".format(**measured)
+
+
+def _best_of(row: Results, peer: str) -> str | None:
+    """Return the name of a peer with its quickest precision."""
+    programs = {
+        name: cell["us"]["median"]
+        for name, cell in row["programs"].items()
+        if name.split()[0] == peer and "us" in cell
+    }
+    return min(programs, key=lambda name: programs[name], default=None)
+
+
+def _peer_label(program: str | None) -> str:
+    if program is None:
+        return "-"
+    peer, precision = program.split()
+    return f"{PEERS[peer].label}, {precision}"
+
+
+def _headline(measured: Results) -> str:
+    """Return the line on ten epochs, or nothing where they were not measured."""
+    parts = [
+        f"{run['ms']['median']:.1f} ms ({run['ms']['min']:.1f} to {run['ms']['max']:.1f}) in {precision}, and reach "
+        f"{run['accuracy']['median']:.2%} on the test set"
+        for precision, run in measured.items()
+        if "ms" in run
+    ]
+    if not parts:
+        return ""
+    return f"\nTen epochs of 784-256-10 over MNIST, batch 64, take {'; '.join(parts)}.\n"
+
+
+def one_launch_peers(results: Results) -> str:
+    """Return the table of all peers, each in its quickest precision, with the seconds of its first call."""
+    rows = []
+    for row in results["rows"].values():
+        best = ["warpfit float16", *(_best_of(row, peer) for peer in USUAL_PEERS)]
+        cells = [f"{row['network']}, {row['batch']}"]
+        for program in best:
+            first = row["programs"].get(program, {}).get("first_call")
+            precision = f" {program.split()[1]}" if program is not None else ""
+            cells.append(
+                f"{_quick(row, program)}{precision}, {max(first, 0.0):.1f} s" if first is not None else "-"
+            )
+        rows.append(cells)
+    header = ["network, batch", "warpfit", *(PEERS[peer].label for peer in USUAL_PEERS)]
+    note = "µs a step (least to largest) in the quickest precision, and what the first call takes longer.\n\n"
+    return note + _table(header, rows) + _source(results)
+
+
 # By the name of a table, or by the name of its results file where they differ.
 RENDERERS: dict[str, Callable[[Results], str]] = {
     "cpu_epoch": cpu_epoch,
@@ -209,15 +290,19 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "gemm": gemm,
     "bandwidth": bandwidth,
     "curves": curves,
+    "one_launch": one_launch,
+    "one_launch_peers": one_launch_peers,
 }
-FILES = {"layerwise_cnn": "layerwise", "first_step": "layerwise"}
+FILES = {"layerwise_cnn": "layerwise", "first_step": "layerwise", "one_launch_peers": "one_launch"}
 
 
 def render(text: str) -> str:
-    """Return a page with every table made anew."""
+    """Return a page with every table made anew; one whose results are not there yet is left out."""
 
     def table(match: re.Match[str]) -> str:
         path = RESULTS / f"{FILES.get(match[2], match[2])}.json"
+        if not path.exists():
+            return f"{match[1]}{match[3]}"
         results = json.loads(path.read_text(encoding="utf-8"))
         return f"{match[1]}{RENDERERS[match[2]](results)}{match[3]}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from time import perf_counter
 from typing import Any
@@ -9,7 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, mse_loss
+
+# What PyTorch calls the products of a precision.
+MATMUL_PRECISIONS = {"float32": "highest", "tf32": "high", "bfloat16": "highest"}
 
 
 def mlp(sizes: tuple[int, ...]) -> nn.Module:
@@ -36,35 +40,76 @@ def mnist_cnn() -> nn.Module:
     )
 
 
-def epoch_seconds(
-    model: nn.Module, x: Any, y: Any, *, batch_size: int, lr: float, epochs: int
-) -> list[float]:
-    """Return the wall time of each epoch of SGD, the first of which warms up.
+def loss_and_correct(outputs: Any, targets: Any) -> tuple[Any, Any]:
+    """Return the mean loss of a batch and how many rows are right.
+
+    Integer targets mean cross-entropy; others the mean squared error, for which no row is right.
+    """
+    if targets.is_floating_point():
+        return mse_loss(outputs, targets), torch.zeros((), dtype=torch.int64, device=outputs.device)
+    return cross_entropy(outputs, targets), (outputs.argmax(1) == targets).sum()
+
+
+class Trainer:
+    """Trains a model by SGD, every batch of an epoch, the shorter last one included.
 
     Parameters
     ----------
+    model : nn.Module
     x : ndarray (N, ...) float32
-    y : ndarray (N,) int64
+    y : ndarray (N,) int64 or (N, O) float32
+    precision : str
+        ``'float32'``, ``'tf32'`` or ``'bfloat16'``, which is autocast.
     """
-    model = model.cuda().train()
-    inputs, labels = torch.from_numpy(np.ascontiguousarray(x)).cuda(), torch.from_numpy(y).cuda()
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+
+    def __init__(
+        self,
+        model: nn.Module,
+        x: Any,
+        y: Any,
+        *,
+        batch_size: int,
+        lr: float,
+        precision: str = "float32",
+        device: str = "cuda",
+    ) -> None:
+        self.model = model.to(device).train()
+        self.x, self.y = (torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in (x, y))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr)
+        self.batch_size, self.precision = batch_size, precision
+        self.steps = -(-len(x) // batch_size)
+
+    def epoch(self) -> tuple[float, float]:
+        """Train for an epoch, and return the mean of its steps' losses and the share of rows that were right."""
+        torch.set_float32_matmul_precision(MATMUL_PRECISIONS[self.precision])
+        device = self.x.device
+        total, correct = torch.zeros((), device=device), torch.zeros((), device=device, dtype=torch.int64)
+        for rows in torch.randperm(len(self.x), device=device).split(self.batch_size):
+            batch, targets = self.x[rows], self.y[rows]
+            self.optimizer.zero_grad(set_to_none=True)
+            with self._precision():
+                loss, right = loss_and_correct(self.model(batch), targets)
+            loss.backward()
+            self.optimizer.step()
+            total += loss.detach()
+            correct += right
+        return total.item() / self.steps, correct.item() / len(self.x)
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        if self.precision == "bfloat16":
+            return torch.autocast(self.x.device.type, torch.bfloat16)
+        return nullcontext()
+
+
+def epoch_seconds(
+    model: nn.Module, x: Any, y: Any, *, batch_size: int, lr: float, epochs: int
+) -> list[float]:
+    """Return the wall time of each epoch of a `Trainer` in float32, the first of which warms up."""
+    trainer = Trainer(model, x, y, batch_size=batch_size, lr=lr)
     seconds = []
     for _ in range(epochs):
         torch.cuda.synchronize()
         start = perf_counter()
-        total = torch.zeros((), device="cuda")
-        correct = torch.zeros((), device="cuda", dtype=torch.int64)
-        order = torch.randperm(len(inputs), device="cuda")
-        for rows in order.split(batch_size):
-            batch, target = inputs[rows], labels[rows]
-            optimizer.zero_grad(set_to_none=True)
-            outputs = model(batch)
-            loss = cross_entropy(outputs, target)
-            loss.backward()
-            optimizer.step()
-            total += loss.detach()
-            correct += (outputs.argmax(1) == target).sum()
-        total.item(), correct.item()
+        trainer.epoch()
         seconds.append(perf_counter() - start)
     return seconds

@@ -1,0 +1,572 @@
+"""How long is a training step of the one_launch engine, beside the strongest programs that others offer?
+
+Microseconds a step are a whole epoch's wall time (order, gathering, forward, loss, backward, update, sums of loss and
+right rows, and reading these) over its number of steps: the median, least and largest of some epochs, in which the
+programs take turns. Ours trains several epochs in a launch, of whose time each has an equal share. Everything lies on
+the GPU beforehand. An epoch has at most 2,000 steps, on the same rows for all.
+PyTorch in CUDA graphs and JAX leave the shorter last batch out, which would be a second compilation, and have one step
+less to divide by; PyTorch eager and ours train on it. The first call, apart, is from making a program to its first
+trained epoch, less the time of a later one: compilation, with empty caches. First losses show that all train alike.
+
+Parts: `ours` and `peers`, by rows of networks and batches; `headline`, ten epochs over all of MNIST and the accuracy
+they reach; `curves`, ours over batch and hidden width. Prints a table and writes results/one_launch.json after every
+row. What the file holds from the same GPU and packages stays: peers are measured once, unless with --again, ours when
+asked for; ours of another commit goes. So parts can come from several commands, and one that broke off starts again.
+
+    python benchmarks/one_launch.py [--parts peers,ours,curves,headline] [--rows 784-256-10/64] [--minutes 9]
+    python benchmarks/one_launch.py --draw    # docs/images/one_launch.png, from the results
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from itertools import pairwise
+from time import perf_counter
+from typing import Any, Protocol
+
+import numpy as np
+
+from harness import RESULTS, ROOT, environment, spread, write_results
+
+LR = 0.1
+MOST_STEPS = 2000
+TURNS = 3
+EPOCHS = 5  # of a turn
+OURS = ("float16", "bfloat16")
+PARTS = ("peers", "ours", "curves", "headline")
+PICTURE = ROOT / "docs" / "images" / "one_launch.png"
+CURVE_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+CURVE_WIDTHS = (16, 32, 64, 128, 256, 512)
+HEADLINE_EPOCHS = 10
+
+# What floors are made of, on an H200: its clock, a sub-core's mma.sync, and what shared memory delivers.
+CLOCK_HZ = 1.76e9
+SUB_CORES = 4
+MMA_FLOP, MMA_CYCLES = 2 * 16 * 8 * 16, 6.4
+SHARED_BYTES_A_CYCLE = 128
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network and a batch: what a row measures."""
+
+    sizes: tuple[int, ...]
+    batch: int
+
+    @property
+    def network(self) -> str:
+        return "-".join(map(str, self.sizes))
+
+    @property
+    def name(self) -> str:
+        return f"{self.network}/{self.batch}"
+
+    @property
+    def loss(self) -> str:
+        return "mse" if self.sizes[-1] == 1 else "cross_entropy"
+
+
+CASES = (
+    *(Case((784, 256, 10), batch) for batch in (1, 8, 32, 64, 128, 512)),
+    Case((784, 10), 128),
+    Case((64, 64, 1), 256),
+)
+
+
+@dataclass(frozen=True)
+class PeerKind:
+    """A program of others: its name in tables, its module in `peers`, and its settings."""
+
+    label: str
+    module: str
+    settings: dict[str, Any]
+    precisions: tuple[str, ...] = ("tf32", "bfloat16")
+    turns: int = TURNS
+    epochs: int = EPOCHS
+
+
+PEERS = {
+    "jax_scan_32": PeerKind("JAX scan, unroll=32", "jax_scan", {"unroll": 32}),
+    "jax_scan_8": PeerKind("JAX scan, unroll=8", "jax_scan", {"unroll": 8}),
+    "jax_scan_1": PeerKind("JAX scan", "jax_scan", {"unroll": 1}),
+    "jax_scan_8_inside": PeerKind(
+        "JAX scan, unroll=8, gathering in its steps", "jax_scan", {"unroll": 8, "gathers_first": False}
+    ),
+    "torch_graph": PeerKind("PyTorch compile + CUDA graph", "torch_graph", {}),
+    "torch_graph_tuned": PeerKind(
+        "PyTorch compile, max-autotune, + CUDA graph", "torch_graph", {"mode": "max-autotune-no-cudagraphs"}
+    ),
+    # It takes a millisecond a step, so that two epochs are enough.
+    "torch_eager": PeerKind("PyTorch eager", "torch_eager", {}, ("float32", "tf32", "bfloat16"), 1, 2),
+}
+# The likely best come first; the others take minutes more, and are measured when --peers asks for them.
+USUAL_PEERS = ("jax_scan_32", "jax_scan_8", "torch_graph", "jax_scan_1", "torch_eager")
+
+
+# -- data -----------------------------------------------------------------------------------------------------
+
+
+@cache
+def mnist(part: str) -> tuple[Any, Any]:
+    """Return rows (N, 784) float32 and labels (N,) int64 of MNIST's ``'train'`` or ``'test'`` part."""
+    from warpfit.data import load_dataset
+
+    data = load_dataset("mnist", flat=True)
+    x, y = (data.x_train, data.y_train) if part == "train" else (data.x_test, data.y_test)
+    return np.ascontiguousarray(x).astype(np.float32) / 255, y.astype(np.int64)
+
+
+@cache
+def made_up(features: int) -> tuple[Any, Any]:
+    """Return 60,000 normal rows (N, features) and smooth targets (N, 1), float32."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((60_000, features)).astype(np.float32)
+    direction = (rng.standard_normal((features, 1)) / features**0.5).astype(np.float32)
+    return x, np.sin(x @ direction)
+
+
+def rows_of(case: Case) -> tuple[Any, Any]:
+    """Return the rows of an epoch, at most MOST_STEPS batches, and their targets."""
+    x, y = mnist("train") if case.loss == "cross_entropy" else made_up(case.sizes[0])
+    rows = min(len(x), MOST_STEPS * case.batch)
+    return x[:rows], y[:rows]
+
+
+# -- programs -------------------------------------------------------------------------------------------------
+
+
+class Program(Protocol):
+    """Something that trains; made without doing so."""
+
+    def start(self) -> tuple[float, float]:
+        """Train the first epoch; return its seconds with all preparations, and the mean of its losses."""
+
+    def turn(self) -> list[float]:
+        """Return the seconds of some later epochs."""
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch."""
+
+
+class Peer:
+    """A program of `peers`, on rows x and targets y."""
+
+    def __init__(self, kind: PeerKind, case: Case, precision: str, x: Any, y: Any) -> None:
+        self.kind, self.case, self.precision, self.x, self.y = kind, case, precision, x, y
+        self.turns_left = kind.turns
+        self.trainer: Any = None
+
+    def start(self) -> tuple[float, float]:
+        module = import_module(f"peers.{self.kind.module}")  # imports and devices are not the first call's
+        _require_gpu(module)
+        settings = {
+            "batch_size": self.case.batch,
+            "lr": LR,
+            "precision": self.precision,
+            **self.kind.settings,
+        }
+        model = module.mlp(self.case.sizes) if self.kind.module == "torch_eager" else self.case.sizes
+        start = perf_counter()
+        self.trainer = module.Trainer(model, self.x, self.y, **settings)
+        loss, _ = self.trainer.epoch()
+        return perf_counter() - start, loss
+
+    def turn(self) -> list[float]:
+        if not self.turns_left:
+            return []
+        self.turns_left -= 1
+        return [self._epoch() for _ in range(self.kind.epochs)]
+
+    @property
+    def steps(self) -> int:
+        return int(self.trainer.steps)
+
+    def _epoch(self) -> float:
+        start = perf_counter()
+        self.trainer.epoch()
+        return perf_counter() - start
+
+
+def _require_gpu(module: Any) -> None:
+    if hasattr(module, "jax"):
+        found = module.jax.default_backend()
+    else:
+        found = "gpu" if module.torch.cuda.is_available() else "cpu"
+    if found != "gpu":
+        raise RuntimeError(f"expected {module.__name__} on a GPU, got it on {found}")
+
+
+class Ours:
+    """The one_launch engine; a turn is a call of `fit`, whose first epoch does not count."""
+
+    def __init__(self, case: Case, precision: str, x: Any, y: Any) -> None:
+        from warpfit import nn
+
+        layers: list[Any] = []
+        for inputs, outputs in pairwise(case.sizes):
+            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        self.model = nn.Sequential(*layers[:-1])
+        self.case, self.precision, self.x, self.y = case, precision, x, y
+        self.history: Any = None
+
+    def start(self) -> tuple[float, float]:
+        from warpfit.training.callbacks import Callback
+
+        times: list[float] = []
+
+        class Clock(Callback):
+            def on_epoch_end(self, run: Any) -> None:
+                times.append(perf_counter())
+
+        start = perf_counter()
+        history = self.fit(1, callbacks=[Clock()])
+        return times[0] - start, history.reports[0].loss
+
+    def turn(self) -> list[float]:
+        return [report.seconds for report in self.fit(1 + EPOCHS).reports[1:]]
+
+    @property
+    def steps(self) -> int:
+        return -(-len(self.x) // self.case.batch)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that the last fit ran on."""
+        from warpfit.engines.base import TrainingData
+        from warpfit.engines.one_launch import launch_of
+
+        return int(launch_of(self.history.plan, TrainingData(self.x, self.y)).cluster)
+
+    def fit(self, epochs: int, **settings: Any) -> Any:
+        """Train on, keep the history, and return it."""
+        import warpfit as wf
+
+        settings = {
+            "loss": self.case.loss,
+            "batch_size": self.case.batch,
+            "precision": self.precision,
+            **settings,
+        }
+        optimizer = wf.optim.SGD(self.model.parameters(), lr=LR)
+        settings |= {"device": "cuda", "engine": "one_launch", "verbose": False}
+        self.history = wf.fit(self.model, self.x, self.y, optimizer=optimizer, epochs=epochs, **settings)
+        return self.history
+
+
+# -- measurements ---------------------------------------------------------------------------------------------
+
+
+def started(programs: dict[str, Program], deadline: float) -> dict[str, dict[str, Any]]:
+    """Start programs, and return what is known of each then; those whose turn comes after the deadline are left out."""
+    cells: dict[str, dict[str, Any]] = {}
+    for name, program in programs.items():
+        if perf_counter() > deadline:
+            print(f"no time left for {name}", flush=True)
+            continue
+        try:
+            seconds, loss = program.start()
+        except Exception as error:  # a program that is missing or fails must not take the others with it
+            cells[name] = {"reason": reason(error)}
+        else:
+            cells[name] = {"first_call": seconds, "first_loss": loss}
+    return cells
+
+
+def measured(programs: dict[str, Program], deadline: float) -> dict[str, dict[str, Any]]:
+    """Return each program's microseconds a step, or the reason why there are none; they take turns."""
+    cells = started(programs, deadline)
+    times: dict[str, list[float]] = {name: [] for name, cell in cells.items() if "reason" not in cell}
+    for _ in range(TURNS):
+        for name in list(times):
+            try:
+                times[name] += programs[name].turn()
+            except Exception as error:
+                cells[name] = {"reason": reason(error)}
+                del times[name]
+    for name, seconds in times.items():
+        steps, whole = programs[name].steps, spread(seconds)
+        cells[name]["first_call"] -= whole["median"]
+        cells[name] |= {"steps": steps, "us": {key: value / steps * 1e6 for key, value in whole.items()}}
+    return cells
+
+
+def reason(error: Exception) -> str:
+    """Return an error's class and first line."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[:300]
+
+
+def is_ours(program: str) -> bool:
+    return program.startswith("warpfit ")
+
+
+def summarised(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with the quickest peer's name, and its time over ours in each precision."""
+    us = {name: cell["us"]["median"] for name, cell in row["programs"].items() if "us" in cell}
+    best = min((name for name in us if not is_ours(name)), key=lambda name: us[name], default=None)
+    ours = {precision: us[name] for precision in OURS if (name := f"warpfit {precision}") in us}
+    ratio = {} if best is None else {precision: us[best] / value for precision, value in ours.items()}
+    return {**row, "best_peer": best, "ratio": ratio}
+
+
+def row_of(
+    case: Case, old: dict[str, Any], arguments: argparse.Namespace, deadline: float, commit: str
+) -> dict[str, Any]:
+    """Return a row, with what an older one holds and is not measured again."""
+    x, y = rows_of(case)
+    kept: dict[str, Any] = old.get("programs", {})
+    programs: dict[str, Program] = {}
+    if "ours" in arguments.parts:
+        programs |= {f"warpfit {precision}": Ours(case, precision, x, y) for precision in OURS}
+    for name in arguments.peers if "peers" in arguments.parts else ():
+        for precision in arguments.precisions or PEERS[name].precisions:
+            if arguments.again or "us" not in kept.get(f"{name} {precision}", {}):
+                programs[f"{name} {precision}"] = Peer(PEERS[name], case, precision, x, y)
+    cells = {name: {**cell, "commit": commit} for name, cell in measured(programs, deadline).items()}
+    row = {"network": case.network, "batch": case.batch, "rows": len(x), "programs": {**kept, **cells}}
+    return summarised(row)
+
+
+def headline(precision: str) -> dict[str, Any]:
+    """Return milliseconds of ten epochs of 784-256-10 at batch 64, and the accuracy on the test set after them."""
+    import warpfit as wf
+
+    case = Case((784, 256, 10), 64)
+    Ours(case, precision, *mnist("train")).fit(1)
+    runs: list[float] = []
+    accuracies: list[Any] = []
+    for seed in range(TURNS):
+        program = Ours(case, precision, *mnist("train"))
+        history = program.fit(HEADLINE_EPOCHS, seed=seed)
+        runs.append(sum(report.seconds for report in history.reports) * 1e3)
+        accuracies.append(wf.evaluate(program.model, *mnist("test")).accuracy)
+    return {"epochs": HEADLINE_EPOCHS, "ms": spread(runs), "accuracy": spread(accuracies)}
+
+
+def attempted(measure: Callable[[Any], dict[str, Any]], what: Any) -> dict[str, Any]:
+    """Return what is measured, or the reason why the engine does not run it."""
+    from warpfit.errors import WarpfitError
+
+    try:
+        return measure(what)
+    except WarpfitError as error:
+        return {"reason": str(error)}
+
+
+def curve_point(case: Case) -> dict[str, Any]:
+    """Return ours at a batch and a network, and on how many blocks."""
+    program = Ours(case, "float16", *rows_of(case))
+    us = spread([second / program.steps * 1e6 for second in program.turn()])
+    return {"us": us, "blocks": program.blocks, "plan": program.history.plan.reason}
+
+
+def curve(name: str) -> dict[str, Any]:
+    """Return ours at all batches or widths, or the reasons why it does not run there."""
+    points = {}
+    for key, case in curve_cases(name).items():
+        points[key] = attempted(curve_point, case)
+        us = points[key].get("us", {}).get("median")
+        print(f"{case.name}: " + (f"{us:.2f} µs a step" if us else points[key]["reason"]), flush=True)
+    return points
+
+
+def curve_cases(name: str) -> dict[str, Case]:
+    """Return what the curve over ``'batch'`` or ``'width'`` is measured at."""
+    if name == "batch":
+        return {str(batch): Case((784, 256, 10), batch) for batch in CURVE_BATCHES}
+    return {str(width): Case((784, width, 10), 64) for width in CURVE_WIDTHS}
+
+
+# -- floors ---------------------------------------------------------------------------------------------------
+
+
+def step_flop(sizes: tuple[int, ...], batch: int) -> int:
+    """Return the operations of a step's products: outputs, weight gradients, and input gradients but the first's."""
+    return sum(
+        (4 if idx == 0 else 6) * batch * inputs * outputs
+        for idx, (inputs, outputs) in enumerate(pairwise(sizes))
+    )
+
+
+def arithmetic_floor_us(case: Case, blocks: int) -> float:
+    """Return what a step's products take at the rate of `mma.sync` on the blocks' sub-cores."""
+    rate = blocks * SUB_CORES * MMA_FLOP / MMA_CYCLES * CLOCK_HZ
+    return step_flop(case.sizes, case.batch) / rate * 1e6
+
+
+def shared_memory_floor_us(case: Case) -> float:
+    """Return what each block takes to read x twice from shared memory, in half precision."""
+    return 2 * 2 * case.batch * case.sizes[0] / SHARED_BYTES_A_CYCLE / CLOCK_HZ * 1e6
+
+
+# -- results --------------------------------------------------------------------------------------------------
+
+
+def kept_results(old: dict[str, Any], env: dict[str, Any]) -> dict[str, Any]:
+    """Return what an older file's results are still worth in an environment.
+
+    Peers' stay with the same GPU, driver and packages; ours, if the commit is the same as well.
+    """
+
+    def machine(env: dict[str, Any]) -> Any:
+        others = {name: version for name, version in env["packages"].items() if name != "warpfit"}
+        return env.get("gpu"), env.get("driver"), env["python"], others
+
+    if not old or machine(old["environment"]) != machine(env):
+        return {"rows": {}}
+    if old["environment"]["commit"] == env["commit"]:
+        return {name: value for name, value in old.items() if name != "environment"}
+    rows = {}
+    for name, row in old["rows"].items():
+        peers = {program: cell for program, cell in row["programs"].items() if not is_ours(program)}
+        rows[name] = summarised({**row, "programs": peers})
+    return {"rows": rows}
+
+
+def read_results() -> dict[str, Any]:
+    path = RESULTS / "one_launch.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
+
+
+def save(results: dict[str, Any]) -> None:
+    settings = {
+        "lr": LR,
+        "most_steps": MOST_STEPS,
+        "turns": TURNS,
+        "epochs_of_a_turn": EPOCHS,
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+    }
+    rows = {case.name: results["rows"][case.name] for case in CASES if case.name in results["rows"]}
+    write_results("one_launch", {**results, "settings": settings, "rows": rows})
+
+
+def print_row(name: str, row: dict[str, Any]) -> None:
+    ratios = ", ".join(f"{precision} {ratio:.2f}" for precision, ratio in row["ratio"].items())
+    print(f"{name}, {row['rows']} rows; best peer {row['best_peer']}, its time over ours: {ratios or '-'}")
+    for program, cell in row["programs"].items():
+        if "us" in cell:
+            us, first = cell["us"], f"first call {cell['first_call']:.2f} s"
+            numbers = f"{us['median']:9.2f} ({us['min']:.2f} to {us['max']:.2f}) µs a step"
+            print(f"    {program:28} {numbers}, {first}, first loss {cell['first_loss']:.4f}", flush=True)
+        else:
+            print(f"    {program:28} {cell['reason']}", flush=True)
+
+
+def draw(results: dict[str, Any]) -> None:
+    """Write the picture of ours over batch and width, with the floors."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    over_batch, over_width = figure.subplots(1, 2)
+    draw_curve(over_batch, results["curves"]["batch"], curve_cases("batch"))
+    found = [row for row in results["rows"].values() if row["network"] == "784-256-10" and row["best_peer"]]
+    if found:
+        times = [row["programs"][row["best_peer"]]["us"]["median"] for row in found]
+        over_batch.plot([row["batch"] for row in found], times, marker="s", label="best of PyTorch and JAX")
+    over_batch.set(title="784-256-10", xlabel="batch (×: does not run)")
+    draw_curve(over_width, results["curves"]["width"], curve_cases("width"))
+    over_width.set(title="784-width-10, batch 64", xlabel="hidden width (×: does not run)")
+    for axes in (over_batch, over_width):
+        axes.legend()
+    figure.suptitle(results["environment"].get("gpu", ""))
+    figure.savefig(PICTURE, dpi=110)
+
+
+def draw_curve(axes: Any, points: dict[str, Any], cases: dict[str, Case]) -> None:
+    """Draw ours and its floors; sizes that do not run have a cross at their tick."""
+    ran = {key: point for key, point in points.items() if "us" in point}
+    lines = {
+        "warpfit, float16": [point["us"]["median"] for point in ran.values()],
+        "floor: tensor cores": [
+            arithmetic_floor_us(cases[key], point["blocks"]) for key, point in ran.items()
+        ],
+        "floor: x from shared memory": [shared_memory_floor_us(cases[key]) for key in ran],
+    }
+    styles: list[dict[str, Any]] = [
+        {"marker": "o"},
+        {"color": "0.4", "ls": "--"},
+        {"color": "0.4", "ls": ":"},
+    ]
+    for (label, values), style in zip(lines.items(), styles, strict=True):
+        axes.plot([int(key) for key in ran], values, label=label, **style)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([int(key) for key in points], [key if key in ran else f"{key}\n×" for key in points])
+    axes.set(yscale="log", ylabel="µs a step")
+    axes.grid(alpha=0.3, which="both")
+
+
+# -- the command ----------------------------------------------------------------------------------------------
+
+
+def names(known: tuple[str, ...]) -> Callable[[str], list[str]]:
+    """Return a parser of names separated by commas."""
+
+    def parse(text: str) -> list[str]:
+        found = text.split(",")
+        if unknown := [name for name in found if name not in known]:
+            raise argparse.ArgumentTypeError(f"expected some of {', '.join(known)}, got {', '.join(unknown)}")
+        return found
+
+    return parse
+
+
+def parsed() -> argparse.Namespace:
+    cases, precisions = tuple(case.name for case in CASES), ("float32", "tf32", "bfloat16")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--parts", type=names(PARTS), default=list(PARTS))
+    parser.add_argument("--rows", type=names(cases), default=list(cases), help="networks with their batches")
+    parser.add_argument("--peers", type=names(tuple(PEERS)), default=list(USUAL_PEERS))
+    parser.add_argument("--precisions", type=names(precisions), help="of peers, in place of their usual ones")
+    parser.add_argument("--minutes", type=float, default=9.0, help="after which no program is started")
+    parser.add_argument("--again", action="store_true", help="measure peers that the file holds already, too")
+    parser.add_argument("--draw", action="store_true", help="only draw the picture from the results")
+    return parser.parse_args()
+
+
+def measure(arguments: argparse.Namespace) -> None:
+    """Measure the parts, and write the results after each and after every row."""
+    deadline = perf_counter() + 60 * arguments.minutes
+    env = environment()
+    results = kept_results(read_results(), env)
+    # First the rows: their first calls are to find no kernels.
+    if {"ours", "peers"} & set(arguments.parts):
+        for case in (case for case in CASES if case.name in arguments.rows):
+            row = row_of(case, results["rows"].get(case.name, {}), arguments, deadline, env["commit"])
+            results["rows"][case.name] = row
+            save(results)
+            print_row(case.name, row)
+            gc.collect()
+    if "headline" in arguments.parts:
+        results["headline"] = {precision: attempted(headline, precision) for precision in OURS}
+        print(json.dumps(results["headline"]), flush=True)
+        save(results)
+    if "curves" in arguments.parts:
+        results["curves"] = {name: curve(name) for name in ("batch", "width")}
+        save(results)
+
+
+def main() -> None:
+    arguments = parsed()
+    if arguments.draw:
+        draw(read_results())
+        return
+    # PyTorch and JAX share the GPU here: neither takes all memory for itself.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        # Empty caches, lest the first call's time depend on what ran before.
+        for name in ("WARPFIT_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+            os.environ[name] = os.path.join(folder, name.lower())
+        measure(arguments)
+
+
+if __name__ == "__main__":
+    main()
