@@ -227,6 +227,14 @@ def test_gather_rows_takes_any_layout(backend: Backend, stored: str, layout: str
     np.testing.assert_array_equal(result, call(backend.gather_rows, x, rows, "float32"))
 
 
+@pytest.mark.parametrize("wanted", ["float32", "float64", "int64"])
+def test_gather_rows_gives_the_dtype_wanted(backend: Backend, wanted: str) -> None:
+    x, rows = np.arange(12, dtype=np.int64).reshape(4, 3), np.array([3, 0, 3])
+    result = call(backend.gather_rows, x, rows, wanted)
+    assert result.dtype == wanted
+    np.testing.assert_array_equal(result, x[rows])
+
+
 def test_gather_rows_of_no_rows(backend: Backend) -> None:
     none = np.zeros(0, np.int64)
     assert call(backend.gather_rows, np.zeros((0, 3), np.uint8), none, "float32").shape == (0, 3)
