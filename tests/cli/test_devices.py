@@ -18,6 +18,7 @@ from warpfit.errors import CompileError, KernelError
 
 MODEL = "run/model.safetensors"
 SMALL = ("--hidden", "4", "--epochs", "2", "--batch-size", "32", "--out", "run")
+LAYERWISE = (*SMALL, "--engine", "layerwise")
 
 
 @pytest.fixture(autouse=True)
@@ -28,13 +29,29 @@ def kernel_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_training_and_evaluating_on_a_device(invoke: Invoke, blobs: Path, cuda: str) -> None:
-    outcome = invoke("train", "--data", blobs, *SMALL, "--device", cuda)
+    outcome = invoke("train", "--data", blobs, *LAYERWISE, "--device", cuda)
     assert (outcome.code, outcome.err) == (0, "")
     assert "layerwise on cuda:0 in float32" in outcome.out
     assert 'device = "cuda:0"' in Path("run/config.toml").read_text()
     results = [json.loads(invoke("evaluate", MODEL, "--device", d, "--json").out) for d in ("cpu", "cuda:0")]
     assert results[0]["loss"] == pytest.approx(results[1]["loss"], rel=1e-5)
     assert results[0]["accuracy"] == results[1]["accuracy"]
+
+
+def test_a_device_trains_in_one_launch_where_it_can(invoke: Invoke, blobs: Path, cuda: str) -> None:
+    outcome = invoke("train", "--data", blobs, *SMALL, "--device", cuda, "--checkpoint-every", "1")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "one_launch on cuda:0 in float16" in outcome.out
+    assert "one_launch runs it; the data suits float16; one block" in outcome.out
+    config = Path("run/config.toml").read_text()
+    assert 'engine = "one_launch"' in config
+    assert 'precision = "float16"' in config
+    outcome = invoke("train", "--resume", "run", "--epochs", "3", "--out", "again")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "one_launch on cuda:0 in float16" in outcome.out
+    outcome = invoke("train", "--data", blobs, *SMALL, "--device", cuda, "--optimizer", "adam")
+    assert "layerwise on cuda:0 in float32" in outcome.out
+    assert "one_launch: expected optimizer SGD, got adam" in outcome.out
 
 
 def test_predicting_on_a_device(invoke: Invoke, tiny_images: Path, cuda: str) -> None:
@@ -96,7 +113,7 @@ def test_a_kernel_that_does_not_compile(
         raise CompileError("kernel add does not compile:\nadd.cu(3): error: no")
 
     monkeypatch.setattr("warpfit.backends.cuda.CudaBackend.begin_step", fail)
-    outcome = invoke("train", "--data", blobs, *SMALL, "--device", cuda)
+    outcome = invoke("train", "--data", blobs, *LAYERWISE, "--device", cuda)
     assert outcome.code == 1
     assert outcome.err == "warpfit: kernel add does not compile:\nadd.cu(3): error: no\n"
 
@@ -108,7 +125,7 @@ def test_a_kernel_that_fails_is_not_the_users_fault(
         raise KernelError("a kernel failed on cuda:0")
 
     monkeypatch.setattr("warpfit.backends.cuda.CudaBackend.begin_step", fail)
-    outcome = invoke("train", "--data", blobs, *SMALL, "--device", cuda)
+    outcome = invoke("train", "--data", blobs, *LAYERWISE, "--device", cuda)
     assert (outcome.code, outcome.err) == (1, "warpfit: a kernel failed on cuda:0\n")
 
 

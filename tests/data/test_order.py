@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2, norm
 
-from warpfit.data.order import domain_bits, epoch_order, order_at, round_keys
+from warpfit.data.order import domain_bits, epoch_order, order_at, round_keys, round_keys_of
 from warpfit.errors import ConfigError
 
 # With fixed seeds a statistic either passes for ever or tells of a flaw; this is how rare a flaw must look.
@@ -108,6 +108,12 @@ def test_golden_round_keys(seed: int, epoch: int, keys: list[int]) -> None:
     result = round_keys(seed, epoch)
     assert result.dtype == np.uint32
     assert result.tolist() == keys
+
+
+def test_keys_of_many_epochs_are_those_of_each() -> None:
+    found = round_keys_of(2**64 - 1, range(3, 8))
+    assert (found.dtype, found.shape) == (np.uint32, (5, 8))
+    np.testing.assert_array_equal(found, [round_keys(2**64 - 1, epoch) for epoch in range(3, 8)])
 
 
 GOLDEN = [

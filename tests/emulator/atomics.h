@@ -20,7 +20,8 @@ using As = typename Identity<T>::type;
 
 constexpr unsigned MOST_ATOMICS = 1u << 24;
 
-// A thread that waits for another in a loop over an atomic would never end: nobody else runs meanwhile.
+// A thread that waits for another in a loop over an atomic would never end: nobody else runs meanwhile, unless
+// the loop has a __nanosleep.
 inline void count_atomic() {
     if (++current->atomics_since_wait > MOST_ATOMICS)
         fail("more than %u atomic operations without a barrier, as if it spins on another thread",
@@ -33,6 +34,7 @@ T change(T* address, Change change) {
     count_atomic();
     const T old = *address;
     *address = change(old);
+    if (*address != old) ++progress;
     return old;
 }
 

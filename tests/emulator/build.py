@@ -108,7 +108,8 @@ def build_scheduler() -> Path:
     target = _cache() / f"libemulator-{_digest(FLAGS, ())}.so"
     if not target.exists():
         name = f"-Wl,-soname,{target.name}"
-        _compile([*FLAGS, "-O2", "-shared", str(EMULATOR / "scheduler.cpp"), name, "-pthread"], target)
+        sources = map(str, sorted({*EMULATOR.glob("*.cpp")} - {EMULATOR / "entry.cpp"}))
+        _compile([*FLAGS, "-O2", "-shared", *sources, name, "-pthread"], target)
     return target
 
 

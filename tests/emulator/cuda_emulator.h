@@ -1,8 +1,8 @@
 // Lets g++ compile the kernels unchanged, to run on a CPU: the words and built-ins of CUDA C++ that they use.
 //
 // A block's threads are fibers on one thread of the CPU, which change over at barriers and warp collectives
-// (scheduler.cpp); blocks run one after another. Shared memory is one static copy, poisoned before every
-// block.
+// (scheduler.cpp); blocks run one after another, but for those of a cluster. Static shared memory is one copy,
+// poisoned before every block.
 #pragma once
 
 #include <cmath>

@@ -33,7 +33,8 @@ void call(void (*kernel)(Parameters...), void** parameters) {
 }  // namespace emulator
 
 extern "C" int emulator_launch(const unsigned grid[3], const unsigned block[3],
-                               unsigned long long shared_bytes, void** parameters, int reverse) {
+                               unsigned long long shared_bytes, void** parameters, unsigned cluster,
+                               int reverse) {
     emulator::Launch description{};
     description.name = EMULATOR_TEXT(ENTRY);
     description.body = [](void** values) { emulator::call(ENTRY, values); };
@@ -42,6 +43,7 @@ extern "C" int emulator_launch(const unsigned grid[3], const unsigned block[3],
     description.block = block;
     description.dynamic_bytes = shared_bytes;
     description.most_threads = emulator_most_threads;
+    description.cluster = cluster;
     description.static_begin = emulator_shared_begin;
     description.static_end = emulator_shared_end;
     description.reverse = reverse != 0;

@@ -15,7 +15,7 @@ import pytest
 from emulator.runtime import EmulatedRuntime
 
 _launched: dict[Any, None] = {}
-_launch = EmulatedRuntime.launch
+_launch = EmulatedRuntime.launch_cluster
 
 
 def _recorded(self: EmulatedRuntime, function: Any, *settings: Any) -> None:
@@ -25,7 +25,7 @@ def _recorded(self: EmulatedRuntime, function: Any, *settings: Any) -> None:
 
 def pytest_configure() -> None:
     """Record launches from now on."""
-    EmulatedRuntime.launch = _recorded  # type: ignore[method-assign]
+    EmulatedRuntime.launch_cluster = _recorded  # type: ignore[method-assign]
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -36,6 +36,8 @@ inline unsigned short float_to_half(float value) {
     return static_cast<unsigned short>(sign | ((rounded >> 13) - (112u << 10)));
 }
 
+inline float reciprocal(float value) { return 1 / value; }
+
 inline void store_16_bytes(void* place, uint4 word) { *static_cast<uint4*>(place) = word; }
 
 // ldmatrix (9.7.14.5.15): 8x8 matrices of 16-bit elements. Lanes 8i to 8i+7 give the rows of matrix i; lane l
@@ -76,15 +78,15 @@ inline void check_aligned(const char* name, const void* pointer, unsigned bytes)
         fail("%s: expected an address aligned to %u bytes, got %p", name, bytes, pointer);
 }
 
-inline void check_shared(const char* name, const void* pointer, unsigned bytes) {
-    check_aligned(name, pointer, bytes);
+inline void check_shared(const char* name, const void* pointer, unsigned alignment, unsigned bytes) {
+    check_aligned(name, pointer, alignment);
     if (!is_shared(pointer, bytes))
         fail("%s: expected %u bytes of shared memory, got %p", name, bytes, pointer);
 }
 
 template <bool TRANSPOSED>
 void load_matrix(const char* name, unsigned* const (&registers)[4], const void* row, Site site) {
-    check_shared(name, row, 16);
+    check_shared(name, row, 16, 16);
     LoadMatrix request{{name, WHOLE_WARP, site, execute_load_matrix<TRANSPOSED>},
                        static_cast<const unsigned char*>(row),
                        {}};
@@ -195,6 +197,14 @@ inline unsigned short float_to_bfloat(float value) {
     return static_cast<unsigned short>((word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
 }
 
+inline unsigned floats_to_halves(float first, float second) {
+    return float_to_half(first) | static_cast<unsigned>(float_to_half(second)) << 16;
+}
+
+inline unsigned floats_to_bfloats(float first, float second) {
+    return float_to_bfloat(first) | static_cast<unsigned>(float_to_bfloat(second)) << 16;
+}
+
 inline void mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
                              emulator::Site site = emulator::Site::here()) {
     emulator::multiply<emulator::F16, 16>("mma_m16n8k16_f16", d, a, b, site);
@@ -217,9 +227,10 @@ inline void mma_m16n8k8_tf32(float (&d)[4], const unsigned (&a)[4], const unsign
 namespace emulator {
 
 inline void copy_async(const char* name, void* shared, const void* global, unsigned bytes, bool valid) {
-    check_shared(name, shared, bytes);
+    check_shared(name, shared, bytes, bytes);
     check_aligned(name, global, bytes);
-    PendingCopy copy{static_cast<unsigned char*>(shared), bytes, current->groups_committed, {}};
+    PendingCopy copy{
+        static_cast<unsigned char*>(shared), bytes, current->copies_issued++, current->groups_committed, {}};
     if (valid) std::memcpy(copy.data, global, bytes);
     std::memset(shared, 0xff, bytes);
     current->copies.push_back(copy);
@@ -245,33 +256,76 @@ inline void copy_async_commit() { ++emulator::current->groups_committed; }
 template <int N>
 inline void copy_async_wait() {
     auto& thread = *emulator::current;
-    size_t kept = 0;
-    for (const auto& copy : thread.copies) {
-        if (copy.group + N < thread.groups_committed) {
-            std::memcpy(copy.target, copy.data, copy.bytes);
-        } else {
-            thread.copies[kept++] = copy;
-        }
-    }
-    thread.copies.resize(kept);
+    thread.land([&](const auto& copy) { return copy.group + N < thread.groups_committed; });
+}
+
+// mbarrier (9.7.13.15), and cp.async.mbarrier.arrive (9.7.13.15.16). Copies land, and arrive, when somebody
+// tests a barrier at which all others have arrived, the latest moment that the ISA allows.
+
+inline void mbarrier_init(unsigned long long* barrier, unsigned count) {
+    emulator::init_mbarrier(barrier, count);
+}
+
+inline void mbarrier_arrive(unsigned long long* barrier) { emulator::arrive("mbarrier_arrive", barrier); }
+
+inline void copy_async_arrive(unsigned long long* barrier) {
+    emulator::arrive_after_copies("copy_async_arrive", barrier);
+}
+
+// Kernels ask until it holds: so it returns only then, and others run meanwhile.
+inline bool mbarrier_test(unsigned long long* barrier, unsigned parity,
+                          emulator::Site site = emulator::Site::here()) {
+    emulator::wait_for_phase("mbarrier_test", barrier, parity, site);
+    return true;
 }
 
 #endif
 
-// Clusters are not emulated: blocks run one after another, and those of a cluster wait for each other.
+// setmaxnreg (9.7.20.5): a CPU has the registers that it has.
 
-namespace emulator {
+template <int COUNT>
+inline void take_registers() {}
 
-[[noreturn]] inline void no_clusters() { fail("a kernel for clusters, which are not emulated"); }
+template <int COUNT>
+inline void leave_registers() {}
 
-}  // namespace emulator
+#if __CUDA_ARCH__ >= 900
 
-inline unsigned cluster_rank() { emulator::no_clusters(); }
+inline unsigned cluster_rank() { return emulator::rank_in_cluster(); }
 
-inline unsigned cluster_address(const void*, unsigned) { emulator::no_clusters(); }
+inline unsigned cluster_address(const void* pointer, unsigned rank) {
+    return emulator::to_cluster_address("cluster_address", pointer, rank);
+}
 
-inline void store_cluster(unsigned, unsigned) { emulator::no_clusters(); }
+inline void mbarrier_expect(unsigned long long* barrier, unsigned bytes) {
+    emulator::arrive("mbarrier_expect", barrier, bytes);
+}
 
-inline void store_cluster_pair(unsigned, float, float) { emulator::no_clusters(); }
+// cp.async.bulk (9.7.9.25.4.1). Like cp.async, it lands when somebody waits for the phase that counts it.
+inline void copy_bulk(void* shared, const void* global, unsigned bytes, unsigned long long* barrier) {
+    emulator::check_aligned("copy_bulk", global, 16);
+    emulator::check_shared("copy_bulk", shared, 16, bytes);
+    if (bytes % 16 != 0) emulator::fail("copy_bulk: expected a multiple of 16 bytes, got %u", bytes);
+    emulator::copy_for_mbarrier("copy_bulk", shared, global, bytes, barrier);
+}
 
-inline void cluster_barrier() { emulator::no_clusters(); }
+// st.async (9.7.9.13). Like cp.async, it lands when somebody waits for the phase that counts it.
+
+inline void store_async_pair(unsigned address, unsigned first, unsigned second, unsigned barrier) {
+    const unsigned pair[2] = {first, second};
+    emulator::store_for_mbarrier("store_async_pair", address, pair, 8, barrier);
+}
+
+inline void store_async_quad(unsigned address, const unsigned (&words)[4], unsigned barrier) {
+    emulator::store_for_mbarrier("store_async_quad", address, words, 16, barrier);
+}
+
+inline void fence_mbarrier_init() {}
+
+inline void fence_async() {}
+
+inline void cluster_barrier(emulator::Site site = emulator::Site::here()) {
+    emulator::cluster_barrier("cluster_barrier", site);
+}
+
+#endif

@@ -82,6 +82,10 @@ class EmulatedRuntime:
         self._sanitize = is_sanitized() if sanitize is None else sanitize
         self._folder = folder
 
+    def memory_info(self) -> tuple[int, int]:
+        """Return free and total memory, in bytes, of a device that has 64 GiB."""
+        return 1 << 36, 1 << 36
+
     def allocate(self, nbytes: int) -> Memory:
         """Return memory of exactly ``nbytes`` bytes, all 0xFF."""
         return Memory(nbytes)
@@ -118,7 +122,19 @@ class EmulatedRuntime:
     def launch(
         self, function: Any, grid: Dimensions, block: Dimensions, shared_bytes: int, parameters: int
     ) -> None:
-        """Run a kernel to its end.
+        """Run a kernel to its end: :meth:`launch_cluster` without clusters."""
+        self.launch_cluster(function, grid, block, shared_bytes, parameters, 1)
+
+    def launch_cluster(
+        self,
+        function: Any,
+        grid: Dimensions,
+        block: Dimensions,
+        shared_bytes: int,
+        parameters: int,
+        cluster: int,
+    ) -> None:
+        """Run a kernel whose blocks form clusters to its end.
 
         Parameters
         ----------
@@ -130,6 +146,8 @@ class EmulatedRuntime:
             Dynamic shared memory of a block.
         parameters : int
             The address of an array of pointers to the arguments.
+        cluster : int
+            Blocks along x that form a cluster, 1, 2, 4, 8 or 16.
 
         Raises
         ------
@@ -137,20 +155,8 @@ class EmulatedRuntime:
             The launch exceeds a limit, or the kernel broke a rule: a barrier that not all threads reach, say.
         """
         sizes = ctypes.c_uint * 3
-        if function(sizes(*grid), sizes(*block), shared_bytes, parameters, self._reverse) != 0:
+        if function(sizes(*grid), sizes(*block), shared_bytes, parameters, cluster, self._reverse) != 0:
             raise DeviceError(_scheduler().emulator_error().decode())
-
-    def launch_cluster(
-        self,
-        function: Any,
-        grid: Dimensions,
-        block: Dimensions,
-        shared_bytes: int,
-        parameters: int,
-        cluster: int,
-    ) -> None:
-        """Refuse: blocks run one after another here, and those of a cluster wait for each other."""
-        raise DeviceError(f"expected blocks without clusters on the emulator, got clusters of {cluster}")
 
 
 def _address(host: np.ndarray) -> int:
@@ -182,6 +188,7 @@ def _load(library: Path) -> Any:
         ctypes.c_void_p,
         ctypes.c_ulonglong,
         ctypes.c_void_p,
+        ctypes.c_uint,
         ctypes.c_int,
     ]
     return launch

@@ -1,9 +1,13 @@
-// Runs a grid of emulated threads: fibers on one thread of the CPU, block after block.
+// Runs a grid of emulated threads: fibers on one thread of the CPU, block after block, or cluster after cluster.
 //
-// A thread runs until it waits at a barrier or a warp collective, or returns; a warp runs until none of its
-// threads can go on, so that it is as far ahead of the others as barriers allow. The order of warps, and of
-// threads in a warp, is from first to last, or with `reverse` from last to first. When all wait and none can go
-// on, the launch fails with a message that says who waits where.
+// A thread runs until it waits at a barrier, a warp collective or for the phase of a barrier in shared memory
+// (mbarriers.cpp), sleeps, or returns; a warp runs until none of its threads can go on, so that it is as far ahead
+// of the others as barriers allow. The order of blocks, of warps, and of threads in a warp, is from first to last,
+// or with `reverse` from last to first. When all wait and none can go on, or all sleep again and again, the launch
+// fails with a message that says who waits where.
+//
+// The blocks of a cluster take turns, each as far as its warps come. Each has dynamic shared memory of its own;
+// static shared memory, of which a library has one copy, they must not have.
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -15,6 +19,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -42,15 +47,18 @@ namespace emulator {
 
 Thread* current = nullptr;
 unsigned char* dynamic_shared = nullptr;
+unsigned long long progress = 0;
 
 namespace {
 
-constexpr unsigned MOST_THREADS = 1024;
+constexpr unsigned MOST_THREADS = 1024, MOST_BLOCKS = 16;  // of a block, of a cluster
 constexpr unsigned MOST_STATIC_BYTES = 48 * 1024;
 constexpr unsigned MOST_SHARED_BYTES = 227 * 1024;
 constexpr size_t STACK_BYTES = 256 * 1024;
 constexpr size_t GUARD_BYTES = 4096;
 constexpr size_t FENCE_BYTES = 256;
+constexpr unsigned CLUSTER_WINDOW = 0x40000000, BLOCK_WINDOW = 1u << 20;  // of addresses in a cluster
+constexpr unsigned MOST_IDLE_ROUNDS = 1000;
 constexpr unsigned char POISON = 0xff, FENCE = 0xa5;
 
 // ------------------------------------------------------------------------------------- context switches
@@ -113,7 +121,7 @@ void switch_context(Context& from, Context& to) { swapcontext(&from, &to); }
 
 // --------------------------------------------------------------------------------- state of the launch
 
-enum State : unsigned char { READY, AT_BARRIER, AT_COLLECTIVE, LEFT };
+enum State : unsigned char { READY, AT_BARRIER, AT_COLLECTIVE, AT_CONDITION, LEFT };
 
 struct Fiber {
     Context context;
@@ -124,24 +132,41 @@ struct Fiber {
     const char* waits_at = nullptr;
     Site site{};
     Request* request = nullptr;
+    Condition* condition = nullptr;
 };
 
 std::mutex launch_mutex;
 std::vector<std::unique_ptr<Fiber>> fibers;  // kept from launch to launch
-State state[MOST_THREADS];
+State state[MOST_THREADS * MOST_BLOCKS];
 unsigned fibers_prepared = 0;
 Context scheduler_context;
 void* scheduler_fake_stack = nullptr;
 const void* scheduler_stack = nullptr;
 size_t scheduler_stack_bytes = 0;
 
+// A barrier of all threads of a block or a cluster: those who have arrived, and what came of the last time.
+struct Meeting {
+    unsigned arrived = 0, predicates = 0;
+    bool is_one = true;
+    Site site{};
+    int result = 0;
+};
+
+struct Block {
+    unsigned rank = 0, first = 0;  // in its cluster, its first thread's fiber
+    uint3 index{};
+    unsigned char* dynamic = nullptr;
+    unsigned num_left = 0;
+    bool has_begun = false;
+    Meeting meeting;
+};
+
 const Launch* launched = nullptr;
-unsigned num_threads = 0, running = 0, num_left = 0;
-unsigned barrier_arrived = 0, barrier_predicates = 0;
-unsigned long long barriers_passed = 0;
-int barrier_result = 0;
-bool barrier_is_one = true;
-Site barrier_site{};
+unsigned num_threads = 0, running = 0;  // of a block; which fiber
+std::vector<Block> blocks;              // of the cluster, or only one
+Block* block = nullptr;                 // whose threads run
+Meeting cluster_meeting;
+unsigned long long barriers_passed = 0, rounds = 0;
 bool failed = false;
 char error[4096] = "";
 
@@ -169,18 +194,26 @@ std::string file_name(const char* path) {
     return slash ? slash + 1 : path;
 }
 
-// Who waits where, such as "threads 0-31 wait at __syncthreads (softmax.cu:12); thread 32 has left the
-// kernel".
-std::string waiting_text() {
+void enter(Block& next) {
+    block = &next;
+    blockIdx = next.index;
+    dynamic_shared = next.dynamic;
+}
+
+// Who of the block waits where, such as "threads 0-31 wait at __syncthreads (softmax.cu:12); thread 32 has left
+// the kernel".
+std::string waiting_in_block() {
     std::map<std::string, std::vector<unsigned>> places;
     std::vector<unsigned> left;
     for (unsigned t = 0; t < num_threads; ++t) {
-        const Fiber& fiber = *fibers[t];
-        if (state[t] == LEFT) {
+        const Fiber& fiber = *fibers[block->first + t];
+        const State state_of_thread = state[block->first + t];
+        if (state_of_thread == LEFT) {
             left.push_back(t);
-        } else if (state[t] != READY) {
+        } else if (state_of_thread != READY) {
             places[std::string(fiber.waits_at) + " (" + file_name(fiber.site.file) + ":" +
-                   std::to_string(fiber.site.line) + ")"]
+                   std::to_string(fiber.site.line) + ")" +
+                   (state_of_thread == AT_CONDITION ? fiber.condition->detail() : "")]
                 .push_back(t);
         }
     }
@@ -189,7 +222,24 @@ std::string waiting_text() {
         text += (text.empty() ? "" : "; ") + threads_text(place.second) +
                 (place.second.size() == 1 ? " waits at " : " wait at ") + place.first;
     if (!left.empty())
-        text += "; " + threads_text(left) + (left.size() == 1 ? " has" : " have") + " left the kernel";
+        text += (text.empty() ? "" : "; ") + threads_text(left) + (left.size() == 1 ? " has" : " have") +
+                " left the kernel";
+    return text;
+}
+
+// The same for a cluster, blocks of which the same is true together.
+std::string waiting_text() {
+    if (blocks.size() == 1) return waiting_in_block();
+    std::map<std::string, std::vector<unsigned>> texts;
+    for (Block& each : blocks) {
+        enter(each);
+        texts[waiting_in_block()].push_back(each.rank);
+    }
+    std::string text;
+    for (const auto& same : texts)
+        text += (text.empty() ? "in block" : "; in block") +
+                std::string(same.second.size() == 1 ? " " : "s ") + ranges(same.second) + " of the cluster " +
+                same.first;
     return text;
 }
 
@@ -207,7 +257,11 @@ std::string block_text() {
            std::to_string(blockIdx.y) + ", " + std::to_string(blockIdx.z) + ")";
 }
 
-void record_deadlock() { record("%s: deadlock: %s", block_text().c_str(), waiting_text().c_str()); }
+void record_waiting(const char* mistake, Block& place) {
+    const std::string waiting = waiting_text();
+    enter(place);
+    record("%s: %s: %s", block_text().c_str(), mistake, waiting.c_str());
+}
 
 // ---------------------------------------------------------------------------------------------- fibers
 
@@ -225,13 +279,22 @@ void back_to_scheduler() {
     enter_fiber();
 }
 
+// Stores to a block that has left may meet another block's memory.
+void check_nothing_under_way() {
+    const unsigned bytes = bytes_under_way(block->dynamic, block->dynamic + launched->dynamic_bytes);
+    if (bytes > 0)
+        fail("the block leaves while %u bytes of store_async are on their way to it, for which nobody waits",
+             bytes);
+}
+
 // A fiber runs one thread of each block, then waits for the next block.
 void run_fiber() {
     enter_fiber();
     while (true) {
         launched->body(launched->parameters);
         state[running] = LEFT;
-        ++num_left;
+        ++progress;
+        if (++block->num_left == num_threads) check_nothing_under_way();
         back_to_scheduler();
     }
 }
@@ -240,6 +303,7 @@ void resume(unsigned number) {
     Fiber& fiber = *fibers[number];
     running = number;
     current = &fiber.thread;
+    block->has_begun = true;
     threadIdx = fiber.index;
     fiber.thread.atomics_since_wait = 0;
     if (__sanitizer_start_switch_fiber)
@@ -260,7 +324,7 @@ unsigned char* new_stack() {
 }
 
 void prepare_fibers() {
-    for (; fibers_prepared < num_threads; ++fibers_prepared) {
+    for (; fibers_prepared < launched->cluster * num_threads; ++fibers_prepared) {
         if (fibers_prepared == fibers.size()) {
             fibers.push_back(std::make_unique<Fiber>());
             fibers.back()->stack = new_stack();
@@ -273,8 +337,8 @@ void prepare_fibers() {
 }
 
 void place_threads() {
-    for (unsigned t = 0; t < num_threads; ++t)
-        fibers[t]->index = {t % blockDim.x, t / blockDim.x % blockDim.y, t / (blockDim.x * blockDim.y)};
+    for (unsigned i = 0, t = 0; i < launched->cluster * num_threads; ++i, t = i % num_threads)
+        fibers[i]->index = {t % blockDim.x, t / blockDim.x % blockDim.y, t / (blockDim.x * blockDim.y)};
 }
 
 // ---------------------------------------------------------------------------------------- shared memory
@@ -289,31 +353,30 @@ void fill(unsigned char* begin, unsigned char* end, unsigned char value) {
 #endif
 }
 
-// The block's dynamic shared memory: with AddressSanitizer exactly its bytes, without with a fence after
-// them.
+// A block's dynamic shared memory: with AddressSanitizer exactly its bytes, without with a fence after them.
 class DynamicShared {
   public:
     explicit DynamicShared(const Launch& launch)
         : bytes_(launch.dynamic_bytes), fence_(launch.sanitized ? 0 : FENCE_BYTES) {
         void* memory = nullptr;
         if (posix_memalign(&memory, 128, bytes_ + fence_) != 0) std::abort();
-        dynamic_shared = static_cast<unsigned char*>(memory);
+        memory_ = static_cast<unsigned char*>(memory);
     }
-    ~DynamicShared() {
-        std::free(dynamic_shared);
-        dynamic_shared = nullptr;
-    }
-    void poison() {
-        std::memset(dynamic_shared, POISON, bytes_);
-        std::memset(dynamic_shared + bytes_, FENCE, fence_);
+    DynamicShared(const DynamicShared&) = delete;
+    ~DynamicShared() { std::free(memory_); }
+    unsigned char* poisoned() {
+        std::memset(memory_, POISON, bytes_);
+        std::memset(memory_ + bytes_, FENCE, fence_);
+        return memory_;
     }
     bool fence_holds() const {
         for (size_t i = 0; i < fence_; ++i)
-            if (dynamic_shared[bytes_ + i] != FENCE) return false;
+            if (memory_[bytes_ + i] != FENCE) return false;
         return true;
     }
 
   private:
+    unsigned char* memory_;
     size_t bytes_, fence_;
 };
 
@@ -365,26 +428,41 @@ class CrashGuard {
 
 // ---------------------------------------------------------------------------------------------- blocks
 
-void start_block() {
-    num_left = barrier_arrived = barrier_predicates = 0;
-    for (unsigned t = 0; t < num_threads; ++t) {
-        state[t] = READY;
-        fibers[t]->thread.copies.clear();
-        fibers[t]->thread.groups_committed = 0;
+// Makes ready the blocks of a cluster, or the one block, from the first one's index on.
+void start_cluster(std::deque<DynamicShared>& shared, uint3 first) {
+    fill(launched->static_begin, launched->static_end, POISON);
+    blocks.assign(launched->cluster, Block());
+    for (unsigned rank = 0; rank < blocks.size(); ++rank) {
+        blocks[rank].rank = rank;
+        blocks[rank].first = rank * num_threads;
+        blocks[rank].index = {first.x + rank, first.y, first.z};
+        blocks[rank].dynamic = shared[rank].poisoned();
     }
+    cluster_meeting = Meeting();
+    forget_mbarriers();
+    for (unsigned i = 0; i < blocks.size() * num_threads; ++i) {
+        state[i] = READY;
+        fibers[i]->thread.begin();
+    }
+}
+
+bool can_run(unsigned t) {
+    if (state[t] == AT_CONDITION && fibers[t]->condition->holds()) state[t] = READY;
+    return state[t] == READY;
 }
 
 // Runs one thread after the other, as far as the warp comes before the next barrier of the block falls. Whether
 // any of them could run.
 bool run_warp(unsigned warp) {
-    const unsigned first = warp * warpSize, end = std::min(first + warpSize, num_threads);
+    const unsigned first = block->first + warp * warpSize,
+                   end = std::min(first + warpSize, block->first + num_threads);
     const unsigned long long barriers_before = barriers_passed;
     bool any_ran = false;
     for (bool ran = true; ran && barriers_passed == barriers_before;) {
         ran = false;
         for (unsigned i = first; i < end; ++i) {
             const unsigned t = launched->reverse ? end - 1 - (i - first) : i;
-            if (state[t] != READY) continue;
+            if (!can_run(t)) continue;
             ran = any_ran = true;
             resume(t);
             if (failed) return true;
@@ -393,32 +471,55 @@ bool run_warp(unsigned warp) {
     return any_ran;
 }
 
-void run_block() {
-    start_block();
+bool run_block(Block& next) {
+    enter(next);
     const unsigned num_warps = (num_threads + warpSize - 1) / warpSize;
-    while (num_left < num_threads) {
+    bool any_ran = false;
+    for (unsigned i = 0; i < num_warps && !failed; ++i)
+        any_ran |= run_warp(launched->reverse ? num_warps - 1 - i : i);
+    return any_ran;
+}
+
+bool all_have_left() {
+    return std::all_of(blocks.begin(), blocks.end(),
+                       [](const Block& each) { return each.num_left == num_threads; });
+}
+
+void run_cluster() {
+    for (unsigned idle_rounds = 0; !all_have_left(); ++idle_rounds) {
         bool any_ran = false;
-        for (unsigned i = 0; i < num_warps && !failed; ++i) {
-            any_ran |= run_warp(launched->reverse ? num_warps - 1 - i : i);
-        }
+        const unsigned long long progress_before = progress;
+        ++rounds;
+        for (size_t i = 0; i < blocks.size() && !failed; ++i)
+            any_ran |= run_block(blocks[launched->reverse ? blocks.size() - 1 - i : i]);
         if (failed) return;
-        if (!any_ran) return record_deadlock();
+        if (progress != progress_before) idle_rounds = 0;
+        if (!any_ran || idle_rounds == MOST_IDLE_ROUNDS) return record_waiting("deadlock", blocks[0]);
     }
 }
 
-void run_grid(DynamicShared& shared) {
-    const unsigned long long blocks = 1ull * gridDim.x * gridDim.y * gridDim.z;
-    for (unsigned long long i = 0; i < blocks && !failed; ++i) {
-        const unsigned long long b = launched->reverse ? blocks - 1 - i : i;
-        blockIdx = {static_cast<unsigned>(b % gridDim.x), static_cast<unsigned>(b / gridDim.x % gridDim.y),
-                    static_cast<unsigned>(b / gridDim.x / gridDim.y)};
-        fill(launched->static_begin, launched->static_end, POISON);
-        shared.poison();
-        run_block();
-        if (!failed && !shared.fence_holds())
-            record("%s: wrote past the end of its %llu bytes of dynamic shared memory", block_text().c_str(),
-                   launched->dynamic_bytes);
+void check_fences(const std::deque<DynamicShared>& shared) {
+    for (Block& each : blocks) {
+        if (failed || shared[each.rank].fence_holds()) continue;
+        enter(each);
+        record("%s: wrote past the end of its %llu bytes of dynamic shared memory", block_text().c_str(),
+               launched->dynamic_bytes);
     }
+}
+
+void run_grid() {
+    std::deque<DynamicShared> shared;
+    for (unsigned rank = 0; rank < launched->cluster; ++rank) shared.emplace_back(*launched);
+    const unsigned long long width = gridDim.x / launched->cluster, clusters = width * gridDim.y * gridDim.z;
+    for (unsigned long long i = 0; i < clusters && !failed; ++i) {
+        const unsigned long long c = launched->reverse ? clusters - 1 - i : i;
+        start_cluster(shared, {static_cast<unsigned>(c % width * launched->cluster),
+                               static_cast<unsigned>(c / width % gridDim.y),
+                               static_cast<unsigned>(c / width / gridDim.y)});
+        run_cluster();
+        check_fences(shared);
+    }
+    dynamic_shared = nullptr;
 }
 
 // Whether the launch keeps the limits of sm_90 and of the kernel. AddressSanitizer enlarges static arrays:
@@ -440,6 +541,15 @@ bool check_limits(const Launch& launch) {
     } else if (static_bytes + launch.dynamic_bytes > MOST_SHARED_BYTES) {
         record("kernel %s: expected at most %u bytes of shared memory, got %llu static and %llu dynamic",
                launch.name, MOST_SHARED_BYTES, static_bytes, launch.dynamic_bytes);
+    } else if (launch.cluster < 1 || launch.cluster > MOST_BLOCKS ||
+               (launch.cluster & (launch.cluster - 1)) != 0 || grid[0] % launch.cluster != 0) {
+        record(
+            "kernel %s: expected clusters of 1, 2, 4, 8 or 16 blocks, and a multiple of as many along x, got "
+            "%u of %u",
+            launch.name, launch.cluster, grid[0]);
+    } else if (launch.cluster > 1 && launch.static_end > launch.static_begin) {
+        record("kernel %s: expected only dynamic shared memory in a cluster, got %zu static bytes",
+               launch.name, static_cast<size_t>(launch.static_end - launch.static_begin));
     }
     return !failed;
 }
@@ -449,6 +559,36 @@ void wait(State waiting, const char* name, Site site) {
     fibers[running]->site = site;
     state[running] = waiting;
 }
+
+void wait_until(Condition& condition) {
+    fibers[running]->condition = &condition;
+    wait(AT_CONDITION, condition.name, condition.site);
+    back_to_scheduler();
+}
+
+// Waits for `count` fibers from the first one on; how many of their predicates hold.
+int meet(Meeting& meeting, unsigned first, unsigned count, const char* name, bool predicate, Site site) {
+    ++progress;
+    wait(AT_BARRIER, name, site);
+    meeting.predicates += predicate;
+    meeting.is_one = meeting.arrived == 0 || (meeting.is_one && site == meeting.site);
+    meeting.site = site;
+    if (++meeting.arrived == count) {
+        if (!meeting.is_one) record_waiting("different barriers", *block);
+        meeting.result = static_cast<int>(meeting.predicates);
+        meeting.arrived = meeting.predicates = 0;
+        ++barriers_passed;
+        std::memset(state + first, READY, count);
+    }
+    back_to_scheduler();
+    return meeting.result;
+}
+
+struct NextRound : Condition {
+    unsigned long long since = rounds;
+    using Condition::Condition;
+    bool holds() override { return rounds != since; }
+};
 
 }  // namespace
 
@@ -466,30 +606,22 @@ void fail(const char* format, ...) {
 }
 
 int barrier(const char* name, bool predicate, Site site) {
-    wait(AT_BARRIER, name, site);
-    barrier_predicates += predicate;
-    barrier_is_one = barrier_arrived == 0 || (barrier_is_one && site == barrier_site);
-    barrier_site = site;
-    if (++barrier_arrived == num_threads) {
-        if (!barrier_is_one)
-            record("%s: different barriers: %s", block_text().c_str(), waiting_text().c_str());
-        barrier_result = static_cast<int>(barrier_predicates);
-        barrier_arrived = barrier_predicates = 0;
-        ++barriers_passed;
-        std::memset(state, READY, num_threads);
-    }
-    back_to_scheduler();
-    return barrier_result;
+    return meet(block->meeting, block->first, num_threads, name, predicate, site);
+}
+
+void cluster_barrier(const char* name, Site site) {
+    meet(cluster_meeting, 0, static_cast<unsigned>(blocks.size()) * num_threads, name, false, site);
 }
 
 void collective(Request& request, bool whole) {
-    const unsigned first = running / warpSize * warpSize;
-    const unsigned existing = num_threads - first < warpSize ? num_threads - first : warpSize;
+    const unsigned warp = (running - block->first) / warpSize * warpSize, first = block->first + warp;
+    const unsigned existing = num_threads - warp < warpSize ? num_threads - warp : warpSize;
     if (!((request.mask >> (running - first)) & 1u))
         fail("%s: expected a mask with this thread's own lane, got 0x%08x", request.name, request.mask);
     if (whole && existing < warpSize)
         fail("%s: expected a whole warp, got one of %u threads", request.name, existing);
     fibers[running]->request = &request;
+    ++progress;
     wait(AT_COLLECTIVE, request.name, request.site);
     Request* lanes[warpSize] = {};
     bool complete = true;
@@ -508,10 +640,59 @@ void collective(Request& request, bool whole) {
     back_to_scheduler();
 }
 
+void wait_for(Condition& condition) {
+    ++progress;
+    wait_until(condition);
+}
+
+void yield(const char* name, Site site) {
+    NextRound next(name, site);
+    wait_until(next);
+}
+
 bool is_shared(const void* pointer, size_t bytes) {
     const auto* begin = static_cast<const unsigned char*>(pointer);
     return (begin >= dynamic_shared && begin + bytes <= dynamic_shared + launched->dynamic_bytes) ||
            (begin >= launched->static_begin && begin + bytes <= launched->static_end);
+}
+
+std::string shared_text(const void* pointer) {
+    const auto* byte = static_cast<const unsigned char*>(pointer);
+    if (byte >= launched->static_begin && byte < launched->static_end)
+        return "byte " + std::to_string(byte - launched->static_begin) + " of static shared memory";
+    const auto owner = std::find_if(blocks.begin(), blocks.end(), [&](const Block& each) {
+        return byte >= each.dynamic && byte < each.dynamic + launched->dynamic_bytes;
+    });
+    return "byte " + std::to_string(byte - owner->dynamic) + " of dynamic shared memory" +
+           (&*owner == block ? "" : " of block " + std::to_string(owner->rank) + " of the cluster");
+}
+
+unsigned rank_in_cluster() { return block->rank; }
+
+unsigned to_cluster_address(const char* name, const void* pointer, unsigned rank) {
+    const auto* byte = static_cast<const unsigned char*>(pointer);
+    if (rank >= blocks.size())
+        fail("%s: expected a block below %zu of the cluster, got %u", name, blocks.size(), rank);
+    if (byte < dynamic_shared || byte >= dynamic_shared + launched->dynamic_bytes)
+        fail("%s: expected a pointer to dynamic shared memory, got %p", name, pointer);
+    return CLUSTER_WINDOW + rank * BLOCK_WINDOW + static_cast<unsigned>(byte - dynamic_shared);
+}
+
+unsigned rank_of_address(unsigned address) { return (address - CLUSTER_WINDOW) / BLOCK_WINDOW; }
+
+unsigned char* at_cluster_address(const char* name, unsigned address, unsigned bytes) {
+    const unsigned rank = rank_of_address(address), offset = address % BLOCK_WINDOW;
+    if (address < CLUSTER_WINDOW || rank >= blocks.size())
+        fail("%s: expected an address that cluster_address gave, got 0x%08x", name, address);
+    if (offset % bytes != 0)
+        fail("%s: expected an address aligned to %u bytes, got byte %u", name, bytes, offset);
+    if (offset + bytes > launched->dynamic_bytes)
+        fail("%s: expected %u bytes of the %llu of shared memory of block %u of the cluster, got byte %u",
+             name, bytes, launched->dynamic_bytes, rank, offset);
+    if (!blocks[rank].has_begun) fail("%s: block %u of the cluster has not begun", name, rank);
+    if (blocks[rank].num_left == num_threads)
+        fail("%s: block %u of the cluster has left the kernel", name, rank);
+    return blocks[rank].dynamic + offset;
 }
 
 int launch(const Launch& description) {
@@ -524,9 +705,8 @@ int launch(const Launch& description) {
     gridDim = {description.grid[0], description.grid[1], description.grid[2]};
     blockDim = {description.block[0], description.block[1], description.block[2]};
     place_threads();
-    DynamicShared shared(description);
     const CrashGuard guard(!description.sanitized);
-    run_grid(shared);
+    run_grid();
     if (failed) fibers_prepared = 0;  // they stand in the middle of the kernel: all start anew
     return failed;
 }

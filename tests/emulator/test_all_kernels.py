@@ -49,7 +49,10 @@ FAMILIES = {
         "forward and (half_precision or any_alignment) or forward and every_update",
     ),
     "training": Family(
-        ("one_launch",), ("engines/test_one_launch.py",), "emulator and (test_bfloat16 or 17 and mse)"
+        ("one_launch",),
+        ("engines/test_one_launch.py", "backends/cuda/test_gather_batches.py"),
+        "emulator and (test_bfloat16 or shared_memory and most or test_clusters and sizes0) "
+        "or forward and gather_batches",
     ),
     "products": Family(
         ("dense", "conv"),

@@ -30,7 +30,14 @@ class Device:
         self.runtime = EmulatedRuntime(folder=PLANTED, **{"sanitize": is_sanitized(), **settings})
 
     def run(
-        self, kernel: str, *arguments: Any, grid: int = 1, block: int = 32, shared: int = 0, **defines: str
+        self,
+        kernel: str,
+        *arguments: Any,
+        grid: int = 1,
+        block: int = 32,
+        shared: int = 0,
+        cluster: int = 1,
+        **defines: str,
     ) -> None:
         """Launch a planted kernel; integers are passed as int32."""
         function = self.runtime.load(kernel, tuple(defines.items()))
@@ -44,7 +51,9 @@ class Device:
             for i, argument in enumerate(arguments)
         ]
         pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-        self.runtime.launch(function, (grid, 1, 1), (block, 1, 1), shared, ctypes.addressof(pointers))
+        self.runtime.launch_cluster(
+            function, (grid, 1, 1), (block, 1, 1), shared, ctypes.addressof(pointers), cluster
+        )
         for i, memory in memories.items():
             self.runtime.download(arguments[i], memory.pointer)
 
@@ -275,6 +284,203 @@ def test_copy_async_demands_alignment() -> None:
         staged_copy(4, skew=1)
 
 
+# --------------------------------------------------------------------------------------------------- barriers
+
+
+def ring(bug: str = "NONE", *, steps: int = 8, **settings: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return what ring.cu makes of random numbers, and what it should."""
+    source = np.random.default_rng(0).standard_normal((steps, 128)).astype(np.float32)
+    target = np.zeros_like(source)
+    Device(**settings).run("ring", target, source, steps, block=64, shared=3 * 512 + 48, BUG=bug)
+    return target, 2 * source[:, ::-1]
+
+
+@ORDERS
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
+def test_a_ring_of_buffers_between_barriers(reverse: bool, arch: str) -> None:
+    target, expected = ring(reverse=reverse, arch=arch)
+    np.testing.assert_array_equal(target, expected)
+
+
+def test_sleeping_is_no_deadlock_while_others_arrive() -> None:
+    target, expected = ring(steps=5000, arch="sm_75")  # more rounds than all may sleep through
+    np.testing.assert_array_equal(target, expected)
+
+
+@ORDERS
+@pytest.mark.parametrize("bug", ["NO_WAIT", "ARRIVES_FIRST"])
+def test_what_has_not_landed_is_poison(bug: str, reverse: bool) -> None:
+    target, _ = ring(bug, steps=3, reverse=reverse)
+    assert np.isnan(target[-1]).all()
+
+
+@ORDERS
+@pytest.mark.parametrize(
+    ("bug", "message"),
+    [
+        ("NO_WAIT", r".*got as many again before any thread has waited for it"),
+        (
+            "WRONG_PARITY",
+            r"deadlock: threads 32-63 wait at mbarrier_test \(ring.cu:\d+\) for parity 0 of the barrier at byte 1536 "
+            r"of dynamic shared memory, with 0 of 32 arrivals; threads 0-31 wait at .* at byte 1560 of .* 0 of 32",
+        ),
+        (
+            "TOO_MANY",
+            r"mbarrier_arrive: expected 32 arrivals in a phase of the barrier at byte 1560 of dynamic .*, got as",
+        ),
+        (
+            "NOT_MADE",
+            r"mbarrier_test: expected a barrier that mbarrier_init made, got none at byte 1576 of dynamic",
+        ),
+        ("MADE_TWICE", r"mbarrier_init: there is a barrier at byte 15\d\d of dynamic shared memory already"),
+        (
+            "OVERWRITTEN",
+            r"mbarrier_arrive: the barrier at byte 1560 of dynamic shared memory was overwritten",
+        ),
+        ("MISALIGNED", r"mbarrier_arrive: expected a barrier in 8 aligned bytes of shared memory, got 0x"),
+        ("NOT_SHARED", r"mbarrier_arrive: expected a barrier in 8 aligned bytes of shared memory, got 0x"),
+        ("NO_PARITY", r"mbarrier_test: expected a parity of 0 or 1, got 2"),
+        ("NO_THREADS", r"mbarrier_init: expected 1 to 1048575 arrivals, got 0"),
+        (
+            "LATE_COPIES",
+            r"copy_async_arrive: expected 32 .* got one more, while copies or bytes are under way",
+        ),
+    ],
+)
+def test_barriers_used_wrongly(bug: str, message: str, reverse: bool) -> None:
+    with pytest.raises(DeviceError, match=r"^kernel ring, block \(0, 0, 0\).*: " + message):
+        ring(bug, reverse=reverse)
+
+
+@ORDERS
+@pytest.mark.parametrize("bug", ["WRONG_PARITY", "NO_WAIT"])
+def test_all_asleep_is_a_deadlock_before_sm80(bug: str, reverse: bool) -> None:
+    with pytest.raises(
+        DeviceError, match=r"deadlock: threads 0-\d+ wait at __nanosleep \(before_sm80.cuh:\d+\)"
+    ):
+        ring(bug, reverse=reverse, arch="sm_75")
+
+
+# --------------------------------------------------------------------------------------------------- clusters
+
+
+def exchange(
+    bug: str = "NONE", *, cluster: int = 4, num_clusters: int = 2, steps: int = 5, **settings: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return what exchange.cu makes of random numbers, and what it should."""
+    source = np.random.default_rng(0).standard_normal((num_clusters, cluster, 128)).astype(np.float32)
+    target, expected = np.zeros_like(source), source.astype(float)
+    Device(**settings).run(
+        "exchange",
+        target,
+        source,
+        steps,
+        grid=num_clusters * cluster,
+        block=64,
+        shared=2 * cluster * 512 + 16,
+        cluster=cluster,
+        BUG=bug,
+        CLUSTER=str(cluster),
+    )
+    for _ in range(steps):
+        expected = expected.sum(axis=1, keepdims=True) / 2 + np.arange(cluster)[:, None]
+    return target, expected
+
+
+@ORDERS
+@pytest.mark.parametrize("cluster", [1, 2, 4, 8, 16])
+def test_blocks_of_a_cluster_exchange_numbers(reverse: bool, cluster: int) -> None:
+    target, expected = exchange(cluster=cluster, reverse=reverse)
+    np.testing.assert_allclose(target, expected, rtol=1e-5, atol=1e-5)
+
+
+@ORDERS
+@pytest.mark.parametrize("cluster", [1, 4])
+def test_a_wait_that_comes_late_shows_poison(cluster: int, reverse: bool) -> None:
+    target, _ = exchange("LATE_WAIT", cluster=cluster, reverse=reverse)
+    assert np.isnan(target).all()
+
+
+@ORDERS
+@pytest.mark.parametrize(
+    ("bug", "message"),
+    [
+        (
+            "NO_LAST_WAIT",
+            r"the block leaves while 512 bytes of store_async are on their way to it, for which nobody",
+        ),
+        (
+            "TOO_FEW_BYTES",
+            r"store_async\w*: expected 2044 bytes in a phase of the barrier at byte 4096 of dynamic shared memory.*, "
+            r"got 2048",
+        ),
+        (
+            "TOO_MANY_BYTES",
+            r"deadlock: in blocks 0-3 of the cluster threads 0-63 wait at mbarrier_test \(exchange.cu:\d+\) for parity "
+            r"0 of the barrier at byte 4096 of dynamic shared memory, with 1 of 1 arrivals and 2048 of 2052 bytes",
+        ),
+        (
+            "OTHER_BARRIER",
+            r"store_async\w*: expected a barrier of block 0, to which the bytes go, got one of block 1",
+        ),
+        ("NO_FIRST_BARRIER", r"store_async\w*: block [01] of the cluster has not begun"),
+        (
+            "LEAVES_EARLY",
+            r"deadlock: in block 1 of the cluster threads 0-63 have left the kernel; in blocks 0, 2-3 of the cluster "
+            r"threads 0-63 wait at cluster_barrier \(exchange.cu:\d+\)",
+        ),
+        ("STORES_LATE", r"store_async_pair: block 0 of the cluster has left the kernel"),
+        (
+            "PAST_THE_END",
+            r"store_async_pair: expected 8 bytes of the 4112 of shared memory of block [01] of the cluster",
+        ),
+        ("MISALIGNED", r"store_async_pair: expected an address aligned to 8 bytes, got byte 4"),
+        ("NO_ADDRESS", r"store_async_pair: expected an address that cluster_address gave, got 0x00000010"),
+        ("NO_SUCH_BLOCK", r"cluster_address: expected a block below 4 of the cluster, got \d"),
+    ],
+)
+def test_clusters_used_wrongly(bug: str, message: str, reverse: bool) -> None:
+    with pytest.raises(DeviceError, match=r"^kernel exchange, block \(\d, 0, 0\).*: " + message):
+        exchange(bug, reverse=reverse)
+    target, expected = exchange(reverse=reverse)  # the next launch runs
+    np.testing.assert_allclose(target, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "grid", "cluster", "message"),
+    [
+        (
+            "exchange",
+            6,
+            4,
+            "expected clusters of 1, 2, 4, 8 or 16 blocks, .* got 4 of 6",
+        ),
+        (
+            "exchange",
+            6,
+            3,
+            "expected clusters of 1, 2, 4, 8 or 16 blocks, .* got 3 of 6",
+        ),
+        (
+            "exchange",
+            32,
+            32,
+            "expected clusters of 1, 2, 4, 8 or 16 blocks, .* got 32 of 32",
+        ),
+        (
+            "staged_copy",
+            2,
+            2,
+            r"expected only dynamic shared memory in a cluster, got \d+ static",
+        ),
+    ],
+)
+def test_launches_of_clusters_beyond_the_limits(kernel: str, grid: int, cluster: int, message: str) -> None:
+    defines = {"BUG": "NONE", "CLUSTER": "4", "PIECE": "4", "WAIT": "1"}
+    with pytest.raises(DeviceError, match=f"kernel {kernel}: {message}"):
+        Device().run(kernel, grid=grid, cluster=cluster, **defines)
+
+
 # --------------------------------------------------------------------------------------------------- planted bugs
 
 BUGS = {
@@ -482,13 +688,20 @@ for reverse in (False, True):
         run_broken("barrier after a return", reverse=reverse)
     test_shuffles_votes_and_counting_barriers(reverse)
     test_copy_async(reverse, 4)
+    test_a_ring_of_buffers_between_barriers(reverse, "sm_75")
+    test_a_ring_of_buffers_between_barriers(reverse, "sm_90a")
+    test_blocks_of_a_cluster_exchange_numbers(reverse, 4)
+    test_a_wait_that_comes_late_shows_poison(4, reverse)
+    with pytest.raises(DeviceError, match="block 0 of the cluster has left"):
+        exchange("STORES_LATE", reverse=reverse)
+    test_blocks_of_a_cluster_exchange_numbers(reverse, 4)
 print("came to its end")
 """
 
 
 @needs_sanitizer
 def test_sound_kernels_pass_the_sanitizer() -> None:
-    """Barriers, collectives, copies, a failed launch and the launch after it: the sanitizer has nothing to say."""
+    """Barriers, collectives, copies, clusters, failed launches and those after them: the sanitizer keeps silent."""
     result = run_sanitized(["-c", SOUND], timeout=120)
     assert result.returncode == 0, result.stderr
     assert "came to its end" in result.stdout

@@ -19,7 +19,8 @@ NUM_ROWS, BATCH = 70, 16  # four batches of 16 and one of 6
 
 
 def fit(model: nn.Module, x: Any, y: Any, optimizer: Any = None, **settings: Any) -> wf.History:
-    settings = {"epochs": 2, "batch_size": BATCH, "seed": 5, "verbose": False, **settings}
+    asked = {"engine": "layerwise", "epochs": 2, "batch_size": BATCH, "seed": 5, "verbose": False}
+    settings = {**asked, **settings}
     return wf.fit(model, x, y, optimizer=optimizer or sgd(model), **settings)
 
 

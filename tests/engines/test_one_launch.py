@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -11,11 +13,12 @@ import warpfit as wf
 from conftest import on_emulator, on_gpu
 from emulator.runtime import EmulatedRuntime
 from support.training import adam, assert_same_weights, blobs, mlp, sgd
-from warpfit import losses, nn, optim
-from warpfit.backends import Activation
+from warpfit import backends, losses, nn, optim
 from warpfit.backends.cuda import one_launch, runtime
-from warpfit.backends.cuda.one_launch import TrainedNetwork, choose
-from warpfit.errors import ConfigError, DeviceError, DivergedError
+from warpfit.backends.cuda.one_launch import choose
+from warpfit.engines import one_launch as engine
+from warpfit.engines.base import TrainingData
+from warpfit.errors import ConfigError, DivergedError
 
 NUM_ROWS, BATCH = 70, 16  # four batches of 16 and one of 6
 # How far weights may be from NumPy's in float32, relative to how far they went.
@@ -55,6 +58,18 @@ def flat(model: nn.Module) -> Any:
     return np.concatenate([array.ravel() for array in model.state_dict().values()]).astype(float)
 
 
+@pytest.fixture
+def only_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Lets networks run by clusters of one size only."""
+
+    def only(size: int) -> None:
+        monkeypatch.setattr(one_launch, "CLUSTERS", (size,))
+        choose.cache_clear()
+
+    yield only
+    choose.cache_clear()
+
+
 def assert_follows_numpy(
     sizes: tuple[int, ...],
     *,
@@ -62,16 +77,19 @@ def assert_follows_numpy(
     precision: str = "float16",
     activation: Any = nn.ReLU,
     optimizer: dict[str, Any] | None = None,
+    num_rows: int = NUM_ROWS,
+    rows: tuple[Any, Any] | None = None,
+    times_limit: float = 1.0,
     **settings: Any,
 ) -> wf.History:
-    """Train on both, and compare losses and counts of all steps, and how far the weights went."""
-    x, y = data(sizes, loss)
+    """Train on both, and compare the losses of all steps, and how far the weights went."""
+    x, y = rows or data(sizes, loss, num_rows)
     on_cpu, on_device = mlp(*sizes, activation=activation), mlp(*sizes, activation=activation)
     start = flat(on_cpu)
     settings = {"loss": loss, **settings}
     expected = fit(on_cpu, x, y, sgd(on_cpu, **optimizer or {}), device="cpu", **settings)
     history = fit(on_device, x, y, sgd(on_device, **optimizer or {}), precision=precision, **settings)
-    limit = LIMITS[precision]
+    limit = times_limit * LIMITS[precision]
     np.testing.assert_allclose(history.step_losses, expected.step_losses, rtol=limit, atol=limit)
     moved = np.linalg.norm(flat(on_cpu) - start)
     assert np.linalg.norm(flat(on_device) - flat(on_cpu)) <= limit * moved
@@ -130,15 +148,58 @@ def test_accuracy_is_counted_as_elsewhere(cuda: str) -> None:
     assert [r.lr for r in reports[0]] == [r.lr for r in reports[1]]
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "float16", "float64"])
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "bool", "float16", "float64"])
 def test_data_of_other_dtypes(cuda: str, dtype: str) -> None:
     rng = np.random.default_rng(0)
-    x, y = rng.integers(0, 256, (NUM_ROWS, 6)).astype(dtype), rng.integers(0, 3, NUM_ROWS)
-    x = x if dtype == "uint8" else x / np.asarray(255, dtype)
+    numbers = rng.integers(0, 256, (NUM_ROWS, 6))
+    x = {"uint8": numbers, "int32": numbers % 4 - 2, "bool": numbers < 100}.get(dtype, numbers / 255)
+    x, y = x.astype(dtype), rng.integers(0, 3, NUM_ROWS)
     models = [mlp(6, 8, 3), mlp(6, 8, 3)]
     for model, device in zip(models, ("cpu", "cuda"), strict=True):
         fit(model, x, y, device=device)
     assert np.linalg.norm(flat(models[1]) - flat(models[0])) < 1e-3
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "mse"])
+@pytest.mark.parametrize("batch_size", [64, 128, 512])
+def test_a_last_batch_of_one_row_overflows_nothing(cuda: str, batch_size: int, loss: str) -> None:
+    num_rows = 129 if batch_size < 512 else 10  # a batch larger than the data is a short one too
+    rows = data((6, 3), loss, num_rows)
+    assert_follows_numpy((6, 8, 3), loss=loss, rows=rows, batch_size=batch_size, activation=nn.Tanh)
+
+
+def test_batches_that_the_device_has_no_room_for(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends.get(cuda).runtime, "memory_info", lambda: (5000, 5000))
+    x, y = blobs(NUM_ROWS)
+    words = r"expected at most 5000 bytes of data and batches of an epoch, got \d+"
+    plan = fit(mlp(6, 3), x, y, engine="auto", precision="auto", epochs=0).plan
+    assert plan.engine == "layerwise"
+    assert re.search(words, plan.reason)
+    with pytest.raises(ConfigError, match=words):
+        fit(mlp(6, 3), x, y)
+
+
+def views(ops: Any) -> dict[str, Any]:
+    """Return views (70, 8) into larger device arrays."""
+    rng = np.random.default_rng(0)
+    wide = ops.asarray(rng.standard_normal((2 * NUM_ROWS, 16)).astype("f4"))
+    return {
+        "columns": wide[:NUM_ROWS, :8],
+        "backwards": wide[NUM_ROWS - 1 :: -1, 8:],
+        "every other row": wide[::2, 4:12],
+        "one element further": ops.reshape(ops.reshape(wide, (-1,))[1 : 1 + 8 * NUM_ROWS], (NUM_ROWS, 8)),
+    }
+
+
+@pytest.mark.parametrize("name", ["columns", "backwards", "every other row", "one element further"])
+def test_views_of_device_arrays(cuda: str, name: str) -> None:
+    ops = backends.get(cuda)
+    x = views(ops)[name]
+    y = ops.asarray(np.random.default_rng(1).integers(0, 3, (NUM_ROWS, 2)))[:, 1]
+    models = [mlp(8, 8, 3), mlp(8, 8, 3)]
+    for model, data in zip(models, ((x, y), (ops.to_numpy(x), ops.to_numpy(y))), strict=True):
+        fit(model, *data)
+    assert_same_weights(*models)
 
 
 # -- the same bits -----------------------------------------------------------------------------------------
@@ -175,6 +236,338 @@ def test_a_resumed_run_gives_the_bits_of_one_that_never_stopped(cuda: str, tmp_p
     assert_same_weights(second, whole)
 
 
+# -- several epochs a launch -------------------------------------------------------------------------------
+
+
+class Looks(wf.Callback):
+    """Looks at the run after every epoch that is reported, so that no launch goes beyond it."""
+
+    def on_epoch_end(self, run: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The epochs of each launch, which may take as long as it likes."""
+    found: list[int] = []
+    start = engine._Run._start
+
+    def noted(run: Any, epochs: int, *others: Any) -> None:
+        found.append(epochs)
+        start(run, epochs, *others)
+
+    monkeypatch.setattr(engine._Run, "_start", noted)
+    monkeypatch.setattr(engine, "LAUNCH_SECONDS", np.inf)
+    monkeypatch.setattr(engine, "GROWTH", 16)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "shuffle"),
+    [
+        ({"momentum": 0.9, "lr": optim.Cosine(0.1, warmup_epochs=1)}, True),
+        ({"lr": optim.OneCycle(0.1), "weight_decay": 0.01}, True),
+        ({"lr": optim.Step(0.1, every=2)}, False),
+    ],
+    ids=["momentum and cosine", "one cycle", "step, rows in their own order"],
+)
+def test_how_a_run_is_cut_into_launches_changes_no_bit(
+    cuda: str, launches: list[int], tmp_path: Any, optimizer: dict[str, Any], shuffle: bool
+) -> None:
+    x, y = blobs(NUM_ROWS)
+    found, cuts = [], []
+    for callbacks in ([Looks()], [wf.Checkpoint(tmp_path / "run", every=2)], []):
+        model = mlp(6, 8, 3)
+        opt = sgd(model, **optimizer)
+        history = fit(model, x, y, opt, epochs=6, callbacks=callbacks, shuffle=shuffle)
+        reports = [(r.epoch, r.loss, r.accuracy, r.lr) for r in history]
+        found.append((model.state_dict(), opt.state_dict(), history.step_losses, reports))
+        cuts.append(launches[:])
+        launches.clear()
+    assert cuts == [[1, 1, 1, 1, 1, 1], [1, 1, 2, 2], [1, 5]]
+    for other in found[1:]:
+        np.testing.assert_equal(other, found[0])
+
+
+def test_a_launch_is_as_long_as_those_before_it_allow(
+    cuda: str, launches: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = blobs(NUM_ROWS)
+    monkeypatch.setattr(engine, "GROWTH", 3)
+    fit(mlp(6, 3), x, y, epochs=15)
+    assert launches == [1, 3, 9, 2]
+    launches.clear()
+    monkeypatch.setattr(engine, "LAUNCH_SECONDS", 0.0)
+    fit(mlp(6, 3), x, y, epochs=3)
+    assert launches == [1, 1, 1]
+
+
+def test_seconds_are_shared_out_evenly(cuda: str, launches: list[int]) -> None:
+    x, y = blobs(NUM_ROWS)
+    seconds = fit(mlp(6, 3), x, y, epochs=4)["seconds"]
+    assert seconds[1] == seconds[2] == seconds[3] > 0
+
+
+def test_ctrl_c_leaves_the_weights_of_the_launch_before(
+    cuda: str, launches: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = blobs(NUM_ROWS)
+    stopped, expected = mlp(6, 3), mlp(6, 3)
+    fit(expected, x, y, epochs=1)
+    launch = engine._Run.launch_epochs
+
+    def interrupted(run: Any) -> Any:
+        reports = launch(run)
+        if run.state.epoch > 1:
+            raise KeyboardInterrupt
+        return reports
+
+    monkeypatch.setattr(engine._Run, "launch_epochs", interrupted)
+    history = fit(stopped, x, y, epochs=9)
+    assert (history.stopped_by, history["epoch"]) == ("interrupt", [1])
+    assert launches[-2:] == [1, 8]
+    assert_same_weights(stopped, expected)
+
+
+def test_divergence_within_a_launch_names_its_epoch_and_step(cuda: str, launches: list[int]) -> None:
+    x, labels = blobs(NUM_ROWS)
+    y, found = np.eye(3, dtype="f4")[labels], []
+    for callbacks in ([Looks()], []):
+        model = mlp(6, 3)
+        # Every step multiplies the error, by less than two.
+        with pytest.raises(DivergedError) as error:
+            fit(model, x, y, sgd(model, 1.4), loss="mse", epochs=20, callbacks=callbacks)
+        found.append(error.value.step)
+        model.to("cpu")
+        if not callbacks:
+            assert launches[-2:] == [1, 16]
+            expected = mlp(6, 3)
+            fit(expected, x, y, sgd(expected, 1.4), loss="mse", epochs=1)
+            assert_same_weights(model, expected)
+        assert error.value.epoch == -(-found[-1] // 5)
+    # A step that ruins the weights is found by the next one's loss, or by looking at them, after a launch.
+    assert found[1] - found[0] in (0, 1)
+    assert 5 < found[1] <= 17 * 5
+
+
+def test_the_scale_is_one_for_the_whole_run_and_all_lengths_of_it(cuda: str) -> None:
+    x, y = blobs(NUM_ROWS)
+    scales = {}
+    for name, lr in {
+        "constant": 0.1,
+        "cosine": optim.Cosine(0.1, warmup_epochs=3),
+        "plateau": optim.ReduceOnPlateau(0.1, factor=0.1, patience=0, threshold=0.9),
+        "rising": optim.Cosine(0.0, final_lr=0.1),
+        "ten times": 1.0,
+    }.items():
+        model = mlp(6, 3)
+        plan = fit(model, x, y, sgd(model, lr), epochs=0).plan
+        scales[name] = engine._scale(plan)
+    assert scales.pop("ten times") == 2.0**12  # 1024 times the 6 rows of the last batch, rounded down
+    assert set(scales.values()) == {2.0**15}
+
+
+# -- shapes that fill nothing evenly -------------------------------------------------------------------------
+
+SMOOTH = ("tanh", "sigmoid", "gelu", "silu")  # no kink that rounding could take two runs apart at
+
+
+class Case(NamedTuple):
+    """A network and how it is trained; the last batch of an epoch is a short one."""
+
+    sizes: tuple[int, ...]
+    batch_size: int
+    cluster: int = 0  # 0: as is chosen
+    loss: str = "cross_entropy"
+    optimizer: str = "plain"
+    activation: str = "tanh"
+    precision: str = "float16"
+
+    def __str__(self) -> str:
+        return " ".join(["-".join(map(str, self.sizes)), *map(str, self[1:])])
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        steps = 2 if self.batch_size > 16 else 5
+        lr = min(0.1, 2 / self.sizes[0])
+        return {
+            "batch_size": self.batch_size,
+            "num_rows": steps * self.batch_size + self.batch_size // 3 + 1,
+            "loss": self.loss,
+            "optimizer": {"lr": lr, **OPTIMIZERS[self.optimizer]},
+            "activation": ACTIVATIONS[self.activation],
+            "precision": self.precision,
+        }
+
+
+UNEVEN = [
+    Case((1, 1, 1), 1, 1, "mse"),
+    Case((17, 5, 2), 7, 1, "cross_entropy", "nesterov", "gelu"),
+    Case((6, 33), 304, 1, "cross_entropy", "momentum"),
+    Case((33, 16, 33), 270, 1, "mse", "momentum", "silu", "bfloat16"),
+    Case((40, 37, 10), 96, 1, "cross_entropy", "decayed"),
+    Case((21, 19, 33), 100, 2, "cross_entropy", "decayed", "sigmoid"),
+    Case((19, 31, 12), 48, 2, "mse", "nesterov", "tanh", "bfloat16"),
+    Case((23, 50, 1), 290, 4, "mse", "momentum"),
+    Case((70, 3), 19, 4, "mse", "nesterov", precision="bfloat16"),
+    Case((129, 2), 272, 8, "cross_entropy", "nesterov"),
+    Case((31, 130, 5), 260, 8, "cross_entropy", "plain", "gelu"),
+    Case((300, 17), 41, 16, "cross_entropy", "decayed", precision="bfloat16"),
+    Case((15, 250, 29), 77, 16, "mse", "plain", "sigmoid"),
+]
+
+
+# Each case is a kernel to compile: the first few in every run, the others in the long one.
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.slow if i >= 5 else ()) for i, case in enumerate(UNEVEN)],
+    ids=str,
+)
+def test_uneven_shapes(cuda: str, only_cluster: Callable[[int], None], case: Case) -> None:
+    only_cluster(case.cluster)
+    history = assert_follows_numpy(case.sizes, **case.settings)
+    words = "one block" if case.cluster == 1 else f"a cluster of {case.cluster} blocks"
+    assert words in history.plan.reason
+
+
+def many_cases() -> list[Case]:
+    """Return every size of network with most sizes of batches, and with all else in turns."""
+    sizes = [(1, 1, 1), (3, 1), (6, 8, 3), (17, 33, 2), (64, 64, 10), (100, 7), (130, 100, 20), (784, 10)]
+    sizes += [(784, 256, 10), (784, 512, 10)]
+    batches = (1, 7, 16, 33, 64, 128, 512)
+    found = []
+    for i in range(60):
+        size, batch = sizes[i % 10], batches[i % 7]
+        if size == (130, 100, 20):  # whose rows fill more of the shared memory than others'
+            batch = min(batch, 256)
+        # The registers of 16 blocks have no room for velocities of 784 x 512 weights.
+        optimizers = list(OPTIMIZERS)[: 2 if size == (784, 512, 10) else 4]
+        found.append(
+            Case(
+                size,
+                batch,
+                loss=("cross_entropy", "mse")[i // 3 % 2],
+                optimizer=optimizers[(i + i // 10) % len(optimizers)],
+                activation=SMOOTH[(i // 7 + i) % 4],
+                precision=("float16", "bfloat16", "float16")[i % 3],
+            )
+        )
+    return found
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("case", many_cases(), ids=str)
+def test_many_cases(case: Case) -> None:
+    assert_follows_numpy(case.sizes, **case.settings)
+
+
+@pytest.mark.parametrize("least", [False, True], ids=["most", "least"])
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        (Case((40, 37, 10), 80, 1, optimizer="momentum"), "one block"),
+        (Case((100, 7), 100, 4, "mse"), "a cluster of 4 blocks"),
+        (Case((20, 60, 3), 90, 2, optimizer="nesterov"), "a cluster of 2 blocks"),
+    ],
+    ids=["block", "features", "units"],
+)
+def test_batches_that_shared_memory_does_not_hold(
+    cuda: str,
+    only_cluster: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+    case: Case,
+    words: str,
+    least: bool,
+) -> None:
+    only_cluster(case.cluster)
+    limit = limit_that_keeps_no_tile(case, least)
+    monkeypatch.setattr(backends.get(cuda).runtime, "max_shared_bytes", limit)
+    assert words in assert_follows_numpy(case.sizes, **case.settings).plan.reason
+
+
+def limit_that_keeps_no_tile(case: Case, least: bool) -> int:
+    """Return bytes of shared memory at which tiles come twice a step: the most such bytes or the least."""
+    x, y = data(case.sizes, case.loss)
+    model = mlp(*case.sizes, activation=ACTIVATIONS[case.activation])
+    optimizer = sgd(model, **OPTIMIZERS[case.optimizer])
+    plan = fit(model, x, y, optimizer, batch_size=case.batch_size, loss=case.loss, epochs=0).plan
+    network, found = engine.trained_network(plan, TrainingData(x, y)), []
+    for limit in range(100_000, 0, -1024):
+        try:
+            launch = choose(network, backends.get("cuda").runtime.arch, limit)
+        except ConfigError:
+            break
+        if launch.kept == 0:
+            assert launch.slots < launch.row_tiles >= 5
+            found.append(limit)
+    return found[-1] if least else found[0]
+
+
+# -- many steps --------------------------------------------------------------------------------------------
+
+
+# What products of numbers in half precision alone do to weights in 300 steps: without kinks they end a twentieth
+# of the limit away; at ReLU's, which a unit may pass in one run and not in the other, up to one and a half times it.
+TIMES_LIMIT = {"tanh": 0.1, "relu": 2.0}
+
+
+def assert_follows_numpy_for_300_steps(
+    sizes: tuple[int, ...], batch_size: int, epochs: int, activation: str, **settings: Any
+) -> None:
+    history = assert_follows_numpy(
+        sizes,
+        rows=blobs(300 // epochs * batch_size, sizes[0], sizes[-1]),
+        activation=ACTIVATIONS[activation],
+        times_limit=TIMES_LIMIT[activation],
+        batch_size=batch_size,
+        epochs=epochs,
+        **settings,
+    )
+    assert len(history.step_losses) == 300
+    assert history["loss"][-1] < 0.5 * history["loss"][0]
+
+
+@pytest.mark.parametrize("precision", LIMITS)
+@pytest.mark.parametrize("activation", TIMES_LIMIT)
+def test_300_steps(cuda: str, activation: str, precision: str) -> None:
+    assert_follows_numpy_for_300_steps((64, 64, 10), 32, 30, activation, precision=precision)
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize(
+    "optimizer", [{"lr": 0.05}, {"lr": 0.005, "momentum": 0.9}], ids=["plain", "momentum"]
+)
+@pytest.mark.parametrize("precision", LIMITS)
+@pytest.mark.parametrize("activation", TIMES_LIMIT)
+def test_300_steps_of_the_network_for_mnist(
+    activation: str, precision: str, optimizer: dict[str, Any]
+) -> None:
+    settings = {"precision": precision, "optimizer": optimizer}
+    assert_follows_numpy_for_300_steps((784, 256, 10), 64, 3, activation, **settings)
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@on_gpu
+def test_100000_steps_do_not_drift() -> None:
+    # What most steps add is less than a weight in half precision could take in: weights that were rounded at each
+    # step would end two thirds of the way off. Products in half precision alone, with the weights in float32, end
+    # 2e-4 off float64, so that nothing is left over of most of their errors, and this limit is ten times that.
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((800, 16)).astype("f4")
+    y = np.tanh(x @ rng.normal(0, 0.25, (16, 2))) + rng.normal(0, 0.1, (800, 2))
+    exact, model = (mlp(16, 16, 2, dtype=dtype, activation=nn.Tanh) for dtype in ("float64", "float32"))
+    start = flat(exact)
+    settings = {"loss": "mse", "batch_size": 8, "epochs": 1000}
+    fit(exact, x, y, sgd(exact, 1e-3), device="cpu", **settings)
+    history = fit(model, x, y, sgd(model, 1e-3), **settings)
+    assert len(history.step_losses) == 100_000
+    distance = np.linalg.norm(flat(model) - flat(exact))
+    assert distance <= LIMITS["float16"] * np.linalg.norm(flat(exact) - start)
+
+
 # -- what it does not run ----------------------------------------------------------------------------------
 
 
@@ -182,7 +575,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(cuda: str) -> None:
     x, y = data((6, 3))
     x[20] = 1e6  # beyond float16
     model = mlp(6, 3)
-    with pytest.raises(DivergedError, match=r"epoch 1, step 2"):
+    with pytest.raises(DivergedError, match=r"epoch 1, step 2.* clip_norm or precision='float32' may help"):
         fit(model, x, y, shuffle=False)
 
 
@@ -229,17 +622,6 @@ def test_it_says_what_optimizer_it_takes(cuda: str, make: Any, words: str) -> No
         fit(model, x, y, make(model))
 
 
-@on_emulator
-def test_the_emulator_refuses_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
-    device: Any = EmulatedRuntime()
-    device.name = "cuda:0"
-    monkeypatch.setitem(runtime._OPEN, 0, device)
-    x, y = data((784, 10))
-    model = mlp(784, 10)
-    with pytest.raises(DeviceError, match="without clusters on the emulator, got clusters of 4"):
-        fit(model, x, y, batch_size=128)
-
-
 def test_it_needs_a_gpu() -> None:
     x, y = blobs(NUM_ROWS)
     model = mlp(6, 3)
@@ -247,11 +629,9 @@ def test_it_needs_a_gpu() -> None:
         wf.fit(model, x, y, optimizer=sgd(model), device="cpu", engine="one_launch", verbose=False)
 
 
-# -- clusters, on a GPU only -------------------------------------------------------------------------------
+# -- clusters ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.gpu
-@on_gpu
 @pytest.mark.parametrize(
     ("sizes", "cluster", "settings"),
     [
@@ -266,20 +646,21 @@ def test_it_needs_a_gpu() -> None:
     ],
 )
 def test_clusters(
-    monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], cluster: int, settings: dict[str, Any]
+    cuda: str,
+    only_cluster: Callable[[int], None],
+    sizes: tuple[int, ...],
+    cluster: int,
+    settings: dict[str, Any],
 ) -> None:
-    monkeypatch.setattr(one_launch, "CLUSTERS", (cluster,))
-    choose.cache_clear()
+    only_cluster(cluster)
     history = assert_follows_numpy(sizes, activation=nn.Tanh, **settings)
-    choose.cache_clear()
     assert f"a cluster of {cluster} blocks" in history.plan.reason
 
 
-@pytest.mark.gpu
-@on_gpu
-def test_clusters_give_the_same_bits_and_stop_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(one_launch, "CLUSTERS", (4,))
-    choose.cache_clear()
+def test_clusters_give_the_same_bits_and_stop_together(
+    cuda: str, only_cluster: Callable[[int], None]
+) -> None:
+    only_cluster(4)
     x, y = blobs(NUM_ROWS)
     models = [mlp(6, 100, 3) for _ in range(2)]
     for model in models:
@@ -288,54 +669,32 @@ def test_clusters_give_the_same_bits_and_stop_together(monkeypatch: pytest.Monke
     x[20] = 1e6  # beyond float16
     with pytest.raises(DivergedError, match=r"epoch 1, step 2"):
         fit(mlp(6, 100, 3), x, y, shuffle=False)
-    choose.cache_clear()
 
 
-def test_bytes_count_the_rows_in_half_precision(cuda: str) -> None:
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_bytes_count_the_batches_of_a_launch(
+    cuda: str, only_cluster: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, epochs: int
+) -> None:
     x, y = blobs(NUM_ROWS)
-    plans = [fit(mlp(6, 3), x, y, engine=name, epochs=0).plan for name in ("one_launch", "layerwise")]
+    only_cluster(1)
+    # A step has rows of x in half precision, labels, a rate and three numbers of the record.
+    batches, epoch = 5 * (2 * BATCH * (16 + 8) + 4 * BATCH + 4 + 24), 2 * NUM_ROWS * 6 + 8 * NUM_ROWS
+    if epochs == 3:  # of which a launch holds two
+        monkeypatch.setattr(engine, "LAUNCH_BYTES", 2 * batches)
+    plans = [fit(mlp(6, 3), x, y, engine=name, epochs=epochs).plan for name in ("one_launch", "layerwise")]
     # layerwise keeps x in half precision, and the labels, in the order of the epoch.
-    assert plans[0].bytes - plans[1].bytes == NUM_ROWS * (2 * 16 - 2 * 6 - 8)
+    assert plans[0].bytes - plans[1].bytes == min(epochs, 2) * batches - epoch
 
 
-# -- the choice --------------------------------------------------------------------------------------------
-
-
-def settings(**changes: Any) -> TrainedNetwork:
-    known = {"features": 64, "hidden": 64, "outputs": 10, "batch": 64}
-    return TrainedNetwork(
-        **{
-            "dtype": "float16",
-            "activation": Activation("relu"),
-            "cross_entropy": True,
-            "momentum": False,
-            "nesterov": False,
-            **known,
-            **changes,
-        }
-    )
-
-
-def test_warps_are_shared_out_evenly() -> None:
-    launch = choose(settings(), "sm_90a", 227 << 10)
-    assert (launch.warps_k, launch.warps_u, launch.stages) == (2, 4, 2)
-    assert str(launch) == (
-        f"one block, 2x4 warps over features and units, 2 batches in {launch.shared_bytes} bytes of shared memory"
-    )
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (
-            {"features": 784, "hidden": 1024},
-            "at most 147456 bytes of weights for the registers .*, got 307200",
-        ),
-        ({"batch": 1024}, "at most 232448 bytes of shared memory .*, got"),
-        ({"dtype": "bfloat16"}, "tensor cores multiply bfloat16, got sm_75"),
-    ],
-)
-def test_what_does_not_fit_names_its_bytes(changes: dict[str, Any], words: str) -> None:
-    arch = "sm_75" if "dtype" in changes else "sm_90a"
-    with pytest.raises(ConfigError, match=words):
-        choose(settings(**changes), arch, 227 << 10)
+def test_a_launch_takes_no_more_epochs_than_its_batches_have_room(
+    cuda: str, launches: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = blobs(NUM_ROWS)
+    whole, cut = mlp(6, 3), mlp(6, 3)
+    plan = fit(whole, x, y, epochs=7).plan
+    bytes_of_epoch = 5 * engine.launch_of(plan, TrainingData(x, y)).step_bytes
+    launches.clear()
+    monkeypatch.setattr(engine, "LAUNCH_BYTES", 3 * bytes_of_epoch)
+    fit(cut, x, y, epochs=7)
+    assert launches == [1, 3, 3]
+    assert_same_weights(cut, whole)

@@ -12,21 +12,35 @@ from warpfit.engines.scaling import LossScale, resolve_loss_scale
 from warpfit.errors import ConfigError
 
 
-@pytest.mark.parametrize(("batch_size", "scale"), [(1, 1024), (64, 2**16), (100, 2**16), (1 << 30, 2**24)])
-def test_auto_is_a_power_of_two_near_1024_times_the_batch(batch_size: int, scale: float) -> None:
-    assert resolve_loss_scale("auto", "float16", batch_size) == scale
+@pytest.mark.parametrize(
+    ("batch_size", "num_rows", "scale"),
+    [
+        (1, 640, 2**10),
+        (64, 640, 2**16),
+        (100, 640, 2**15),
+        (100, 601, 2**10),
+        (1 << 30, 640, 2**19),
+        (1 << 30, 1 << 30, 2**24),
+        (64, 0, 2**16),
+    ],
+)
+def test_auto_is_a_power_of_two_near_1024_times_the_smallest_batch(
+    batch_size: int, num_rows: int, scale: float
+) -> None:
+    assert resolve_loss_scale("auto", "float16", batch_size, num_rows) == scale
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64", "tf32", "bfloat16"])
 def test_other_precisions_have_none(precision: str) -> None:
-    assert resolve_loss_scale("auto", precision, 64) == 1.0
+    assert resolve_loss_scale("auto", precision, 64, 640) == 1.0
+    assert resolve_loss_scale(1.0, precision, 64, 640) == 1.0  # as a plan has it
     with pytest.raises(ConfigError, match=f"for precision '{precision}', which needs none, got 512"):
-        resolve_loss_scale(512, precision, 64)
+        resolve_loss_scale(512, precision, 64, 640)
 
 
 @pytest.mark.parametrize("loss_scale", [512, 0.25, "dynamic"])
 def test_what_is_asked_for_is_taken(loss_scale: object) -> None:
-    assert resolve_loss_scale(loss_scale, "float16", 64) == loss_scale
+    assert resolve_loss_scale(loss_scale, "float16", 64, 640) == loss_scale
 
 
 @pytest.mark.parametrize("loss_scale", [0, -2.0, 3, 2.0**25, float("nan"), float("inf"), "static", None])
@@ -34,7 +48,7 @@ def test_other_scales_are_refused(loss_scale: object) -> None:
     with pytest.raises(
         ConfigError, match=re.escape(f"power of two from 2**-24 to 2**24, got {loss_scale!r}")
     ):
-        resolve_loss_scale(loss_scale, "float16", 64)
+        resolve_loss_scale(loss_scale, "float16", 64, 640)
 
 
 def test_fit_refuses_a_scale_where_there_is_nothing_to_scale() -> None:

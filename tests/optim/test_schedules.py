@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from math import cos, pi
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,77 @@ def scales(schedule: ReduceOnPlateau, losses: Any) -> list[float]:
         state = schedule.observe(state, float(loss))
         found.append(state.scale)
     return found
+
+
+def between(start: float, end: float, share: float) -> float:
+    return end + (start - end) * 0.5 * (1 + cos(pi * share))
+
+
+def cosine_step_by_step(schedule: Cosine, progress: Progress) -> float:
+    warmup_steps = min(schedule.warmup_epochs * progress.steps_per_epoch, progress.total_steps)
+    if progress.step < warmup_steps:
+        return (
+            schedule.lr * min(1.0, (progress.step + 1) / warmup_steps) if warmup_steps >= 1 else schedule.lr
+        )
+    share = (progress.step - warmup_steps) / max(1.0, progress.total_steps - warmup_steps)
+    return between(schedule.lr, schedule.final_lr, min(1.0, share))
+
+
+def one_cycle_step_by_step(schedule: OneCycle, progress: Progress) -> float:
+    start, top = schedule.lr / schedule.start_divisor, schedule.rise * progress.total_steps - 1
+    if progress.step < top:
+        return between(start, schedule.lr, progress.step / top)
+    fall = (1 - schedule.rise) * max(1, progress.total_steps)
+    return between(schedule.lr, start / schedule.final_divisor, min(1.0, (progress.step - top) / fall))
+
+
+# -- many steps at once ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("schedule", [*ALL, Cosine(1), OneCycle(1)], ids=repr)
+@given(epochs=st.integers(1, 7), steps_per_epoch=st.integers(1, 9), data=st.data())
+@settings(deadline=None)
+def test_the_rates_of_many_steps_are_those_of_each(
+    schedule: Schedule, epochs: int, steps_per_epoch: int, data: st.DataObject
+) -> None:
+    total = epochs * steps_per_epoch
+    first = data.draw(st.integers(0, total))
+    count = data.draw(st.integers(0, total - first))
+    steps = [Progress(step, total, steps_per_epoch) for step in range(first, first + count)]
+    found = schedule.rates(Progress(first, total, steps_per_epoch), count)
+    assert found.dtype == np.float64
+    assert found.tolist() == [schedule.rate(progress) for progress in steps]
+    assert (found <= schedule.largest * (1 + 1e-15)).all()
+
+
+@given(
+    epochs=st.integers(1, 12),
+    steps_per_epoch=st.integers(1, 12),
+    warmup_epochs=st.floats(0, 15),
+    final_lr=st.floats(0, 0.3),
+    rise=st.floats(0.01, 0.99),
+)
+@settings(deadline=None)
+def test_rates_are_python_s_arithmetic_to_the_last_bit(
+    epochs: int, steps_per_epoch: int, warmup_epochs: float, final_lr: float, rise: float
+) -> None:
+    total = epochs * steps_per_epoch
+    steps = [Progress(step, total, steps_per_epoch) for step in range(total)]
+    cosine, one_cycle = Cosine(0.1, final_lr, warmup_epochs), OneCycle(0.1, rise)
+    assert cosine.rates(steps[0], total).tolist() == [cosine_step_by_step(cosine, p) for p in steps]
+    assert one_cycle.rates(steps[0], total).tolist() == [one_cycle_step_by_step(one_cycle, p) for p in steps]
+    assert cosine.rates(steps[0], total).max() <= cosine.largest * (1 + 1e-15)
+
+
+def test_a_schedule_of_ones_own_needs_its_rate_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Schedule, "by_name", {})
+
+    class Halves(Schedule):
+        def rate(self, progress: Progress) -> float:
+            return self.lr / 2**progress.step
+
+    assert Halves(1.0).rates(Progress(1, 4, 2), 3).tolist() == [0.5, 0.25, 0.125]
+    assert Halves(1.0).largest == 1.0
 
 
 # -- values ------------------------------------------------------------------------------------------------

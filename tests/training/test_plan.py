@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -9,8 +10,11 @@ import numpy as np
 import pytest
 
 import warpfit as wf
+from conftest import on_emulator
+from emulator.runtime import EmulatedRuntime
 from support.training import Taped, adam, assert_same_weights, blobs, mlp, sgd
 from warpfit import losses, nn, optim
+from warpfit.backends.cuda import runtime
 from warpfit.errors import ConfigError
 from warpfit.training.plan import resolve_precision
 
@@ -24,7 +28,7 @@ def fit(model: nn.Module, optimizer: Any = None, **settings: Any) -> wf.History:
 def test_auto_takes_the_engine_that_there_is_and_says_so() -> None:
     plan = fit(mlp(6, 3), epochs=0).plan
     assert (plan.engine, plan.device, plan.precision) == ("layerwise", "cpu", "float32")
-    assert plan.reason == "layerwise runs every network"
+    assert plan.reason == "one_launch: expected a CUDA device, got cpu"
     assert fit(mlp(6, 3), epochs=0, engine="layerwise").plan.reason == "engine 'layerwise' was asked for"
 
 
@@ -79,7 +83,141 @@ def test_a_plan_may_be_changed() -> None:
 
 def test_precision() -> None:
     assert resolve_precision("auto", "float64", "cpu") == "float64"
+    assert resolve_precision("auto", "float32", "cpu") == "auto"
     assert resolve_precision("float32", "float64", "cpu") == "float32"
+
+
+# -- engine and precision on a CUDA device -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "precision", "reason"),
+    [
+        ({}, "float16", "one_launch runs it; the data suits float16; one block"),
+        (
+            {"x": (255 * X).astype("uint8")},
+            "float16",
+            "one_launch runs it; the data suits float16; one block",
+        ),
+        (
+            {"x": (255 * X).astype("int64")},
+            "float16",
+            "one_launch runs it; the data suits float16; one block",
+        ),
+        (
+            {"x": np.where(X.max() > X, X, -1025)},
+            "bfloat16",
+            "x reaches 1025, float16 is for at most 1024; one",
+        ),
+        ({"precision": "bfloat16"}, "bfloat16", "one_launch runs it; one block"),
+        ({"precision": "float16", "loss_scale": 512}, "float16", "one_launch runs it; one block"),
+        ({"loss": "mse", "y": 16 * X[:, :3]}, "float16", "the data suits float16; one block"),
+        (
+            {"loss": "mse", "y": 30 * X[:, :3]},
+            "bfloat16",
+            r"y reaches \S+, float16 is for at most 16; one block",
+        ),
+    ],
+)
+def test_auto_takes_one_launch_where_it_can(
+    cuda: str, settings: dict[str, Any], precision: str, reason: str
+) -> None:
+    model = mlp(6, 3)
+    data = {"x": X, "y": LABELS}
+    asked = {**data, "optimizer": sgd(model), "device": cuda, "epochs": 0, "verbose": False, **settings}
+    plan = wf.fit(model, **asked).plan
+    assert (plan.engine, plan.precision) == ("one_launch", precision)
+    assert re.search(reason, plan.reason)
+    scale = 2.0**15 if precision == "float16" else 1.0
+    assert plan.loss_scale == settings.get("loss_scale", scale)
+    assert wf.fit(model, **{**asked, "engine": "one_launch"}).plan == replace(
+        plan, reason=plan.reason.replace("one_launch runs it", "engine 'one_launch' was asked for")
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "precision", "obstacle"),
+    [
+        (
+            lambda: mlp(6, 3),
+            {"precision": "float32"},
+            "float32",
+            "precision 'float16' or 'bfloat16', got 'float32'",
+        ),
+        (lambda: mlp(6, 3), {"precision": "tf32"}, "tf32", "precision 'float16' or 'bfloat16', got 'tf32'"),
+        (
+            lambda: mlp(6, 3, dtype="float64"),
+            {},
+            "float64",
+            "precision 'float16' or 'bfloat16', got 'float64'",
+        ),
+        (lambda: mlp(6, 5, 5, 3), {}, "float32", "one linear layer or two, got 3"),
+        (lambda: mlp(6, 200), {}, "float32", "at most 128 outputs, got 200"),
+        (lambda: mlp(6, 5, 5, 3), {"precision": "float16"}, "float16", "one linear layer or two, got 3"),
+        (lambda: mlp(6, 3), {"optimizer": adam}, "float32", "optimizer SGD, got adam"),
+        (lambda: mlp(6, 3), {"sample_weight": np.ones(50)}, "float32", "no sample_weight, got some"),
+        (lambda: Taped(mlp(6, 3)), {}, "float32", "a Sequential of known layers, got another module"),
+        (
+            lambda: mlp(6, 3),
+            {"precision": "float16", "loss_scale": "dynamic"},
+            "float16",
+            "a fixed loss_scale, got dynamic",
+        ),
+    ],
+)
+def test_auto_says_what_is_in_the_way_of_one_launch(
+    cuda: str, make: Any, settings: dict[str, Any], precision: str, obstacle: str
+) -> None:
+    model = make()
+    settings = {"optimizer": sgd, **settings}
+    settings["optimizer"] = settings["optimizer"](model)
+    plan = fit(model, device=cuda, epochs=0, **settings).plan
+    assert (plan.engine, plan.precision) == ("layerwise", precision)
+    assert plan.reason == f"one_launch: expected {obstacle}"
+    assert type(plan.loss_scale) is float or precision == "float16"
+
+
+def test_layerwise_computes_in_the_parameters_dtype(cuda: str) -> None:
+    for dtype in ("float32", "float64"):
+        model = mlp(6, 3, dtype=dtype)
+        plan = fit(model, sgd(model), device=cuda, engine="layerwise", epochs=0).plan
+        assert (plan.precision, plan.reason) == (dtype, "engine 'layerwise' was asked for")
+
+
+@on_emulator
+@pytest.mark.parametrize(
+    ("arch", "x", "engine", "reason"),
+    [
+        ("sm_70", X, "layerwise", "one_launch: expected tensor cores, of sm_75 or later, got sm_70"),
+        ("sm_75", X, "one_launch", "the data suits float16"),
+        ("sm_75", 2000 * X, "layerwise", "tensor cores multiply bfloat16, got sm_75"),
+    ],
+)
+def test_devices_without_the_tensor_cores_for_it(
+    monkeypatch: pytest.MonkeyPatch, arch: str, x: Any, engine: str, reason: str
+) -> None:
+    device: Any = EmulatedRuntime(arch=arch)
+    device.name = "cuda:0"
+    monkeypatch.setitem(runtime._OPEN, 0, device)
+    model = mlp(6, 3)
+    plan = wf.fit(model, x, LABELS, optimizer=sgd(model), device="cuda", epochs=0, verbose=False).plan
+    assert plan.engine == engine
+    assert reason in plan.reason
+    assert plan.precision == ("float16" if engine == "one_launch" else "float32")
+
+
+def test_a_resumed_run_keeps_engine_and_precision(cuda: str, tmp_path: Any) -> None:
+    def train(**settings: Any) -> tuple[nn.Module, wf.History]:
+        model = mlp(6, 3)
+        return model, fit(model, sgd(model, momentum=0.9), device=cuda, batch_size=16, **settings)
+
+    whole, _ = train(epochs=3)
+    train(epochs=2, callbacks=[wf.Checkpoint(tmp_path / "run")])
+    resumed, history = train(epochs=3, resume_from=tmp_path / "run")
+    assert (history.plan.engine, history.plan.precision) == ("one_launch", "float16")
+    assert_same_weights(resumed, whole)
+    with pytest.raises(ConfigError, match="differs in engine, loss_scale, precision"):
+        train(epochs=3, resume_from=tmp_path / "run", precision="float32")
 
 
 def test_a_plan_is_printable() -> None:

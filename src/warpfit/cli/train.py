@@ -118,11 +118,24 @@ def train(
     precision: Annotated[
         Text,
         _option(
-            RUN, "NAME", f"auto, {', '.join(PRECISIONS)}; the last three on a GPU.", _default("precision")
+            RUN,
+            "NAME",
+            f"auto, {', '.join(PRECISIONS)}; the last three on a GPU. auto is float16 or bfloat16 for the engine "
+            "one_launch, as the data needs, else float32.",
+            _default("precision"),
         ),
     ] = None,
     device: Annotated[Text, _option(RUN, "NAME", DEVICE_HELP, _default("device"))] = None,
-    engine: Annotated[Text, _option(RUN, "NAME", f"auto, {', '.join(ENGINES)}.", _default("engine"))] = None,
+    engine: Annotated[
+        Text,
+        _option(
+            RUN,
+            "NAME",
+            f"auto, {', '.join(ENGINES)}. auto is one_launch on a GPU where that can run the network, else "
+            "layerwise; what is printed says why.",
+            _default("engine"),
+        ),
+    ] = None,
     seed: Annotated[
         Integer, _option(RUN, "N", "Of initial values, epoch order and dropout.", _default("seed"))
     ] = None,
@@ -168,6 +181,8 @@ def train(
 
 class _Narrator(Callback):
     """Prints what is trained and how; and a line an epoch into a log, which does not get the progress bar's."""
+
+    needs_run = False
 
     def __init__(self, printer: Printer, asked: TrainSettings, job: Job) -> None:
         self.printer, self.asked, self.job = printer, asked, job

@@ -14,7 +14,7 @@ from warpfit.errors import ConfigError
 from warpfit.permutation import ROUNDS, domain_bits, permuted
 from warpfit.random import ORDER, philox, stream_key
 
-__all__ = ["domain_bits", "epoch_order", "order_at", "round_keys"]
+__all__ = ["domain_bits", "epoch_order", "order_at", "round_keys", "round_keys_of"]
 
 MAX_ROWS = 2**31
 
@@ -23,8 +23,14 @@ Words = npt.NDArray[np.uint32]
 
 def round_keys(seed: int, epoch: int) -> Words:
     """Return the eight round keys (8,) uint32 of one epoch."""
-    words = philox((epoch, np.arange(ROUNDS // 4), 0, 0), stream_key(seed, ORDER))
-    return np.stack(words, axis=-1).reshape(-1)
+    return round_keys_of(seed, range(epoch, epoch + 1))[0]
+
+
+def round_keys_of(seed: int, epochs: range) -> Words:
+    """Return the eight round keys of each of some epochs, (epochs, 8) uint32."""
+    counters = np.asarray(epochs, np.uint64)[:, None], np.arange(ROUNDS // 4), 0, 0
+    words = np.stack(philox(counters, stream_key(seed, ORDER)), axis=-1)
+    return words.reshape(len(epochs), ROUNDS)
 
 
 def order_at(positions: npt.ArrayLike, num_rows: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:

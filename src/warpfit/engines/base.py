@@ -19,10 +19,27 @@ from warpfit.nn.taped import TapedNetwork
 from warpfit.optim.base import OptimizerSpec
 from warpfit.optim.schedules import PlateauState
 
-__all__ = ["Engine", "EpochReport", "Plan", "StepListener", "TrainState", "TrainingData"]
+__all__ = [
+    "BorderTest",
+    "Engine",
+    "EpochReport",
+    "Plan",
+    "StepListener",
+    "TrainState",
+    "TrainingData",
+    "every_epoch",
+]
 
 # Called after each step with the number of steps done in the epoch and the steps of an epoch.
 StepListener = Callable[[int, int], None]
+
+# Whether anyone looks at the state after an epoch, counted from 1.
+BorderTest = Callable[[int], bool]
+
+
+def every_epoch(epoch: int) -> bool:
+    """Return True: the state is looked at after every epoch."""
+    return True
 
 
 @dataclass(frozen=True)
@@ -33,7 +50,7 @@ class Plan:
     ----------
     engine, device : str
     precision : str
-        One of ``PRECISIONS``.
+        One of ``PRECISIONS``; in a draft also ``'auto'``, which is the engine's choice.
     network : NetworkSpec or TapedNetwork
     loss : Loss
     optimizer : OptimizerSpec
@@ -47,11 +64,11 @@ class Plan:
     report_every : int
         Epochs between two reports, which schedules and callbacks may act upon.
     bytes : int
-        Memory that state, buffers of one step and data take.
+        Memory that state, buffers of one step, data and copies of them take.
     reason : str
         Why this engine.
     loss_scale : float or 'dynamic'
-        What float16 gradients are multiplied by; see `warpfit.engines.scaling`.
+        What float16 gradients are multiplied by; in a draft also ``'auto'``. See `warpfit.engines.scaling`.
     """
 
     engine: str
@@ -226,6 +243,16 @@ class Engine(ABC):
         """
         return ""
 
+    def auto_precision(self, plan: Plan, data: TrainingData) -> tuple[str, str]:
+        """Return what the open precision of a plan is here, and in words why, if there is anything to say.
+
+        Raises
+        ------
+        ConfigError
+            If the engine cannot run the plan in any; the message says what is in the way.
+        """
+        return plan.dtype, ""
+
     @abstractmethod
     def copied_bytes(self, plan: Plan, data: TrainingData) -> int:
         """Return the bytes of copies of the data that a run keeps on the device."""
@@ -238,11 +265,26 @@ class Engine(ABC):
         data: TrainingData,
         epochs: int,
         on_step: StepListener | None = None,
+        is_border: BorderTest = every_epoch,
     ) -> Iterator[EpochReport]:
-        """Train for `epochs` epochs from `state`, changing it, and yield a report after each epoch.
+        """Train for `epochs` epochs from `state`, changing it, and yield a report for each epoch.
+
+        Parameters
+        ----------
+        plan : Plan
+        state : TrainState
+        data : TrainingData
+        epochs : int
+        on_step : StepListener, optional
+            Called after each step by an engine that comes back to the host between steps.
+        is_border : BorderTest
+            Epochs up to the next border may be trained at once before their reports are yielded one by one. The
+            state is then that of the last of them: it belongs to a report whose epoch is ``state.epoch``. Which
+            epochs are trained at once changes no bit.
 
         Raises
         ------
         DivergedError
-            If a step's loss is NaN or infinite, or any parameter after an epoch; the state is of no use then.
+            If a step's loss is NaN or infinite, or any parameter after the epochs trained at once; the state is of
+            no use then.
         """

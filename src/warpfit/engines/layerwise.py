@@ -12,7 +12,16 @@ from warpfit import backends
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.data.order import round_keys
-from warpfit.engines.base import Engine, EpochReport, Plan, StepListener, TrainingData, TrainState
+from warpfit.engines.base import (
+    BorderTest,
+    Engine,
+    EpochReport,
+    Plan,
+    StepListener,
+    TrainingData,
+    TrainState,
+    every_epoch,
+)
 from warpfit.engines.reports import Reports
 from warpfit.engines.scaling import DYNAMIC
 from warpfit.nn.network import NetworkPullback, NetworkSpec
@@ -43,6 +52,7 @@ class Layerwise(Engine):
         data: TrainingData,
         epochs: int,
         on_step: StepListener | None = None,
+        is_border: BorderTest = every_epoch,
     ) -> Iterator[EpochReport]:
         run = _Run(plan, state, data, on_step)
         for _ in range(epochs):
@@ -122,55 +132,57 @@ class _Run:
 
     def epoch(self) -> EpochReport:
         start = perf_counter()
-        state = self.state
+        state, steps = self.state, self.reports.steps_per_epoch
+        first_step = state.epoch * steps
+        rates = (self.reports.rates(state.epoch, 1) * state.plateau.scale).tolist()
         self.batches.begin_epoch(state.seed, state.epoch)
-        record = self.ops.zeros((self.reports.steps_per_epoch, 3), "float64")
-        for idx in range(self.reports.steps_per_epoch):
+        record = self.ops.zeros((steps, 3), "float64")
+        for idx, lr in enumerate(rates):
             # What overflows here is found by the checks below, which say more than NumPy's warnings.
             with np.errstate(over="ignore", invalid="ignore"):
-                self._step(idx, record)
+                self._step(idx, lr, record)
             if self.on_step is not None:
-                self.on_step(idx + 1, self.reports.steps_per_epoch)
+                self.on_step(idx + 1, steps)
+        all_finite = self.ops.all_finite(list(self.arrays.values()))
         host_record = self.ops.to_numpy(record)
-        self.reports.check_finite(host_record, 0)
-        self.reports.check_arrays(self.ops)
+        self.reports.check_finite(host_record, first_step)
+        self.reports.check_arrays(self.ops.to_numpy(all_finite), first_step + steps - 1)
         state.epoch += 1
-        return self.reports.report(host_record, perf_counter() - start)
+        return self.reports.report(state.epoch, host_record, rates[-1], perf_counter() - start)
 
-    def _step(self, idx: int, record: Array) -> None:
+    def _step(self, idx: int, lr: float, record: Array) -> None:
         ops, plan, state = self.ops, self.plan, self.state
+        step = state.epoch * self.reports.steps_per_epoch + idx
         ops.begin_step()
         x, y, sample_weight = self.batches.take(idx * plan.batch_size)
         weights = {"class_weight": self.data.class_weight}
         if sample_weight is not None:
             weights["sample_weight"] = sample_weight
-        call = Call(training=True, step=state.epoch * self.reports.steps_per_epoch + idx, seed=state.seed)
+        call = Call(training=True, step=step, seed=state.seed)
         outputs, pullback = self._forward(x, call)
         loss, weight, loss_gradient = plan.loss.vjp(ops, outputs, y, **weights)
         correct = plan.loss.count_correct(ops, outputs, y)
         named = pullback(loss_gradient())
         gradients = [named[name] for name in plan.trained]
-        is_update = not self.is_scale_dynamic or self._rescale(idx, gradients, loss)
+        is_update = not self.is_scale_dynamic or self._rescale(step, gradients, loss)
         penalty = plan.optimizer.add_penalty(ops, self.parameters, gradients, num_rows=len(x))
         ops.record_step(record, idx, loss, weight, correct, penalty)
         if is_update:
             state.step += 1
-            plan.optimizer.update(
-                ops, self.parameters, gradients, self.slots, step=state.step, lr=self.reports.lr(idx)
-            )
+            plan.optimizer.update(ops, self.parameters, gradients, self.slots, step=state.step, lr=lr)
         if ops.synchronous:
-            self.reports.check_finite(record[idx : idx + 1], idx)
+            self.reports.check_finite(record[idx : idx + 1], step)
 
-    def _rescale(self, idx: int, gradients: list[Array], loss: Array) -> bool:
+    def _rescale(self, step: int, gradients: list[Array], loss: Array) -> bool:
         """Choose the next step's loss scale, and return whether this step's gradients are finite."""
         ops, state = self.ops, self.state
         is_finite = bool(ops.to_numpy(ops.all_finite(gradients)))
         try:
             state.loss_scale = state.loss_scale.after(is_finite)
         except OverflowError:
-            raise self.reports.diverged(idx) from None
+            raise self.reports.diverged(step) from None
         if not is_finite and not isfinite(ops.to_numpy(loss)):
-            raise self.reports.diverged(idx)  # no other scale would help
+            raise self.reports.diverged(step)  # no other scale would help
         ops.loss_scale = state.loss_scale.value
         return is_finite
 

@@ -1,4 +1,4 @@
-"""The one_launch engine: all steps of an epoch in one kernel, which keeps the network in registers and shared memory.
+"""The one_launch engine: all steps of several epochs in one kernel, with the network in registers and shared memory.
 
 It runs networks of one or two linear layers whose batches and weights fit a block or a cluster of them;
 `trained_network` says what it takes, and its errors what is in the way.
@@ -9,16 +9,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import floor, log2
 from time import perf_counter
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from warpfit import backends
 from warpfit.backends import Array
 from warpfit.backends.base import HALF_DTYPES
-from warpfit.data.order import domain_bits, round_keys
-from warpfit.engines.base import Engine, EpochReport, Plan, StepListener, TrainingData, TrainState
+from warpfit.data.order import domain_bits, round_keys_of
+from warpfit.engines.base import (
+    BorderTest,
+    Engine,
+    EpochReport,
+    Plan,
+    StepListener,
+    TrainingData,
+    TrainState,
+    every_epoch,
+)
 from warpfit.engines.reports import Reports
+from warpfit.engines.scaling import DYNAMIC
 from warpfit.errors import ConfigError
 from warpfit.losses import MeanSquaredError, SoftmaxCrossEntropy
 from warpfit.nn.linear import LinearSpec
@@ -27,9 +38,21 @@ from warpfit.optim.sgd import SGDSpec
 
 __all__ = ["OneLaunchEngine", "launch_of", "trained_network"]
 
+# How long a launch should take at most: Ctrl-C is heard after it.
+LAUNCH_SECONDS = 0.25
+# How many times as many epochs as the launch before: their rates are found while that one runs.
+GROWTH = 4
+# What x and targets may reach in magnitude for float16. A gradient of mse comes times 2048 over the number of outputs.
+LARGEST_X, LARGEST_TARGET = 1024.0, 16.0
+LARGEST_SCALE = 2.0**60
+# Blocks of the kernel that gathers batches, with their threads and the rows that they take at once.
+GATHER_BLOCKS, GATHER_THREADS, GATHER_ROWS = 2048, 256, 8
+# What the epochs of a launch may take together, but for one, which always may.
+LAUNCH_BYTES = 1 << 29
+
 
 class OneLaunchEngine(Engine):
-    """Runs an epoch as one kernel."""
+    """Runs as many epochs as may be trained at once as one kernel."""
 
     name = "one_launch"
     needs_gpu = True
@@ -37,9 +60,23 @@ class OneLaunchEngine(Engine):
     def explain(self, plan: Plan, data: TrainingData) -> str:
         return str(launch_of(plan, data))
 
+    def auto_precision(self, plan: Plan, data: TrainingData) -> tuple[str, str]:
+        """Return float16, or bfloat16 where numbers of the data are too large for it."""
+        launch_of(plan, data)  # what it cannot run it need not look at
+        ops = backends.get(plan.device)
+        largest = _magnitude(ops, data.x)
+        if largest > LARGEST_X:
+            return "bfloat16", f"x reaches {largest:g}, float16 is for at most {LARGEST_X:g}"
+        if isinstance(plan.loss, MeanSquaredError):
+            largest = _magnitude(ops, data.y)
+            if largest > LARGEST_TARGET:
+                return "bfloat16", f"y reaches {largest:g}, float16 is for at most {LARGEST_TARGET:g}"
+        return "float16", "the data suits float16"
+
     def copied_bytes(self, plan: Plan, data: TrainingData) -> int:
-        """Return the bytes of the rows in half precision, with zeros after the features."""
-        return 2 * len(data) * int(launch_of(plan, data).x_width)
+        """Return the bytes of the batches of the epochs that one launch takes, with targets, rates and record."""
+        launch = launch_of(plan, data)
+        return _epoch_bytes(launch, len(data)) * min(plan.epochs, _epochs_held(launch, len(data)))
 
     def run(
         self,
@@ -48,18 +85,27 @@ class OneLaunchEngine(Engine):
         data: TrainingData,
         epochs: int,
         on_step: StepListener | None = None,
+        is_border: BorderTest = every_epoch,
     ) -> Iterator[EpochReport]:
-        run = _Run(plan, state, data)
-        for _ in range(epochs):
-            report = run.epoch()
-            if on_step is not None:
-                on_step(run.reports.steps_per_epoch, run.reports.steps_per_epoch)
-            yield report
+        if not epochs:  # a kernel takes a second to compile
+            return
+        run = _Run(plan, state, data, state.epoch + epochs, is_border)
+        while state.epoch < run.last_epoch:
+            yield from run.launch_epochs()
+
+
+def _magnitude(ops: Any, array: Array) -> float:
+    """Return the largest magnitude of an array's numbers, as training takes them."""
+    if not array.size or str(array.dtype) in ("uint8", "bool"):
+        return 1.0  # uint8 means x / 255
+    numbers = ops.asarray(array, "float32")
+    least, most = (float(ops.to_numpy(ops.reduce(name, numbers))) for name in ("min", "max"))
+    return max(-least, most)
 
 
 def _require(condition: bool, expected: str, got: Any) -> None:
     if not condition:
-        raise ConfigError(f"engine 'one_launch': expected {expected}, got {got}")
+        raise ConfigError(f"expected {expected}, got {got}")
 
 
 def _linear_layers(plan: Plan) -> list[tuple[str, LinearSpec]]:
@@ -69,7 +115,7 @@ def _linear_layers(plan: Plan) -> list[tuple[str, LinearSpec]]:
     found = []
     for name, spec in network.fused.layers:  # type: ignore[union-attr]
         if not isinstance(spec, LinearSpec):
-            raise ConfigError(f"engine 'one_launch': expected linear layers and activations, got {spec.kind}")
+            raise ConfigError(f"expected linear layers and activations, got {spec.kind}")
         _require(spec.bias, "layers with a bias", f"{name} without")
         found.append((name, spec))
     _require(len(found) in (1, 2), "one linear layer or two", len(found))
@@ -81,18 +127,17 @@ def _linear_layers(plan: Plan) -> list[tuple[str, LinearSpec]]:
 
 
 def trained_network(plan: Plan, data: TrainingData) -> Any:
-    """Return the kernel's settings for a plan, a `TrainedNetwork`.
+    """Return the kernel's settings for a plan, a `TrainedNetwork`; of an open precision, for float16.
 
     Raises
     ------
     ConfigError
         If the engine does not run such a network, loss, optimizer, precision or data.
     """
-    from warpfit.backends.cuda.one_launch import TrainedNetwork
-
     _require(plan.device != "cpu", "a CUDA device", plan.device)
-    _require(plan.precision in HALF_DTYPES, "precision 'float16' or 'bfloat16'", repr(plan.precision))
-    _require(isinstance(plan.loss_scale, float), "a fixed loss_scale", plan.loss_scale)
+    dtype = "float16" if plan.precision == "auto" else plan.precision
+    _require(dtype in HALF_DTYPES, "precision 'float16' or 'bfloat16'", repr(dtype))
+    _require(plan.loss_scale != DYNAMIC, "a fixed loss_scale", plan.loss_scale)
     layers, loss, optimizer = _linear_layers(plan), plan.loss, plan.optimizer
     _require(
         loss == SoftmaxCrossEntropy() or loss == MeanSquaredError(),
@@ -100,7 +145,7 @@ def trained_network(plan: Plan, data: TrainingData) -> Any:
         loss,
     )
     if not isinstance(optimizer, SGDSpec):
-        raise ConfigError(f"engine 'one_launch': expected optimizer SGD, got {optimizer.kind}")
+        raise ConfigError(f"expected optimizer SGD, got {optimizer.kind}")
     _require(
         optimizer.clip_norm is None and not optimizer.l2 and not optimizer.lr_in_velocity,
         "SGD without clip_norm, l2 and lr_in_velocity",
@@ -113,8 +158,10 @@ def trained_network(plan: Plan, data: TrainingData) -> Any:
     _require(
         min(first.in_features, first.out_features, last.out_features) > 0, "layers of size 1 or more", "0"
     )
+    from warpfit.backends.cuda.one_launch import TrainedNetwork
+
     return TrainedNetwork(
-        dtype=plan.precision,
+        dtype=dtype,
         features=first.in_features,
         hidden=first.out_features if len(layers) == 2 else 0,
         outputs=last.out_features,
@@ -128,85 +175,156 @@ def trained_network(plan: Plan, data: TrainingData) -> Any:
 
 def launch_of(plan: Plan, data: TrainingData) -> Any:
     """Return the `OneLaunch` of a plan, or raise ConfigError with what is in the way."""
+    network = trained_network(plan, data)
+    from warpfit.backends.cuda.matmul import generation
     from warpfit.backends.cuda.one_launch import choose
 
-    network = trained_network(plan, data)
     runtime = cast(Any, backends.get(plan.device)).runtime
-    return choose(network, runtime.arch, runtime.max_shared_bytes)
+    _require(generation(runtime.arch) >= 75, "tensor cores, of sm_75 or later", runtime.arch)
+    launch = choose(network, runtime.arch, runtime.max_shared_bytes)
+    _, most = runtime.memory_info()
+    needed = int(data.x.nbytes) + int(data.y.nbytes) + _epoch_bytes(launch, len(data))
+    _require(needed <= most, f"at most {most} bytes of data and batches of an epoch", needed)
+    return launch
+
+
+class _Inputs(NamedTuple):
+    """What a launch takes of its epochs: the schedule's rates (steps,); keys (epochs, 8), None without shuffling."""
+
+    rates: npt.NDArray[np.float64]
+    keys: npt.NDArray[np.uint32] | None
 
 
 class _Run:
-    """One run: the plan bound to its state and data."""
+    """One run: the plan bound to its state and data, up to an epoch."""
 
-    def __init__(self, plan: Plan, state: TrainState, data: TrainingData) -> None:
+    def __init__(
+        self, plan: Plan, state: TrainState, data: TrainingData, last_epoch: int, is_border: BorderTest
+    ) -> None:
         self.ops = cast(Any, backends.get(plan.device))
         self.plan, self.state, self.data = plan, state, data
-        self.launch = launch_of(plan, data)
-        self.kernel = self.ops.kernel("one_launch", **self.launch.defines)
+        self.last_epoch, self.is_border = last_epoch, is_border
+        self.shape = launch_of(plan, data)
+        self.kernel = self.ops.kernel("one_launch", **self.shape.defines)
+        self.gather = self.ops.kernel("gather_batches", **self.shape.gather_defines(str(data.x.dtype)))
         self.reports = Reports(plan, state, len(data))
-        self.x = _padded_rows(self.ops, data.x, self.launch)
+        self.x, self.y = (_in_one_piece(self.ops, array) for array in (data.x, data.y))
         names = [f"{name}.{part}" for name, _ in _linear_layers(plan) for part in ("weight", "bias")]
         velocities = state.slots.get("velocity", {})
         # A network without a hidden layer has two arrays, not four; without momentum there are no velocities.
         self.parameters = _four([state.parameters[name] for name in names])
         self.velocities = _four([velocities[name] for name in names] if velocities else [])
+        self.scale = _scale(plan)
+        self.epochs_at_once = 1  # until one has shown how long it takes
+        self.inputs = self._inputs(state.epoch, 1)
 
-    def epoch(self) -> EpochReport:
+    def launch_epochs(self) -> list[EpochReport]:
+        """Train as many epochs as may be trained at once, and return their reports."""
         start = perf_counter()
-        plan, state, ops, num_rows = self.plan, self.state, self.ops, len(self.data)
-        steps = self.reports.steps_per_epoch
-        rates = np.array([self.reports.lr(idx) for idx in range(steps)], np.float32)
-        keys = ops.asarray(round_keys(state.seed, state.epoch)) if plan.shuffle else None
-        record = ops.zeros((steps, 3), "float64")
-        optimizer: Any = plan.optimizer
-        if num_rows:
-            self.kernel(
-                self.launch.cluster,
-                self.launch.threads,
-                self.x,
-                self.data.y,
-                ops.asarray(rates),
-                keys,
-                *self.parameters,
-                *self.velocities,
-                record,
-                num_rows,
-                domain_bits(num_rows),
-                1,
-                _scale(plan, float(rates.max())),
-                optimizer.momentum,
-                optimizer.weight_decay,
-                self.launch.network.activation.slope,
-                shared_bytes=self.launch.shared_bytes,
-                cluster=self.launch.cluster,
-            )
+        state, ops, steps = self.state, self.ops, self.reports.steps_per_epoch
+        first_epoch, epochs = state.epoch, self._epochs_from(state.epoch, self.epochs_at_once)
+        rates = self.inputs.rates[: epochs * steps] * state.plateau.scale
+        record = ops.zeros((epochs * steps, 3), "float64")
+        self._start(epochs, rates, record)
+        all_finite = ops.all_finite(list(state.arrays.values()))
+        # While the device works, all that the next launch may need: how long it will be is not known yet.
+        next_epoch = first_epoch + epochs
+        if next_epoch < self.last_epoch:
+            self.inputs = self._inputs(next_epoch, self._epochs_from(next_epoch, GROWTH * epochs))
         host_record = ops.to_numpy(record)
-        self.reports.check_finite(host_record, 0)
-        self.reports.check_arrays(ops)
-        state.step += steps
-        state.epoch += 1
-        return self.reports.report(host_record, perf_counter() - start)
+        self.reports.check_finite(host_record, first_epoch * steps)
+        self.reports.check_arrays(ops.to_numpy(all_finite), next_epoch * steps - 1)
+        state.step += epochs * steps
+        state.epoch = next_epoch
+        seconds = (perf_counter() - start) / epochs
+        self.epochs_at_once = max(1, int(min(GROWTH * epochs, LAUNCH_SECONDS / seconds)))
+        records, last_rates = host_record.reshape(epochs, steps, 3), rates[steps - 1 :: steps].tolist()
+        return [
+            self.reports.report(first_epoch + 1 + idx, records[idx], last_rates[idx], seconds)
+            for idx in range(epochs)
+        ]
+
+    def _epochs_from(self, epoch: int, most: int) -> int:
+        """Return how many epochs may be trained at once from one on, which is counted from 0."""
+        most = min(most, self.last_epoch - epoch, _epochs_held(self.shape, len(self.data)))
+        return next((count for count in range(1, most) if self.is_border(epoch + count)), most)
+
+    def _inputs(self, epoch: int, epochs: int) -> _Inputs:
+        keys = round_keys_of(self.state.seed, range(epoch, epoch + epochs)) if self.plan.shuffle else None
+        return _Inputs(self.reports.rates(epoch, epochs), keys)
+
+    def _start(self, epochs: int, rates: npt.NDArray[np.float64], record: Array) -> None:
+        """Start the kernel on the next epochs."""
+        ops, shape, num_rows = self.ops, self.shape, len(self.data)
+        optimizer: Any = self.plan.optimizer
+        batches, targets = self._gather(epochs)
+        self.kernel(
+            shape.cluster,
+            shape.threads,
+            batches,
+            targets,
+            ops.asarray(rates.astype(np.float32)),
+            *self.parameters,
+            *self.velocities,
+            record,
+            num_rows,
+            epochs,
+            self.scale,
+            optimizer.momentum,
+            optimizer.weight_decay,
+            shape.network.activation.slope,
+            shared_bytes=shape.shared_bytes,
+            cluster=shape.cluster,
+        )
+
+    def _gather(self, epochs: int) -> tuple[Array, Array]:
+        """Return the batches of the next epochs, and their targets, one after the other."""
+        ops, shape, num_rows, keys = self.ops, self.shape, len(self.data), self.inputs.keys
+        num_batches = epochs * self.reports.steps_per_epoch
+        batches = ops.empty((num_batches * shape.batch_bytes // 2,), shape.network.dtype)
+        targets = ops.empty((num_batches * shape.network.batch, shape.network.target_words), "float32")
+        self.gather(
+            min(-(-num_batches * shape.network.batch // GATHER_ROWS), GATHER_BLOCKS),
+            GATHER_THREADS,
+            self.x,
+            self.y,
+            None if keys is None else ops.asarray(keys[:epochs]),
+            batches,
+            targets,
+            num_rows,
+            domain_bits(num_rows),
+            epochs,
+        )
+        return batches, targets
+
+
+def _in_one_piece(ops: Any, array: Any) -> Any:
+    """Return the array, or a copy whose numbers lie one after the other from where 16 bytes are loaded at once."""
+    array = ops.contiguous(array)
+    return array if array.pointer % 16 == 0 else ops.copy(array)
 
 
 def _four(arrays: list[Array]) -> list[Array | None]:
     return [*arrays, *[None] * (4 - len(arrays))]
 
 
-def _scale(plan: Plan, largest_rate: float) -> float:
-    """Return the power of two that weights are held times.
+def _scale(plan: Plan) -> float:
+    """Return the power of two that weights are held times, one for the whole run.
 
     Gradients are then near the plan's loss scale times their mean over the batch, whether they come times the
     learning rate, without momentum, or not.
     """
-    scale = float(plan.loss_scale)
+    scale, largest_rate = float(plan.loss_scale), plan.optimizer.lr.largest
     if plan.optimizer.momentum or not largest_rate:  # type: ignore[attr-defined]
         return scale
-    return float(2.0 ** floor(log2(scale / largest_rate)))
+    return float(min(LARGEST_SCALE, 2.0 ** floor(log2(scale / largest_rate))))
 
 
-def _padded_rows(ops: Any, x: Array, launch: Any) -> Array:
-    """Return rows (N, x_width) in half precision, with zeros after the features."""
-    rows = ops.zeros((len(x), launch.x_width), launch.network.dtype)
-    if len(x):
-        ops.assign(rows[:, : launch.network.features], x)
-    return rows
+def _epoch_bytes(launch: Any, num_rows: int) -> int:
+    """Return the bytes that a launch takes for each of its epochs."""
+    return int(launch.step_bytes) * -(-num_rows // launch.network.batch)
+
+
+def _epochs_held(launch: Any, num_rows: int) -> int:
+    """Return how many epochs a launch may hold."""
+    return max(1, LAUNCH_BYTES // max(1, _epoch_bytes(launch, num_rows)))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from math import isfinite
-
 import numpy as np
 import numpy.typing as npt
 
-from warpfit.backends import Backend
 from warpfit.engines.base import EpochReport, Plan, TrainState
 from warpfit.engines.scaling import DYNAMIC
 from warpfit.errors import DivergedError
@@ -26,9 +23,9 @@ class Reports:
     ----------
     plan : Plan
     state : TrainState
-        The run's, whose epoch and step it looks at.
+        The run's, whose `plateau` it looks at.
     num_rows : int
-        Rows of the data.
+        Rows of the data, at least 1.
     """
 
     def __init__(self, plan: Plan, state: TrainState, num_rows: int) -> None:
@@ -36,50 +33,62 @@ class Reports:
         self.steps_per_epoch = -(-num_rows // plan.batch_size)
         self.last_finite_loss: float | None = None
 
-    def lr(self, idx: int) -> float:
-        """Return the learning rate of a step of the current epoch."""
-        progress = Progress(
-            self.state.epoch * self.steps_per_epoch + idx,
-            self.plan.epochs * self.steps_per_epoch,
-            self.steps_per_epoch,
-        )
-        return self.plan.optimizer.lr.rate(progress) * self.state.plateau.scale
+    def rates(self, epoch: int, epochs: int) -> npt.NDArray[np.float64]:
+        """Return the schedule's learning rates (steps,) of some epochs; the first is counted from 0."""
+        progress = self._progress(epoch * self.steps_per_epoch)
+        return self.plan.optimizer.lr.rates(progress, epochs * self.steps_per_epoch)
 
-    def check_finite(self, record: npt.NDArray[np.float64], first_idx: int) -> None:
+    def lr(self, step: int) -> float:
+        """Return the learning rate of a step of the run, counted from 0."""
+        return self.plan.optimizer.lr.rate(self._progress(step)) * self.state.plateau.scale
+
+    def _progress(self, step: int) -> Progress:
+        return Progress(step, self.plan.epochs * self.steps_per_epoch, self.steps_per_epoch)
+
+    def check_finite(self, record: npt.NDArray[np.float64], first_step: int) -> None:
         """Raise DivergedError for the first step of `record` whose loss is not finite."""
-        for idx, loss in enumerate(record[:, LOSS].tolist(), start=first_idx):
-            if not isfinite(loss):
-                raise self.diverged(idx)
-            self.last_finite_loss = loss
+        losses = record[:, LOSS]
+        finite = np.isfinite(losses)
+        bad = len(losses) if finite.all() else int(finite.argmin())
+        if bad:
+            self.last_finite_loss = float(losses[bad - 1])
+        if bad < len(losses):
+            raise self.diverged(first_step + bad)
 
-    def check_arrays(self, ops: Backend) -> None:
-        """Raise DivergedError if the epoch's last updates left numbers that no later step could save."""
-        if not ops.to_numpy(ops.all_finite(list(self.state.arrays.values()))):
-            raise self.diverged(self.steps_per_epoch - 1)
+    def check_arrays(self, all_finite: npt.NDArray[np.bool_], last_step: int) -> None:
+        """Raise DivergedError if the last updates left numbers that no later step could save."""
+        if not all_finite:
+            raise self.diverged(last_step)
 
-    def diverged(self, idx: int) -> DivergedError:
-        """Return the error for a step of the current epoch."""
-        remedies = ["a lower learning rate", "clip_norm"]
-        if self.plan.precision == "float16" and self.plan.loss_scale != DYNAMIC:
-            remedies.append("loss_scale='dynamic'")
+    def diverged(self, step: int) -> DivergedError:
+        """Return the error for a step of the run."""
         return DivergedError(
-            remedies=" or ".join(remedies),
-            epoch=self.state.epoch + 1,
-            step=self.state.epoch * self.steps_per_epoch + idx + 1,
-            lr=self.lr(idx),
+            remedies=" or ".join(self._remedies()),
+            epoch=step // self.steps_per_epoch + 1,
+            step=step + 1,
+            lr=self.lr(step),
             last_finite_loss=self.last_finite_loss,
         )
 
-    def report(self, record: npt.NDArray[np.float64], seconds: float) -> EpochReport:
-        """Return what came out of an epoch, which the state counts already."""
+    def _remedies(self) -> list[str]:
+        remedies = ["a lower learning rate", "clip_norm"]
+        if self.plan.precision == "float16" and self.plan.loss_scale != DYNAMIC:
+            is_layerwise = self.plan.engine == "layerwise"  # the only one that takes it
+            remedies.append("loss_scale='dynamic'" if is_layerwise else "precision='float32'")
+        return remedies
+
+    def report(
+        self, epoch: int, record: npt.NDArray[np.float64], last_lr: float, seconds: float
+    ) -> EpochReport:
+        """Return what came out of an epoch, counted from 1, whose record has a row a step."""
         losses, weights = record[:, LOSS], record[:, WEIGHT]
         total_weight = weights.sum()
         counts = self.plan.loss.counts_correct
         return EpochReport(
-            epoch=self.state.epoch,
+            epoch=epoch,
             loss=float(losses @ weights / total_weight) if total_weight else 0.0,
             accuracy=float(record[:, CORRECT].sum() / self.num_rows) if counts else None,
-            lr=float(self.lr(-1)),  # the epoch is over: its last step is the one before the next's first
+            lr=last_lr,
             seconds=seconds,
             num_rows=self.num_rows,
             step_losses=losses.copy(),

@@ -17,20 +17,23 @@ AUTO, DYNAMIC = "auto", "dynamic"
 LARGEST, SMALLEST = 2.0**24, 2.0**-24
 
 
-def resolve_loss_scale(loss_scale: Any, precision: str, batch_size: int) -> float | str:
-    """Return the loss scale of a plan: a power of two, or ``'dynamic'``.
+def resolve_loss_scale(loss_scale: Any, precision: str, batch_size: int, num_rows: int) -> float | str:
+    """Return the loss scale of a plan, also for one that has it: a power of two, or ``'dynamic'``.
 
-    ``'auto'`` is a power of two near 1024 times the batch size. The gradient of a mean over the batch has entries of
-    at most 1 / batch_size at the outputs, so this puts them below 1024, with six bits of room above, and everything
-    down to 2**-34 of the largest above underflow.
+    ``'auto'`` is a power of two near 1024 times the rows of the smallest batch, an epoch's last. The gradient of a mean
+    over a batch has entries of at most 1 / rows at the outputs, so this puts them below 1024, with six bits of room
+    above, and everything down to 2**-34 of the largest above underflow.
 
     Raises
     ------
     ConfigError
         If it is neither of the two words nor a power of two from 2**-24 to 2**24, or the precision needs none.
     """
+    if precision != "float16" and loss_scale == 1.0:
+        return 1.0
     if loss_scale == AUTO:
-        return min(LARGEST, 2.0 ** (10 + batch_size.bit_length() - 1)) if precision == "float16" else 1.0
+        least = num_rows % batch_size or batch_size
+        return min(LARGEST, 2.0 ** (10 + least.bit_length() - 1)) if precision == "float16" else 1.0
     is_number = isinstance(loss_scale, (int, float)) and isfinite(loss_scale)
     is_power = is_number and SMALLEST <= loss_scale <= LARGEST and frexp(loss_scale)[0] == 0.5
     if loss_scale != DYNAMIC and not is_power:

@@ -1,7 +1,8 @@
 """Learning rates as functions of the step.
 
 A schedule is a frozen value. ``rate(progress)`` is a pure function, so any engine can compute it where it is
-needed. Only `ReduceOnPlateau` looks at results: between epochs, through `observe`.
+needed, and ``rates(progress, count)`` gives those of many steps at once. Only `ReduceOnPlateau` looks at results:
+between epochs, through `observe`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from math import cos, inf, pi
 from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
 
 from warpfit.errors import ConfigError
 
@@ -25,6 +29,8 @@ __all__ = [
     "Step",
     "as_schedule",
 ]
+
+Rates = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -48,13 +54,20 @@ def _require(condition: bool, schedule: Schedule, what: str) -> None:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Base of all schedules; `lr` is the base or the largest rate, see each."""
+    """Base of all schedules; `lr` is the base or the largest rate, see each.
+
+    A schedule has `rate`, or `rates` if many steps at once are quicker.
+    """
 
     name: ClassVar[str] = ""
     by_name: ClassVar[dict[str, type[Schedule]]] = {}
+    # Whether all steps of an epoch have one rate.
+    is_by_epoch: ClassVar[bool] = False
     lr: float
 
     def __init_subclass__(cls) -> None:
+        if cls.rate is Schedule.rate and cls.rates is Schedule.rates:
+            raise ConfigError(f"expected {cls.__name__} to define rate or rates, got neither")
         Schedule.by_name[cls.name] = cls
 
     def __post_init__(self) -> None:
@@ -62,7 +75,23 @@ class Schedule:
 
     def rate(self, progress: Progress) -> float:
         """Return the learning rate of a step."""
-        raise NotImplementedError
+        return float(self.rates(progress, 1)[0])
+
+    def rates(self, progress: Progress, count: int) -> Rates:
+        """Return the learning rates (count,) float64 of a step and of those after it, as `rate` gives them."""
+        if not self.is_by_epoch:
+            places = range(progress.step, progress.step + count)
+            return np.array([self.rate(replace(progress, step=step)) for step in places], np.float64)
+        each = max(1, progress.steps_per_epoch)
+        epochs = np.arange(progress.step, progress.step + count) // each
+        firsts = range(progress.epoch, progress.epoch + count // each + 2)
+        by_epoch = [self.rate(replace(progress, step=epoch * each)) for epoch in firsts]
+        return np.array(by_epoch, np.float64)[epochs - progress.epoch]
+
+    @property
+    def largest(self) -> float:
+        """No rate is larger, however long the run, but for rounding; schedules that rise above `lr` say so here."""
+        return self.lr
 
     def observe(self, state: PlateauState, loss: float) -> PlateauState:
         """Return what follows from an epoch's loss; only `ReduceOnPlateau` makes use of it."""
@@ -88,9 +117,13 @@ class Constant(Schedule):
     """lr, always."""
 
     name: ClassVar[str] = "constant"
+    is_by_epoch: ClassVar[bool] = True
 
     def rate(self, progress: Progress) -> float:
         return self.lr
+
+    def rates(self, progress: Progress, count: int) -> Rates:
+        return np.full(count, self.lr)
 
 
 @dataclass(frozen=True)
@@ -98,6 +131,7 @@ class Step(Schedule):
     """lr · factor^(epoch // every): a drop after every `every` epochs."""
 
     name: ClassVar[str] = "step"
+    is_by_epoch: ClassVar[bool] = True
     every: int = 10
     factor: float = 0.1
 
@@ -114,6 +148,7 @@ class Exponential(Schedule):
     """lr · factor^epoch."""
 
     name: ClassVar[str] = "exponential"
+    is_by_epoch: ClassVar[bool] = True
     factor: float = 0.95
 
     def __post_init__(self) -> None:
@@ -124,8 +159,15 @@ class Exponential(Schedule):
         return self.lr * self.factor**progress.epoch
 
 
-def _warm_up(lr: float, step: int, warmup_steps: float) -> float:
-    return lr * min(1.0, (step + 1) / warmup_steps) if warmup_steps >= 1 else lr
+def _steps(progress: Progress, count: int) -> Rates:
+    return np.arange(progress.step, progress.step + count, dtype=np.float64)
+
+
+def _cosine(start: float, end: float, share: Rates) -> Rates:
+    """Return half a cosine from start to end, at shares of the way."""
+    # Python's cosine: NumPy's may differ in the last bit from one machine to the next.
+    cosines = np.fromiter(map(cos, (pi * share).tolist()), np.float64, len(share))
+    return end + (start - end) * 0.5 * (1 + cosines)
 
 
 @dataclass(frozen=True)
@@ -149,12 +191,17 @@ class Cosine(Schedule):
             "final_lr and warmup_epochs of at least 0",
         )
 
-    def rate(self, progress: Progress) -> float:
+    def rates(self, progress: Progress, count: int) -> Rates:
+        steps = _steps(progress, count)
         warmup_steps = min(self.warmup_epochs * progress.steps_per_epoch, progress.total_steps)
-        if progress.step < warmup_steps:
-            return _warm_up(self.lr, progress.step, warmup_steps)
-        share = (progress.step - warmup_steps) / max(1.0, progress.total_steps - warmup_steps)
-        return self.final_lr + (self.lr - self.final_lr) * 0.5 * (1 + cos(pi * min(1.0, share)))
+        rise, fall = np.split(steps, [np.count_nonzero(steps < warmup_steps)])
+        rising = self.lr * np.minimum(1.0, (rise + 1) / max(1.0, warmup_steps))
+        shares = (fall - warmup_steps) / max(1.0, progress.total_steps - warmup_steps)
+        return np.concatenate([rising, _cosine(self.lr, self.final_lr, np.minimum(1.0, shares))])
+
+    @property
+    def largest(self) -> float:
+        return max(self.lr, self.final_lr)
 
 
 @dataclass(frozen=True)
@@ -179,17 +226,14 @@ class OneCycle(Schedule):
             "a rise in (0, 1) and divisors of at least 1",
         )
 
-    def rate(self, progress: Progress) -> float:
+    def rates(self, progress: Progress, count: int) -> Rates:
+        steps = _steps(progress, count)
         start, peak = self.lr / self.start_divisor, self.lr
         top = self.rise * progress.total_steps - 1
-        if progress.step < top:
-            return _between(start, peak, progress.step / top)
-        fall = (1 - self.rise) * max(1, progress.total_steps)
-        return _between(peak, start / self.final_divisor, min(1.0, (progress.step - top) / fall))
-
-
-def _between(start: float, end: float, share: float) -> float:
-    return end + (start - end) * 0.5 * (1 + cos(pi * share))
+        rise, fall = np.split(steps, [np.count_nonzero(steps < top)])
+        rising = _cosine(start, peak, rise / top) if len(rise) else rise
+        shares = (fall - top) / ((1 - self.rise) * max(1, progress.total_steps))
+        return np.concatenate([rising, _cosine(peak, start / self.final_divisor, np.minimum(1.0, shares))])
 
 
 @dataclass(frozen=True)
@@ -205,6 +249,7 @@ class ReduceOnPlateau(Schedule):
     """
 
     name: ClassVar[str] = "reduce_on_plateau"
+    is_by_epoch: ClassVar[bool] = True
     factor: float = 0.1
     patience: int = 10
     threshold: float = 1e-4
@@ -221,6 +266,9 @@ class ReduceOnPlateau(Schedule):
 
     def rate(self, progress: Progress) -> float:
         return self.lr
+
+    def rates(self, progress: Progress, count: int) -> Rates:
+        return np.full(count, self.lr)
 
     def observe(self, state: PlateauState, loss: float) -> PlateauState:
         if loss < state.best * (1 - self.threshold):

@@ -22,7 +22,16 @@ Arrays = dict[str, Array]
 
 
 class Callback:
-    """Base of all callbacks: override what is needed."""
+    """Base of all callbacks: override what is needed.
+
+    Attributes
+    ----------
+    needs_run : bool
+        Whether `on_epoch_end` must be called before the next epoch starts, because it reads the state or may
+        end the run. If it only reads reports, an engine is free to train several epochs before it hears of them.
+    """
+
+    needs_run = True
 
     def on_start(self, run: Run) -> None:
         """Act before the first epoch."""
@@ -31,7 +40,7 @@ class Callback:
         """Act after a step, if the engine comes back to the host between steps; keep it quick."""
 
     def on_epoch_end(self, run: Run) -> None:
-        """Act after an epoch that is reported (see ``report_every``)."""
+        """Act after an epoch that is reported (see ``report_every``); see also `needs_run`."""
 
     def on_end(self, run: Run) -> None:
         """Act after the last epoch, also after an interrupt, but not after an error."""
@@ -166,6 +175,8 @@ class Checkpoint(Callback):
 
 class _Log(Callback):
     """Base of the log files: one row an epoch; a resumed run goes on below the rows it had."""
+
+    needs_run = False
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)

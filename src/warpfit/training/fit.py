@@ -12,11 +12,11 @@ import numpy as np
 from warpfit import backends, losses
 from warpfit.backends import Array, Backend
 from warpfit.engines.base import Plan, TrainingData
-from warpfit.engines.scaling import resolve_loss_scale
 from warpfit.errors import ConfigError, FileFormatError, ShapeError
 from warpfit.losses import Loss
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
+from warpfit.optim.schedules import Schedule
 from warpfit.random import check_seed
 from warpfit.training.callbacks import Callback, Checkpoint
 from warpfit.training.evaluate import evaluate_network, network_of
@@ -89,15 +89,18 @@ def fit(
         ``'auto'``, ``'cpu'``, ``'cuda'`` or ``'cuda:1'``, ...: where it is trained, and where the model lives
         afterwards. ``'auto'`` is the first CUDA device, or the CPU where there is none.
     precision : str
-        ``'float32'``, ``'float64'``, or ``'auto'``: the dtype of the model's parameters. The model has this
-        dtype afterwards. On CUDA also ``'tf32'``, ``'float16'`` and ``'bfloat16'``: products on tensor cores,
-        with sums and parameters in float32.
+        ``'float32'`` or ``'float64'``; on CUDA also ``'tf32'``, ``'float16'`` and ``'bfloat16'``: products on
+        tensor cores, with sums and parameters in float32. The model's parameters are float64 afterwards for
+        ``'float64'``, else float32. ``'auto'`` is their own dtype, except where ``'one_launch'`` runs a model in
+        float32: float16 then, or bfloat16 if x exceeds 1024 in magnitude, or the targets of ``'mse'`` 16.
     loss_scale : 'auto', 'dynamic' or float
         For ``'float16'``: what gradients are multiplied by, lest small ones become zero; a power of two.
         ``'auto'`` derives it from the batch size. ``'dynamic'`` leaves out a step whose gradients overflow and
         halves the scale, doubles it after 2,000 steps without, and waits for the device at every step.
     engine : str
-        ``'auto'``, ``'layerwise'``, or ``'one_launch'``: an epoch as one kernel, on CUDA in half precision.
+        ``'layerwise'``, or ``'one_launch'``: many epochs as one kernel, on CUDA in half precision. ``'auto'`` is
+        ``'one_launch'`` wherever that runs the model in this precision. The plan, ``history.plan``, says what was
+        taken, and why.
     plan : Plan, optional
         An earlier run's plan, taken in place of everything that a plan holds.
     seed : int
@@ -122,7 +125,9 @@ def fit(
         If an argument is not what is described here; nothing has changed then.
     DivergedError
         If the loss or a weight becomes NaN or infinite. Like after Ctrl-C, which ends the run without an
-        error, the model has the weights of the last whole epoch then.
+        error, the model has the weights of the last whole epoch then; of the last before those that an engine
+        trains at once: a quarter of a second's, or one if it takes longer, and only where nothing is to be done
+        between them, no validation, no checkpoint, no callback that looks at the run.
     """
     _check_kinds(optimizer, plan, callbacks)
     rows = as_rows("x", x)
@@ -130,22 +135,20 @@ def fit(
     trained = trained_names(model, optimizer)
     if plan is None:
         device = backends.resolve_device(device)
-        precision = resolve_precision(precision, model.dtype, device)
-        batch_size = check_count("batch_size", batch_size, 1)
         draft = Plan(
             engine=engine,
             device=device,
-            precision=precision,
+            precision=resolve_precision(precision, model.dtype, device),
             network=network,
             loss=losses.resolve(loss),
             optimizer=optimizer.spec,
-            batch_size=batch_size,
+            batch_size=check_count("batch_size", batch_size, 1),
             epochs=check_count("epochs", epochs, 0),
             trained=trained,
             num_rows=len(rows),
             shuffle=shuffle,
             report_every=check_count("report_every", report_every, 1),
-            loss_scale=resolve_loss_scale(loss_scale, precision, batch_size),
+            loss_scale=loss_scale,
         )
     else:
         draft = replace(_checked_plan(plan, network, trained, optimizer), num_rows=len(rows))
@@ -243,8 +246,10 @@ class _Job:
     callbacks: list[Callback]
 
     def __post_init__(self) -> None:
-        # The run after its last whole epoch: what remains when an epoch is broken off.
+        # The run at its last border: what remains when it is broken off.
         self.whole = Snapshot(self.run.state, [], [])
+        # Hands out the same buffers at every validation.
+        self.evaluator = backends.create(self.run.plan.device)
 
     def resume(self, path: str | os.PathLike[str]) -> None:
         run = self.run
@@ -270,9 +275,12 @@ class _Job:
             remembered = [state for state in remembered if state is not known]
 
     def _snapshot(self) -> Snapshot:
+        """Return the run as it stands; a state that goes on is copied."""
         run = self.run
         remembered = [CallbackState(type(c).__name__, *c.checkpoint_state()) for c in self.callbacks]
-        return Snapshot(run.state.copy(run.ops), list(run.history.reports), remembered)
+        is_over = run.stop_reason is not None or run.state.epoch == run.plan.epochs
+        state = run.state if is_over else run.state.copy(run.ops)
+        return Snapshot(state, list(run.history.reports), remembered)
 
     def start(self) -> None:
         self._tell(lambda callback: callback.on_start(self.run))
@@ -297,22 +305,38 @@ class _Job:
         remaining = run.plan.epochs - run.state.epoch
         self.whole = self._snapshot()
         on_step = self._on_step if any(_listens_to_steps(callback) for callback in self.callbacks) else None
-        for report in engine_of(run.plan).run(run.plan, run.state, self.data, remaining, on_step):
-            if report.epoch % run.plan.report_every == 0 or report.epoch == run.plan.epochs:
+        engine = engine_of(run.plan)
+        for report in engine.run(run.plan, run.state, self.data, remaining, on_step, self._is_border):
+            if self._is_reported(report.epoch):
                 run.history.reports.append(self._with_validation(report))
                 self._observe()
                 self._tell(lambda callback: callback.on_epoch_end(run))
+            if report.epoch < run.state.epoch:
+                continue  # the state is that of a later epoch, whose report is still to come
             self.whole = self._snapshot()
             self._save_checkpoints(due=lambda checkpoint: run.state.epoch % checkpoint.every == 0)
             if run.stop_reason is not None:
                 return
+
+    def _is_reported(self, epoch: int) -> bool:
+        return epoch % self.run.plan.report_every == 0 or epoch == self.run.plan.epochs
+
+    def _is_border(self, epoch: int) -> bool:
+        """Return whether anyone needs the state after an epoch, or may change how the run goes on."""
+        if any(isinstance(c, Checkpoint) and epoch % c.every == 0 for c in self.callbacks):
+            return True
+        return self._is_reported(epoch) and (
+            self.validation is not None
+            or _watches_the_loss(self.run.plan.optimizer.lr)
+            or any(_looks_at_the_run(callback) for callback in self.callbacks)
+        )
 
     def _with_validation(self, report: Any) -> Any:
         if self.validation is None:
             return report
         run, plan = self.run, self.run.plan
         result = evaluate_network(
-            backends.create(plan.device),
+            self.evaluator,
             plan.network,
             run.state.arrays,
             plan.loss,
@@ -344,3 +368,11 @@ class _Job:
 
 def _listens_to_steps(callback: Callback) -> bool:
     return type(callback).on_step is not Callback.on_step
+
+
+def _looks_at_the_run(callback: Callback) -> bool:
+    return callback.needs_run and type(callback).on_epoch_end is not Callback.on_epoch_end
+
+
+def _watches_the_loss(schedule: Schedule) -> bool:
+    return type(schedule).observe is not Schedule.observe

@@ -12,24 +12,28 @@ from warpfit.backends.base import FLOAT_DTYPES, HALF_DTYPES, PRECISIONS
 from warpfit.engines.base import Engine, Plan, TrainingData, TrainState
 from warpfit.engines.layerwise import Layerwise
 from warpfit.engines.one_launch import OneLaunchEngine
+from warpfit.engines.scaling import resolve_loss_scale
 from warpfit.errors import ConfigError
 from warpfit.nn.network import NetworkSpec
 
 __all__ = ["ENGINES", "engine_of", "plan", "resolve_precision"]
 
+AUTO = "auto"
 ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (Layerwise, OneLaunchEngine)}
 
 
 def resolve_precision(precision: str, dtype: str, device: str) -> str:
-    """Return the precision that `precision` stands for: ``'auto'`` is the parameters' own dtype.
+    """Return the precision that `precision` stands for, as far as the parameters' dtype decides it.
+
+    ``'auto'`` is float64 for parameters in float64. It stays open for those in float32, until `plan` has an engine.
 
     Raises
     ------
     ConfigError
         If the device does not compute in it.
     """
-    if precision == "auto":
-        return dtype
+    if precision == AUTO:
+        return AUTO if dtype == "float32" else dtype
     known = FLOAT_DTYPES if device == "cpu" else PRECISIONS
     if precision not in known:
         raise ConfigError(
@@ -39,7 +43,7 @@ def resolve_precision(precision: str, dtype: str, device: str) -> str:
 
 
 def plan(draft: Plan, state: TrainState, data: TrainingData) -> Plan:
-    """Return the draft with its engine, its memory and the reason filled in.
+    """Return the draft with its engine, its precision, its memory and the reason filled in.
 
     Parameters
     ----------
@@ -54,15 +58,38 @@ def plan(draft: Plan, state: TrainState, data: TrainingData) -> Plan:
         If there is no such engine, it cannot run the draft, or a batch of the epoch is too small for a layer.
     """
     backends.resolve_device(draft.device)
-    _check_half_precision(draft)
     _check_last_batch(draft, len(data))
-    if draft.engine not in ("auto", *ENGINES):
+    if draft.engine not in (AUTO, *ENGINES):
         raise ConfigError(f"expected an engine among auto, {', '.join(ENGINES)}, got {draft.engine!r}")
-    is_free = draft.engine == "auto"
-    chosen = replace(draft, engine=Layerwise.name if is_free else draft.engine)
-    why = "layerwise runs every network" if is_free else f"engine {draft.engine!r} was asked for"
-    reason = "; ".join(filter(None, (why, engine_of(chosen).explain(chosen, data))))
-    return replace(chosen, bytes=_bytes(chosen, state, data), reason=draft.reason or reason)
+    chosen = _with_the_best_engine(draft, data) if draft.engine == AUTO else _as_asked(draft, data)
+    _check_half_precision(chosen)
+    return replace(chosen, bytes=_bytes(chosen, state, data), reason=draft.reason or chosen.reason)
+
+
+def _with_the_best_engine(draft: Plan, data: TrainingData) -> Plan:
+    """Return the draft for one_launch, or for layerwise with what is in the way of one_launch as the reason."""
+    try:
+        return _run_by(OneLaunchEngine.name, draft, data, "one_launch runs it")
+    except ConfigError as error:
+        return _run_by(Layerwise.name, draft, data, f"one_launch: {error}")
+
+
+def _as_asked(draft: Plan, data: TrainingData) -> Plan:
+    try:
+        return _run_by(draft.engine, draft, data, f"engine {draft.engine!r} was asked for")
+    except ConfigError as error:
+        raise ConfigError(f"engine {draft.engine!r}: {error}") from error
+
+
+def _run_by(name: str, draft: Plan, data: TrainingData, why: str) -> Plan:
+    """Return the draft for an engine, with nothing left open, or raise ConfigError with what is in its way."""
+    engine, precision, why_precision = ENGINES[name](), draft.precision, ""
+    if precision == AUTO:
+        precision, why_precision = engine.auto_precision(draft, data)
+    scale = resolve_loss_scale(draft.loss_scale, precision, draft.batch_size, len(data))
+    chosen = replace(draft, engine=name, precision=precision, loss_scale=scale)
+    reason = "; ".join(filter(None, (why, why_precision, engine.explain(chosen, data))))
+    return replace(chosen, reason=reason)
 
 
 def engine_of(plan: Plan) -> Engine:

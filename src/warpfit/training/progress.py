@@ -24,12 +24,16 @@ def epoch_line(report: EpochReport, epochs: int) -> str:
         parts.append(f"val loss {report.val_loss:.4f}")
     if report.val_accuracy is not None:
         parts.append(f"val accuracy {report.val_accuracy:.2%}")
-    parts.append(f"{report.seconds:.2f} s, {report.samples_per_second:,.0f} samples/s")
+    seconds = report.seconds
+    time = f"{seconds:.2f} s" if seconds >= 0.1 else f"{1000 * seconds:.1f} ms"
+    parts.append(f"{time}, {report.samples_per_second:,.0f} samples/s")
     return "  ".join(parts)
 
 
 class ProgressBar(Callback):
     """One line that moves through the epoch, and one line that stays for every epoch done."""
+
+    needs_run = False
 
     def __init__(self) -> None:
         self._progress: Any = None
@@ -69,9 +73,9 @@ class ProgressBar(Callback):
     def on_epoch_end(self, run: Run) -> None:
         if self._progress is None:
             return
-        self._epoch = run.state.epoch
+        self._epoch = run.report.epoch
         self._progress.console.print(epoch_line(run.report, self._epochs), soft_wrap=True)
-        self._progress.reset(self._task, description=self._title(run.state.epoch + 1), total=None)
+        self._progress.reset(self._task, description=self._title(self._epoch + 1), total=None)
 
     def close(self) -> None:
         if self._progress is not None:

@@ -39,5 +39,5 @@ class Run:
         return self.history.reports[-1]
 
     def stop(self, reason: str) -> None:
-        """End the run after this epoch."""
+        """End the run after this epoch, or after the last of those that were trained at once with it."""
         self.stop_reason = reason

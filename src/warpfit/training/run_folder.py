@@ -39,6 +39,8 @@ class RunFolder(Callback):
         Why there are no pictures, if there are none.
     """
 
+    needs_run = False
+
     def __init__(self, path: str | os.PathLike[str], settings: TrainSettings) -> None:
         self.path, self.settings = Path(path).expanduser(), settings
         self.files: list[Path] = []

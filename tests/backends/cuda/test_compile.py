@@ -11,6 +11,7 @@ from support.kernels import VARIANTS
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.backends.cuda import jit
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
+from warpfit.backends.cuda.matmul import generation
 from warpfit.backends.cuda.matmul_mma_config import supports
 
 # Kernels whose numbers do not all fit into registers on sm_90a: the most bytes that do not, and the reason.
@@ -20,7 +21,10 @@ MAY_SPILL = {
         "float32 without tensor cores, outputs not in whole vectors: the compiler keeps to 128 registers, for a "
         "fourth block on a multiprocessor",
     ),
-    "one_launch": (24, "784-256-10 with momentum: 255 registers, most of them weights and velocities"),
+    "one_launch": (
+        72,
+        "784-256-10 with momentum: weights, velocities and the sums of a gradient in 184 registers",
+    ),
 }
 
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -48,6 +52,8 @@ def choice_of(name: str, arch: str) -> list[dict[str, str]]:
 
 def supported(name: str, defines: dict[str, str], arch: str) -> bool:
     """Whether a variant is one that an architecture takes: half precision goes to its tensor cores, if it has them."""
+    if defines.get("CLUSTER", "1") != "1" or defines.get("WEIGHT_REGISTERS", "0") != "0":
+        return generation(arch) >= 90
     dtype, on_tensor_cores = defines.get("DTYPE", ""), "mma" in name or name == "one_launch"
     if "TENSOR_CORES" in defines:
         on_tensor_cores = defines["TENSOR_CORES"] == "1"

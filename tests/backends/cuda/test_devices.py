@@ -488,6 +488,7 @@ def fitted(device: str, **settings: Any) -> tuple[nn.Sequential, Any]:
         optimizer=optimizer,
         batch_size=16,
         device=device,
+        engine="layerwise",
         verbose=False,
         **{"epochs": 2, **settings},
     )

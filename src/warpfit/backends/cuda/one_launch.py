@@ -6,21 +6,36 @@ says how blocks and warps share them, or what is in the way.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from typing import Any
 
 from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES, Activation
+from warpfit.backends.cuda.arrays import power_of_two
 from warpfit.backends.cuda.matmul import generation
 from warpfit.backends.cuda.matmul_mma_config import supports
 from warpfit.errors import ConfigError
 
 __all__ = ["OneLaunch", "TrainedNetwork", "choose", "variants"]
 
-WARPS = 8
-# Weights and velocities of a thread, of the 255 registers that it has.
-MOST_HELD = 144
+# Warps of a block: those that hold weights; row warps and output warps, which together with the loader fill groups of
+# four, as registers are given to warps.
+WEIGHT_WARPS = (4, 8)
+OTHER_WARPS = ((1, 2), (2, 1), (4, 3), (8, 3))
+MOST_WARPS = 16
+# Registers of a multiprocessor; those that a thread needs beside the weights that it holds, one that holds none, and
+# the most that one can have.
+REGISTERS = 65536
+WORKING_REGISTERS, OTHER_REGISTERS, MOST_REGISTERS = 44, 72, 240
+# Tiles of rows that may wait between weight warps and row warps, and those that are multiplied together.
+SUM_SLOTS = (8, 4, 2, 1)
+GROUPS = (8, 4, 2, 1)
+# Tiles of x that are fetched ahead where a batch is one.
+MOST_AHEAD = 4
+# Without a hidden layer, a block with fewer features costs more to talk to than it saves.
+LEAST_FEATURES = 48
 MOST_OUTPUTS = 128
 CLUSTERS = (1, 2, 4, 8, 16)
 
@@ -54,10 +69,15 @@ class TrainedNetwork:
     momentum: bool
     nesterov: bool
 
+    @property
+    def target_words(self) -> int:
+        """Words of a row's target: its label, or its numbers."""
+        return 1 if self.cross_entropy else self.outputs
+
 
 @dataclass(frozen=True)
 class OneLaunch:
-    """A block's shape for a network; printable.
+    """How blocks and warps share a network's training; printable.
 
     Attributes
     ----------
@@ -65,16 +85,48 @@ class OneLaunch:
     cluster : int
         Blocks, which share out the units of a hidden layer, or the features if there is none.
     warps_k, warps_u : int
-        Groups of warps along a block's features, and along its units of the layer that takes them.
-    stages : int
-        Batches in shared memory at once; with two, one is fetched while the other is trained on.
+        Groups of weight warps along a block's features, and along its units of the layer that takes them.
+    row_warps, output_warps : int
+        Warps that take tiles of 16 rows through the loss, and that update the output layer. One more fetches tiles.
+    moves_registers : bool
+        Whether weight warps take registers that the others leave.
+    group : int
+        Tiles that warps wait for together.
+    slots, sum_slots : int
+        Tiles of x in shared memory at once, and of sums between weight warps and row warps.
     """
 
     network: TrainedNetwork
     cluster: int
     warps_k: int
     warps_u: int
-    stages: int
+    row_warps: int
+    output_warps: int
+    moves_registers: bool
+    group: int
+    slots: int
+    sum_slots: int
+
+    @property
+    def row_tiles(self) -> int:
+        """Tiles of 16 rows of a batch."""
+        return -(-self.network.batch // 16)
+
+    @property
+    def kept(self) -> int:
+        """Tiles of x that stay in shared memory until the backward pass; the others are fetched again."""
+        return self.row_tiles if self.slots >= self.row_tiles else 0
+
+    @property
+    def own_of_tile(self) -> int:
+        """Rows of a tile whose loss one block finds: a power of two."""
+        return min(16, power_of_two(-(-16 * self.row_tiles // self.cluster)))
+
+    @property
+    def target_steps(self) -> int:
+        """Steps whose targets are in shared memory at once."""
+        loads = 2 * self.row_tiles - self.kept
+        return -(-self.slots // loads) + (self.kept < self.row_tiles)
 
     @property
     def block_features(self) -> int:
@@ -91,14 +143,36 @@ class OneLaunch:
         )
 
     @property
-    def x_width(self) -> int:
-        """Numbers of a row of x, zeros at its end included."""
-        return self.block_features * (1 if self.network.hidden else self.cluster)
+    def parts(self) -> int:
+        """Parts that a batch's features are shared out to."""
+        return 1 if self.network.hidden else self.cluster
+
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes of a batch of x in device memory."""
+        return 2 * self.network.batch * self.parts * (self.block_features + 8)
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of device memory for a step: its batch, targets, rate and row of the record."""
+        return self.batch_bytes + 4 * self.network.batch * self.network.target_words + 28
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return 32 * self.warps_k * self.warps_u
+        return 32 * (self.warps_k * self.warps_u + self.row_warps + self.output_warps + 1)
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Registers that a thread of the weight warps may have, and one of the others."""
+        even = min(255, REGISTERS // self.threads // 8 * 8)
+        if not self.moves_registers:
+            return even, even
+        whole = even * self.threads  # what the block starts with
+        weight_threads = 32 * self.warps_k * self.warps_u
+        other_threads = self.threads - weight_threads
+        own = min(MOST_REGISTERS, (whole - OTHER_REGISTERS * other_threads) // weight_threads // 8 * 8)
+        return own, min(even, (whole - own * weight_threads) // other_threads // 8 * 8)
 
     @property
     def tiles_of_warp(self) -> int:
@@ -111,22 +185,28 @@ class OneLaunch:
         return self.tiles_of_warp * (8 + 4 + 8 * self.network.momentum)
 
     @property
+    def slot_bytes(self) -> int:
+        """Shared memory of a tile of x."""
+        return 16 * (self.block_features + 8) * 2
+
+    @property
     def shared_bytes(self) -> int:
         """Shared memory, as ``struct Shared`` of the kernel has it."""
-        network = self.network
-        rows, units, outputs = _padded(network.batch), self.block_units, _padded(network.outputs)
-        target_words = 1 if network.cross_entropy else network.outputs
-        halves = self.stages * rows * (self.block_features + 8) + rows * (outputs + 8)
-        words = rows * outputs if self.cluster > 1 else 0
-        words += (
-            self.warps_k * rows * (units + 8) + 2 * units + self.stages * rows * target_words + 4 * rows + 1
-        )
-        bytes_ = _padded(2 * halves + 4 * words)
+        network, units, outputs = self.network, self.block_units, _padded(self.network.outputs)
+        rows = 16 * self.row_tiles
+        halves = rows * (outputs + 8)
+        words = self.sum_slots * self.warps_k * units * 16 + 2 * outputs
         if network.hidden:
-            halves = 2 * rows * (units + 8) + units * (outputs + 8)
-            words = units * outputs + (units if network.momentum else 1) * outputs + 2 * outputs
-            bytes_ += _padded(2 * halves + 4 * words)
-        return bytes_
+            halves += 2 * rows * (units + 8) + 2 * units * (outputs + 8)
+            words += units * outputs + (units if network.momentum else 1) * outputs + 2 * units
+        own_tiles = -(-self.row_tiles // self.cluster)
+        if self.cluster > 1:
+            words += own_tiles * self.own_of_tile * self.cluster * outputs
+        words += 4 * rows
+        words += self.target_steps * own_tiles * self.own_of_tile * network.target_words
+        groups = self.row_tiles // self.group
+        barriers = self.slots // self.group + 1 + self.slots + 2 * self.sum_slots + own_tiles + 2 * groups + 3
+        return _padded(self.slots * self.slot_bytes + 2 * halves + 4 * (words + words % 2) + 8 * barriers)
 
     @property
     def defines(self) -> dict[str, Any]:
@@ -141,26 +221,53 @@ class OneLaunch:
             "CLUSTER": self.cluster,
             "WARPS_K": self.warps_k,
             "WARPS_U": self.warps_u,
-            "STAGES": self.stages,
+            "ROW_WARPS": self.row_warps,
+            "OUTPUT_WARPS": self.output_warps,
+            "WEIGHT_REGISTERS": self.registers[0] if self.moves_registers else 0,
+            "OTHER_REGISTERS": self.registers[1] if self.moves_registers else 0,
+            "GROUP": self.group,
+            "SLOTS": self.slots,
+            "KEPT": self.kept,
+            "SUM_SLOTS": self.sum_slots,
+            "OWN_OF_TILE": self.own_of_tile,
             "ACTIVATION": network.activation.name,
-            "NEEDS_INPUT": int(network.activation.needs_input),
             "CROSS_ENTROPY": int(network.cross_entropy),
             "MOMENTUM": int(network.momentum),
             "NESTEROV": int(network.nesterov),
             "SHARED_BYTES": self.shared_bytes,
+            "BOUNDED_WAITS": int(os.environ.get("WARPFIT_DEBUG", "") not in ("", "0")),
+        }
+
+    def gather_defines(self, source: str) -> dict[str, Any]:
+        """Return the defines of the kernel that gathers the batches, from x of dtype `source`."""
+        network = self.network
+        return {
+            "SOURCE": source,
+            "DTYPE": network.dtype,
+            "FEATURES": network.features,
+            "BATCH": network.batch,
+            "PARTS": self.parts,
+            "PART_WIDTH": self.block_features,
+            "TARGET_WORDS": network.target_words,
+            "TARGET_STRIDE": 2 if network.cross_entropy else network.outputs,
         }
 
     def __str__(self) -> str:
-        blocks = "one block" if self.cluster == 1 else f"a cluster of {self.cluster} blocks, in each"
+        blocks = "one block," if self.cluster == 1 else f"a cluster of {self.cluster} blocks, in each"
         return (
-            f"{blocks}, {self.warps_k}x{self.warps_u} warps over features and units, {self.stages} batches in "
+            f"{blocks} {self.warps_k}x{self.warps_u} warps over features and units, {self.slots} tiles of rows in "
             f"{self.shared_bytes} bytes of shared memory"
         )
 
 
+def _up(size: int, unit: int) -> int:
+    """Return the next multiple of `unit`."""
+    return -(-size // unit) * unit
+
+
 def _padded(size: int) -> int:
     """Return the next multiple of 16: of numbers for tensor cores, of bytes for copies."""
-    return -(-size // 16) * 16
+    return _up(size, 16)
 
 
 @lru_cache(maxsize=256)
@@ -176,44 +283,93 @@ def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> OneLaun
         raise ConfigError(f"expected an architecture whose tensor cores multiply {network.dtype}, got {arch}")
     if network.outputs > MOST_OUTPUTS:
         raise ConfigError(f"expected at most {MOST_OUTPUTS} outputs, got {network.outputs}")
-    shapes = [
-        shape
-        for cluster in _clusters(network, arch)
-        for shape in _shapes(network, cluster)
-        if shape.held <= MOST_HELD
-    ]
-    if not shapes:
-        least = min(_shapes(network, _clusters(network, arch)[-1]), key=lambda shape: shape.held)
+    shapes = [shape for cluster in _clusters(network, arch) for shape in _shapes(network, cluster, arch)]
+    held = [shape for shape in shapes if shape.held + WORKING_REGISTERS <= shape.registers[0]]
+    if not held:
+        least = min(shapes, key=lambda shape: shape.held - shape.registers[0])
+        threads = 32 * least.warps_k * least.warps_u
+        most = 4 * (least.registers[0] - WORKING_REGISTERS) * threads
         raise ConfigError(
-            f"expected at most {4 * MOST_HELD * least.threads} bytes of weights for the registers of a block, got "
-            f"{4 * least.held * least.threads}"
+            f"expected at most {most} bytes of weights for the registers of a block, got "
+            f"{4 * least.held * threads}"
         )
-    fitting = [shape for shape in shapes if shape.shared_bytes <= max_shared_bytes]
-    if fitting:
-        return max(fitting, key=lambda shape: shape.stages)  # the first, which has the fewest blocks
-    least = min(shapes, key=lambda shape: shape.shared_bytes)
+    filled = [_filled(shape, max_shared_bytes) for shape in held]
+    if any(filled):
+        return max((shape for shape in filled if shape), key=_preference)
+    least = min(held, key=lambda shape: shape.shared_bytes)
     raise ConfigError(
         f"expected at most {max_shared_bytes} bytes of shared memory for a batch and its units, got "
         f"{least.shared_bytes}"
     )
 
 
+def _preference(shape: OneLaunch) -> Any:
+    """Return what is larger for the better of two shapes that fit, as measured: see docs/one-launch.md."""
+    is_worth_it = bool(shape.network.hidden) or shape.network.features >= LEAST_FEATURES * shape.cluster
+    return (
+        shape.cluster if is_worth_it else -shape.cluster,
+        -shape.tiles_of_warp,
+        min(shape.row_warps, shape.row_tiles),
+        -shape.threads,
+        -shape.warps_k,
+    )
+
+
+def _filled(shape: OneLaunch, max_shared_bytes: int) -> OneLaunch | None:
+    """Return the shape with as many slots as fit and make sense, or None if the least number does not fit."""
+    least, most = max(2, shape.group), max(MOST_AHEAD, 2 * shape.row_tiles)
+    for sum_slots in SUM_SLOTS:
+        is_needless = sum_slots > 1 and sum_slots >= 2 * shape.row_tiles
+        if is_needless or sum_slots < max(shape.row_warps, shape.group):
+            continue
+        empty = replace(shape, sum_slots=sum_slots, slots=0)
+        slots = min(most, (max_shared_bytes - empty.shared_bytes) // empty.slot_bytes)
+        while slots >= least and replace(empty, slots=slots).shared_bytes > max_shared_bytes:
+            slots -= 1
+        # The most sums only where the next batch has room beside them.
+        if slots == most or (slots >= least and sum_slots < max(SUM_SLOTS)):
+            filled = replace(empty, slots=slots)
+            # If tiles come twice, too few groups could be on their way: one by one, then.
+            is_slow = filled.group > 1 and not filled.kept and slots < 3 * filled.group
+            return _filled(replace(shape, group=1), max_shared_bytes) if is_slow else filled
+    return None
+
+
 def _clusters(network: TrainedNetwork, arch: str) -> list[int]:
-    """Return the numbers of blocks that have 16 units or features each at least, fewest first."""
+    """Return the numbers of blocks that have 16 units or features each."""
     parts = _padded(network.hidden or network.features) // 16
-    has_clusters = generation(arch) >= 90
-    return [size for size in CLUSTERS if size == 1 or (has_clusters and size <= parts)]
+    # 16 blocks are more than CUDA promises: these have been seen, or made, to run them.
+    most = 1 if generation(arch) < 90 else 16 if generation(arch) in (90, 100) else 8
+    return [size for size in CLUSTERS if size <= min(most, max(1, parts))]
 
 
-def _shapes(network: TrainedNetwork, cluster: int) -> list[OneLaunch]:
-    """Return the ways to share a block's work out to warps, the best first."""
-    shapes = [
-        OneLaunch(network, cluster, WARPS // warps_u, warps_u, stages)
-        for stages, warps_u in product((2, 1), (1, 2, 4, 8))
-    ]
-    shapes = [shape for shape in shapes if shape.block_units // 16 % shape.warps_u == 0]
-    # Batches fetched ahead first, then warps that have as little to do as possible, and few parts of sums.
-    return sorted(shapes, key=lambda shape: (-shape.stages, shape.tiles_of_warp, shape.warps_k))
+def _shapes(network: TrainedNetwork, cluster: int, arch: str) -> list[OneLaunch]:
+    """Return the ways to share a block's work out to warps, with the least shared memory."""
+    moves_registers = generation(arch) >= 90
+    shapes = []
+    for weight_warps, warps_u, others in product(WEIGHT_WARPS, (1, 2, 4, 8), OTHER_WARPS):
+        num_warps = weight_warps + sum(others) + 1
+        if weight_warps % warps_u == 0 and num_warps <= MOST_WARPS:
+            moves = moves_registers and num_warps > 8  # no thread can have more than 255
+            shape = OneLaunch(network, cluster, weight_warps // warps_u, warps_u, *others, moves, 1, 2, 1)
+            group = _group(shape)
+            sum_slots = min(count for count in SUM_SLOTS if count >= max(shape.row_warps, group))
+            shapes.append(replace(shape, group=group, slots=max(2, group), sum_slots=sum_slots))
+    return [shape for shape in shapes if shape.block_units // 16 % shape.warps_u == 0]
+
+
+def _group(shape: OneLaunch) -> int:
+    """Return how many tiles weight warps multiply together: as many as their sums have registers."""
+    left = shape.registers[0] - shape.held - WORKING_REGISTERS
+    of_tile = 12 + 8 * max(1, shape.block_units // 16 // shape.warps_u)
+    return next(
+        (
+            group
+            for group in GROUPS
+            if shape.row_tiles % group == 0 and shape.row_warps % group == 0 and group * of_tile <= left
+        ),
+        1,
+    )
 
 
 def variants() -> list[tuple[str, dict[str, str]]]:
@@ -230,5 +386,12 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         replace(base, features=784, hidden=256, batch=64),
         replace(base, features=784, hidden=256, batch=64, momentum=True),
     ]
-    found = [choose(network, "sm_90a", 227 << 10).defines for network in dict.fromkeys(networks)]
-    return [("one_launch", {name: str(value) for name, value in defines.items()}) for defines in found]
+    found = [choose(network, "sm_90a", 227 << 10) for network in dict.fromkeys(networks)]
+    found += [choose(network, "sm_80", 163 << 10) for network in (networks[0], networks[1], networks[-7])]
+    kernels = [("one_launch", launch.defines) for launch in found]
+    kernels += [
+        ("gather_batches", launch.gather_defines(source))
+        for launch in found[:2] + found[-4:-3]
+        for source in ("uint8", "float16", "float32", "float64")
+    ]
+    return [(name, {key: str(value) for key, value in defines.items()}) for name, defines in kernels]

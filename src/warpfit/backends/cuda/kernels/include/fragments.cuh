@@ -39,6 +39,20 @@ __device__ inline void load_b_pair_transposed(unsigned (&low)[2], unsigned (&hig
 
 // Two numbers in a word, the first in the lower half.
 template <class T>
-__device__ inline unsigned packed(float first, float second) {
-    return store<T>(first).bits | static_cast<unsigned>(store<T>(second).bits) << 16;
+__device__ inline unsigned packed(float first, float second);
+
+template <>
+__device__ inline unsigned packed<float16>(float first, float second) {
+    return floats_to_halves(first, second);
+}
+
+template <>
+__device__ inline unsigned packed<bfloat16>(float first, float second) {
+    return floats_to_bfloats(first, second);
+}
+
+// Both of a word.
+template <class T>
+__device__ inline float2 unpacked(unsigned word) {
+    return {load(T{static_cast<uint16>(word)}), load(T{static_cast<uint16>(word >> 16)})};
 }

@@ -1,9 +1,9 @@
 // The weights of a layer in the registers of a block, which multiplies by them and updates them there.
 //
-// The block's warps form GROUPS_K groups along the INPUTS features and GROUPS_U along the COLUMNS units. A warp holds tiles of
-// 16 units by 16 features, as the accumulators of two mma: what is added to a weight is a product that lands
-// on it. The same registers, rounded to 16 bits, are the B fragments of the product with the features, so that
-// weights never lie in shared memory.
+// The first GROUPS_K GROUPS_U warps of the block form GROUPS_K groups along the INPUTS features and GROUPS_U
+// along the COLUMNS units. A warp holds tiles of 16 units by 16 features, laid out as the accumulators of two mma:
+// what is added to a weight is a product in the same lane. The same registers, rounded to 16 bits, are the B fragments
+// of the product with the features, so that weights never lie in shared memory.
 //
 // Weights are held times a power of two, in float32.
 #pragma once
@@ -13,10 +13,14 @@
 template <class T, int INPUTS, int COLUMNS, int GROUPS_K, int GROUPS_U>
 struct HeldWeights {
     static constexpr int FEATURE_TILES = (INPUTS + 15) / 16, UNIT_TILES = (COLUMNS + 15) / 16;
-    // Tiles of a warp: `own_features` along the features, GROUPS_K apart, and MINE_U adjacent ones.
+    // Tiles of a warp: MINE_K along the features, GROUPS_K apart, and MINE_U adjacent ones along the units.
     static constexpr int MINE_K = (FEATURE_TILES + GROUPS_K - 1) / GROUPS_K;
     static constexpr int MINE_U = UNIT_TILES / GROUPS_U;
     static_assert(UNIT_TILES % GROUPS_U == 0, "the groups along the units have as many tiles each");
+
+    using Sums = float[MINE_U][2][4];
+    // As B fragments of the product with the features: of each tile the halves of its units, each two words.
+    using Fragments = unsigned[MINE_U][MINE_K][2][2];
 
     float tiles[MINE_U][MINE_K][2][4];
 
@@ -24,9 +28,30 @@ struct HeldWeights {
     __device__ static int first_unit_tile() { return static_cast<int>(threadIdx.x) / 32 / GROUPS_K * MINE_U; }
     __device__ static int feature_tile(int j) { return warp_k() + j * GROUPS_K; }
 
+    // Whether this warp has a tile j; all have, but perhaps the last.
+    __device__ static bool has_tile(int j) {
+        return (j + 1) * GROUPS_K <= FEATURE_TILES || feature_tile(j) < FEATURE_TILES;
+    }
+
+    // f(weight) for each that this thread holds.
+    template <class F>
+    __device__ void each(F f) {
+#pragma unroll
+        for (int i = 0; i < MINE_U * MINE_K * 8; ++i) f((&tiles[0][0][0][0])[i]);
+    }
+
+    // f(weight, velocity) likewise, of two layers of the same shape.
+    template <class F>
+    __device__ void each_with(HeldWeights& velocities, F f) {
+#pragma unroll
+        for (int i = 0; i < MINE_U * MINE_K * 8; ++i) {
+            f((&tiles[0][0][0][0])[i], (&velocities.tiles[0][0][0][0])[i]);
+        }
+    }
+
     // f(unit, feature, weight) for each weight of this thread below these numbers.
     template <class F>
-    __device__ void each(int num_units, int num_features, F f) {
+    __device__ void each_below(int num_units, int num_features, F f) {
         const int lane = threadIdx.x % 32;
 #pragma unroll
         for (int i = 0; i < MINE_U; ++i) {
@@ -47,24 +72,20 @@ struct HeldWeights {
     // Reads weights (num_features, num_units), whose rows lie `stride` numbers apart, times `scale`; what pads
     // the tiles is 0.
     __device__ void read(const float* weights, int stride, int num_units, int num_features, float scale) {
-#pragma unroll
-        for (int i = 0; i < MINE_U * MINE_K * 8; ++i) (&tiles[0][0][0][0])[i] = 0;
-        each(num_units, num_features, [&](int unit, int feature, float& held) {
+        each([](float& held) { held = 0; });
+        each_below(num_units, num_features, [&](int unit, int feature, float& held) {
             held = weights[static_cast<int64>(feature) * stride + unit] * scale;
         });
     }
 
     __device__ void write(float* weights, int stride, int num_units, int num_features, float scale) {
-        each(num_units, num_features, [&](int unit, int feature, float& held) {
+        each_below(num_units, num_features, [&](int unit, int feature, float& held) {
             weights[static_cast<int64>(feature) * stride + unit] = held * scale;
         });
     }
 
-    // Writes x w over this group's features, for `row_tiles` tiles of 16 rows of x, to sums[group][row][unit], whose rows lie
-    // `sums_stride` numbers apart. `scale` takes the weights' own out again.
-    __device__ void multiply(const T* x, int x_stride, int row_tiles, float scale, float* sums,
-                             int sums_stride) const {
-        unsigned b[MINE_U][MINE_K][2][2];
+    // Rounds the weights times `scale`, which takes their own out again.
+    __device__ void round(Fragments& b, float scale) const {
 #pragma unroll
         for (int i = 0; i < MINE_U; ++i) {
 #pragma unroll
@@ -77,54 +98,62 @@ struct HeldWeights {
                 }
             }
         }
-        const int lane = threadIdx.x % 32;
-        float* part_sums = sums + warp_k() * row_tiles * 16 * sums_stride;
-        for (int r = 0; r < row_tiles; ++r) {
-            float z[MINE_U][2][4] = {};
+    }
+
+    // The products of tiles of 16 rows of x with the weights, over this warp's features and units.
+    template <int TILES>
+    __device__ static void multiply(const Fragments& b, const T* const (&x)[TILES], int x_stride,
+                                    Sums (&z)[TILES]) {
+        // Two sums where there are few: an mma need not wait for the one before.
+        constexpr int CHAINS = MINE_U * TILES == 1 && MINE_K > 1 ? 2 : 1;
+        float sums[CHAINS][TILES][MINE_U][2][4] = {};
 #pragma unroll
-            for (int j = 0; j < MINE_K; ++j) {
-                if (feature_tile(j) < FEATURE_TILES) {
-                    unsigned a[4];
-                    load_a(a, x + r * 16 * x_stride + feature_tile(j) * 16, x_stride);
+        for (int j = 0; j < MINE_K; ++j) {
+            if (!has_tile(j)) break;
+            unsigned a[TILES][4];
 #pragma unroll
-                    for (int i = 0; i < MINE_U; ++i) {
-                        TensorCore<T>::multiply(z[i][0], a, b[i][j][0]);
-                        TensorCore<T>::multiply(z[i][1], a, b[i][j][1]);
-                    }
-                }
+            for (int t = 0; t < TILES; ++t) load_a(a[t], x[t] + feature_tile(j) * 16, x_stride);
+#pragma unroll
+            for (int i = 0; i < TILES * MINE_U * 2; ++i) {
+                const int t = i / 2 / MINE_U, u = i / 2 % MINE_U, half = i % 2;
+                TensorCore<T>::multiply(sums[j % CHAINS][t][u][half], a[t], b[u][j][half]);
             }
+        }
 #pragma unroll
-            for (int i = 0; i < MINE_U * 4; ++i) {
-                const int half = i % 4 / 2, below = i % 2;
-                const int unit = (first_unit_tile() + i / 4) * 16 + half * 8 + lane % 4 * 2;
-                const float* pair = &z[i / 4][half][2 * below];
-                float* to = part_sums + (r * 16 + lane / 4 + below * 8) * sums_stride + unit;
-                to[0] = pair[0];
-                to[1] = pair[1];
-            }
+        for (int i = 0; i < TILES * MINE_U * 8; ++i) {
+            const int t = i / 8 / MINE_U, u = i / 8 % MINE_U, half = i % 8 / 4, part = i % 4;
+            z[t][u][half][part] = sums[0][t][u][half][part];
+            if (CHAINS > 1) z[t][u][half][part] += sums[CHAINS - 1][t][u][half][part];
         }
     }
 
-    // f(i, s, c) for each weight tiles[i][j][s][c] of a tile j of features.
-    template <class F>
-    __device__ static void each_of_tile(F f) {
+    // Adds dzᵀ x over tiles of 16 rows; dz is [row][unit], tile after tile. The sum over the tiles is added in float32:
+    // tensor cores cut off what is small beside the number that they add to, product by product.
+    template <int TILES>
+    __device__ void add_product(const T* dz, int dz_stride, const T* const (&x)[TILES], int x_stride) {
+        unsigned a[TILES][MINE_U][4];
 #pragma unroll
-        for (int part = 0; part < MINE_U * 8; ++part) f(part / 8, part % 8 / 4, part % 4);
-    }
-
-    // Adds dzᵀ x over `row_tiles` tiles of 16 rows to tile j of features; dz is [row][unit].
-    __device__ void add_product(int j, const T* dz, int dz_stride, const T* x, int x_stride, int row_tiles) {
-        if (feature_tile(j) >= FEATURE_TILES) return;
-        for (int r = 0; r < row_tiles; ++r) {
-            unsigned low[2], high[2];
-            load_b_pair_transposed(low, high, x + r * 16 * x_stride + feature_tile(j) * 16, x_stride);
+        for (int i = 0; i < TILES * MINE_U; ++i) {
+            const int t = i / MINE_U, u = i % MINE_U;
+            load_a_transposed(a[t][u], dz + t * 16 * dz_stride + (first_unit_tile() + u) * 16, dz_stride);
+        }
 #pragma unroll
-            for (int i = 0; i < MINE_U; ++i) {
-                unsigned a[4];
-                load_a_transposed(a, dz + r * 16 * dz_stride + (first_unit_tile() + i) * 16, dz_stride);
-                TensorCore<T>::multiply(tiles[i][j][0], a, low);
-                TensorCore<T>::multiply(tiles[i][j][1], a, high);
+        for (int j = 0; j < MINE_K; ++j) {
+            if (!has_tile(j)) break;
+            float sums[MINE_U][2][4] = {};
+#pragma unroll
+            for (int t = 0; t < TILES; ++t) {
+                unsigned low[2], high[2];
+                load_b_pair_transposed(low, high, x[t] + feature_tile(j) * 16, x_stride);
+#pragma unroll
+                for (int u = 0; u < MINE_U; ++u) {
+                    TensorCore<T>::multiply(sums[u][0], a[t][u], low);
+                    TensorCore<T>::multiply(sums[u][1], a[t][u], high);
+                }
             }
+#pragma unroll
+            for (int i = 0; i < MINE_U * 8; ++i)
+                tiles[i / 8][j][i % 8 / 4][i % 4] += sums[i / 8][i % 8 / 4][i % 4];
         }
     }
 };

@@ -6,11 +6,25 @@
 #include "math.cuh"
 #include "reduce.cuh"
 
+constexpr float LOG2_E = 1.4426950408889634f;
+
+// A NaN is left to come out in what follows.
+struct Largest {
+    __device__ static float join(float a, float b) { return fmaxf(a, b); }
+};
+
 template <class Op>
 __device__ inline float reduce_row(float value) {
     value = Op::join(value, __shfl_xor_sync(FULL_WARP, value, 1));
     return Op::join(value, __shfl_xor_sync(FULL_WARP, value, 2));
 }
+
+// What the loss of a row needs when its outputs have made room for their gradients: of logits their largest and
+// the sum of exp(logit - largest), and of this lane alone the label's logit, if it has it, and how many before
+// it are as large as any; of other outputs this lane's part of the sum of squares.
+struct OutputRest {
+    float sum, largest, of_label, before;
+};
 
 // TILES tiles of 8 columns, of which the first COLUMNS are there.
 template <int TILES, int COLUMNS>
@@ -28,36 +42,44 @@ struct OutputRows {
         for (int part = 0; part < 2 * TILES; ++part) f(column(part), values[part / 2][2 * below + part % 2]);
     }
 
-    // Replaces a row of logits by `factor` times the derivative of its loss, and returns the loss and whether
-    // the label's logit is the first of the largest.
-    __device__ float cross_entropy(int below, int label, float factor, bool& is_correct) {
-        float largest = -infinity(), of_label = 0, sum = 0;
-        each(below, [&](int col, float value) {
-            if (col < COLUMNS) largest = fmaxf(largest, value);
-        });
-        largest = reduce_row<Max>(largest);
-        float before = 0;  // how many logits before the label's are as large as any
+    // Replaces a row of logits by `factor` times the derivative of its loss.
+    __device__ OutputRest replace_logits(int below, int label, float factor) {
+        OutputRest rest = {0, -infinity(), 0, 0};
         each(below, [&](int col, float& value) {
-            if (col == label) of_label = value;
-            before += col < label && value == largest;
-            value = col < COLUMNS ? exponential(value - largest) : 0;
-            sum += value;
+            if (col >= COLUMNS) value = -infinity();
+            rest.largest = fmaxf(rest.largest, value);
         });
-        sum = reduce_row<Sum>(sum);
-        of_label = reduce_row<Sum>(of_label);
-        is_correct = reduce_row<Sum>(before) == 0 && of_label == largest;
-        each(below, [&](int col, float& value) { value = (value / sum - (col == label)) * factor; });
-        return logarithm(sum) + largest - of_label;
+        rest.largest = reduce_row<Largest>(rest.largest);
+        each(below, [&](int col, float& value) {
+            rest.of_label = col == label ? value : rest.of_label;
+            rest.before += col < label && value == rest.largest;
+            value = exp2f((value - rest.largest) * LOG2_E);
+            rest.sum += value;
+        });
+        rest.sum = reduce_row<Sum>(rest.sum);
+        const float share = factor * reciprocal(rest.sum);
+        each(below, [&](int col, float& value) { value = value * share - (col == label ? factor : 0); });
+        return rest;
     }
 
-    // Likewise of outputs and their sum of squared distances from `target`; factor / 2 is the distance's.
-    __device__ float squared_error(int below, const float* target, float factor) {
-        float sum = 0;
+    // Likewise of outputs and half their sum of squared distances from `target`, times 2 factor.
+    __device__ OutputRest replace_numbers(int below, const float* target, float factor) {
+        OutputRest rest = {};
         each(below, [&](int col, float& value) {
             const float distance = col < COLUMNS ? value - target[col] : 0;
-            sum += distance * distance;
+            rest.sum += distance * distance;
             value = 2 * distance * factor;
         });
-        return reduce_row<Sum>(sum);
+        return rest;
     }
 };
+
+// The cross-entropy of a row, and whether the label's logit is the first of the largest.
+__device__ inline float cross_entropy(const OutputRest& rest, bool& is_correct) {
+    const float of_label = reduce_row<Sum>(rest.of_label);
+    is_correct = reduce_row<Sum>(rest.before) == 0 && of_label == rest.largest;
+    return logarithm(rest.sum) + rest.largest - of_label;
+}
+
+// The sum of squared distances of a row.
+__device__ inline float squared_error(const OutputRest& rest) { return reduce_row<Sum>(rest.sum); }

@@ -18,6 +18,13 @@ __device__ inline unsigned short float_to_half(float value) {
     return bits;
 }
 
+// rcp.approx.f32 (9.7.3.12): within one unit of the last place.
+__device__ inline float reciprocal(float value) {
+    float result;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(result) : "f"(value));
+    return result;
+}
+
 // The 32-bit address inside the shared window of a generic pointer.
 __device__ inline unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
@@ -64,6 +71,19 @@ __device__ inline unsigned short float_to_bfloat(float value) {
     unsigned short bits;
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
     return bits;
+}
+
+// cvt.rn.f16x2.f32, cvt.rn.bf16x2.f32 (9.7.9.21), sm_80: two numbers, the first in the lower half.
+__device__ inline unsigned floats_to_halves(float first, float second) {
+    unsigned word;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+    return word;
+}
+
+__device__ inline unsigned floats_to_bfloats(float first, float second) {
+    unsigned word;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+    return word;
 }
 
 // mma.m16n8k16 (9.7.14.5.8), sm_80.
@@ -113,6 +133,42 @@ __device__ inline void copy_async_4(void* shared, const void* global, bool valid
 // cp.async.commit_group (9.7.9.25.3.2): this thread's copies since the last one form a group.
 __device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
+// mbarrier (9.7.13.15), sm_80: a barrier in 8 bytes of shared memory, whose phase is complete when `count`
+// threads have arrived, and with them the bytes that they expect; then the next phase begins.
+__device__ inline void mbarrier_init(unsigned long long* barrier, unsigned count) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
+}
+
+__device__ inline void mbarrier_arrive(unsigned long long* barrier) {
+    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(shared_address(barrier))
+                 : "memory");
+}
+
+// mbarrier.try_wait, before sm_90 test_wait: whether the phase of this parity is complete; what was written
+// before the arrivals is then to be seen. Phase 0 is the first; before it, the one of parity 1 is complete.
+__device__ inline bool mbarrier_test(unsigned long long* barrier, unsigned parity) {
+    unsigned is_complete;
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
+        "selp.u32 %0, 1, 0, p; }"
+        : "=r"(is_complete)
+        : "r"(shared_address(barrier)), "r"(parity)
+        : "memory");
+#else
+    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(is_complete)
+                 : "r"(shared_address(barrier)), "r"(parity)
+                 : "memory");
+#endif
+    return is_complete;
+}
+
+// cp.async.mbarrier.arrive.noinc (9.7.13.15.16): this thread arrives when all its copies so far have landed.
+__device__ inline void copy_async_arrive(unsigned long long* barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
 // cp.async.wait_group (9.7.9.25.3.3): until at most the N latest of this thread's groups are still under way.
 template <int N>
 __device__ inline void copy_async_wait() {
@@ -120,6 +176,18 @@ __device__ inline void copy_async_wait() {
 }
 
 #endif
+
+// setmaxnreg (9.7.20.5), "a" targets: from here on each thread of this group of four warps has as many registers; 0
+// leaves them as they are.
+template <int COUNT>
+__device__ inline void take_registers() {
+    if constexpr (COUNT > 0) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+template <int COUNT>
+__device__ inline void leave_registers() {
+    if constexpr (COUNT > 0) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
 
 #if __CUDA_ARCH__ >= 900
 // %cluster_ctarank (10.1): the number of this block in its cluster.
@@ -136,14 +204,48 @@ __device__ inline unsigned cluster_address(const void* pointer, unsigned rank) {
     return address;
 }
 
-// st.shared::cluster (9.7.9.12): 4 or 8 bytes to a block of the cluster.
-__device__ inline void store_cluster(unsigned address, unsigned word) {
-    asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
+// mbarrier.arrive.expect_tx (9.7.13.15.13): arrives, and lets the phase wait for as many bytes.
+__device__ inline void mbarrier_expect(unsigned long long* barrier, unsigned bytes) {
+    asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(
+                     shared_address(barrier)),
+                 "r"(bytes)
+                 : "memory");
 }
 
-__device__ inline void store_cluster_pair(unsigned address, float first, float second) {
-    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(first), "f"(second)
-                 : "memory");
+// cp.async.bulk (9.7.9.25.4.1): a multiple of 16 bytes from global to shared memory, both aligned to 16 bytes;
+// the barrier counts them.
+__device__ inline void copy_bulk(void* shared, const void* global, unsigned bytes,
+                                 unsigned long long* barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+            shared_address(shared)),
+        "l"(global), "r"(bytes), "r"(shared_address(barrier))
+        : "memory");
+}
+
+// fence.proxy.async (9.7.13.4): bulk copies come after what this thread wrote to shared memory.
+__device__ inline void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// st.async (9.7.9.13): 8 or 16 bytes to a block of the cluster, which that block's barrier counts.
+__device__ inline void store_async_pair(unsigned address, unsigned first, unsigned second, unsigned barrier) {
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(
+            address),
+        "r"(first), "r"(second), "r"(barrier)
+        : "memory");
+}
+
+__device__ inline void store_async_quad(unsigned address, const unsigned (&words)[4], unsigned barrier) {
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::
+            "r"(address),
+        "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "r"(barrier)
+        : "memory");
+}
+
+// fence.mbarrier_init (9.7.13.4): other blocks of the cluster see barriers made before it.
+__device__ inline void fence_mbarrier_init() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
 // barrier.cluster (9.7.13.4): all threads of all blocks of the cluster meet, and see what was stored before.

@@ -1,0 +1,50 @@
+// Waiting and arriving at barriers in shared memory, and places in rings whose slots they guard.
+//
+// With BOUNDED_WAITS, a wait that would not end says where it stands, and stops the kernel.
+#pragma once
+
+#include "types.cuh"
+
+#ifndef BOUNDED_WAITS
+#define BOUNDED_WAITS 0
+#endif
+
+using Barrier = unsigned long long;
+
+// Waits until the phase of this number is complete; any number of the same parity will do.
+__device__ inline void wait(Barrier& barrier, unsigned phase) {
+#if BOUNDED_WAITS
+    const int64 start = clock64();
+    while (!mbarrier_test(&barrier, phase & 1)) {
+        if (clock64() - start < 2'000'000'000) continue;  // about a second
+        printf("block %u, thread %u: no end to phase %u of the barrier at %u\n", blockIdx.x, threadIdx.x,
+               phase, shared_address(&barrier));
+        __trap();
+    }
+#else
+    while (!mbarrier_test(&barrier, phase & 1)) {
+    }
+#endif
+}
+
+// One arrival for all lanes of a warp, after what each of them did.
+__device__ inline void arrive_warp(Barrier& barrier) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(&barrier);
+}
+
+// A slot of a ring of SIZE, and how often the ring has been gone round.
+template <int SIZE>
+struct Cursor {
+    int slot;
+    unsigned round;
+
+    __device__ explicit Cursor(int first) : slot(first % SIZE), round(first / SIZE) {}
+
+    template <int BY>
+    __device__ void advance() {
+        const bool is_round = slot >= SIZE - BY % SIZE;
+        slot += is_round ? BY % SIZE - SIZE : BY % SIZE;
+        round += BY / SIZE + is_round;
+    }
+};

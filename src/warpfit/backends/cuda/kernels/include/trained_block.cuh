@@ -1,0 +1,166 @@
+// What a block of one_launch.cu is made of: its sizes, its shared memory, and where it stands in cluster and
+// run. All of it follows from the kernel's defines.
+#pragma once
+
+#include "barriers.cuh"
+#include "held_weights.cuh"
+
+using T = DTYPE;
+
+// The layer that takes the features, in whole and of this block: blocks share out the units of a hidden layer, or
+// the features if there is none.
+constexpr int ALL_UNITS = HIDDEN ? HIDDEN : OUTPUTS;
+constexpr int UNIT_WIDTH = ((HIDDEN ? (HIDDEN + CLUSTER - 1) / CLUSTER : OUTPUTS) + 15) / 16 * 16;
+constexpr int X_WIDTH = ((HIDDEN ? FEATURES : (FEATURES + CLUSTER - 1) / CLUSTER) + 15) / 16 * 16;
+constexpr int X_STRIDE = X_WIDTH + 8;
+constexpr int PARTS = HIDDEN ? 1 : CLUSTER;
+constexpr int UNIT_TILES = UNIT_WIDTH / 16, UNIT_STRIDE = UNIT_WIDTH + 8;
+constexpr int OUT_WIDTH = (OUTPUTS + 15) / 16 * 16, OUT_TILES = OUT_WIDTH / 16, OUT_STRIDE = OUT_WIDTH + 8;
+constexpr int ROW_TILES = (BATCH + 15) / 16, ROWS = ROW_TILES * 16;
+// OWN_ROWS rows of a batch, one after the other, are those whose loss a block finds: whole tiles, or a power of
+// two. The last blocks may have fewer, or none.
+constexpr int OWN_TILES = (ROW_TILES + CLUSTER - 1) / CLUSTER;
+static_assert(OWN_OF_TILE == 16 || OWN_OF_TILE * CLUSTER >= ROWS, "each row has an owner");
+constexpr int OWN_ROWS = OWN_TILES > 1 ? OWN_TILES * 16 : OWN_OF_TILE;
+constexpr int GROUPS = ROW_TILES / GROUP;
+// Tiles of x that a step loads: those that are not kept come again for the backward pass.
+constexpr int LOADS = 2 * ROW_TILES - KEPT;
+// Steps whose targets are there at once: the loader is ahead by as many tiles as the ring has.
+constexpr int TARGET_STEPS = (SLOTS + LOADS - 1) / LOADS + (KEPT < ROW_TILES);
+constexpr int TARGET_WORDS = CROSS_ENTROPY ? 1 : OUTPUTS;
+constexpr int WEIGHT_WARPS = WARPS_K * WARPS_U;
+constexpr int WARPS = WEIGHT_WARPS + ROW_WARPS + OUTPUT_WARPS + 1;
+
+static_assert(ROW_TILES % GROUP == 0 && KEPT % GROUP == 0 && SLOTS >= GROUP,
+              "whole groups, and room for one");
+static_assert(ROW_WARPS % GROUP == 0, "row warps take a group together");
+static_assert(SUM_SLOTS >= ROW_WARPS && SUM_SLOTS >= GROUP, "no warp waits for a round after next");
+// Groups of x that are on their way or in use.
+constexpr int GROUPS_AHEAD = SLOTS / GROUP + 1;
+
+using Weights = HeldWeights<T, X_WIDTH, UNIT_WIDTH, WARPS_K, WARPS_U>;
+using Outputs = float[2 * OUT_TILES][4];  // of 16 rows, as mma holds them
+
+struct alignas(8) RowLoss {
+    float loss;
+    unsigned is_correct;
+};
+
+struct OutputLayer {
+    T half[2][UNIT_WIDTH][OUT_STRIDE];  // weights as products take them, of this step and of the next
+    float w[UNIT_WIDTH][OUT_WIDTH], v[MOMENTUM ? UNIT_WIDTH : 1][OUT_WIDTH];
+};
+
+struct alignas(16) Shared {
+    T x[SLOTS][16][X_STRIDE];
+    float4 sums[SUM_SLOTS][WARPS_K][UNIT_TILES][2][32];  // parts of the product, as a warp's lanes hold them
+    T dz[ROWS][OUT_STRIDE];
+#if HIDDEN
+    T h[ROWS][UNIT_STRIDE], dh[ROWS][UNIT_STRIDE];  // dh holds the derivatives of the activation before
+    OutputLayer outputs;
+    float bias[UNIT_WIDTH], bias_velocity[UNIT_WIDTH];
+#endif
+    float output_bias[OUT_WIDTH], output_bias_velocity[OUT_WIDTH];
+#if CLUSTER > 1
+    // All blocks' parts of the outputs of this block's rows, what a lane takes of them side by side.
+    alignas(16) float parts[OWN_TILES][CLUSTER][OWN_OF_TILE][4][2 * OUT_TILES][2];
+#endif
+    RowLoss losses[2][ROWS];  // of this step, and of the one before
+    float targets[TARGET_STEPS][OWN_ROWS][TARGET_WORDS];
+    Barrier x_full[GROUPS_AHEAD], x_empty[SLOTS], sums_full[SUM_SLOTS], sums_empty[SUM_SLOTS];
+    Barrier parts_full[OWN_TILES], dz_full[GROUPS], dh_full[GROUPS], outputs_ready, losses_full[2];
+};
+static_assert(sizeof(Shared) == SHARED_BYTES, "the launcher asks for as much");
+
+__device__ inline int own_rank() {
+#if CLUSTER > 1
+    return static_cast<int>(cluster_rank());
+#else
+    return 0;
+#endif
+}
+
+__device__ inline void barrier_of_all() {
+#if CLUSTER > 1
+    cluster_barrier();
+#else
+    __syncthreads();
+#endif
+}
+
+// What a block has of units or features: from where on, and how many.
+struct Part {
+    int first, count;
+
+    __device__ static Part of_block(int width, int whole) {
+        const int first = own_rank() * width, left = whole - first;
+        return {first, left < 0 ? 0 : left < width ? left : width};
+    }
+};
+
+__device__ inline Part own_units() { return HIDDEN ? Part::of_block(UNIT_WIDTH, HIDDEN) : Part{0, OUTPUTS}; }
+__device__ inline Part own_features() {
+    return HIDDEN ? Part{0, FEATURES} : Part::of_block(X_WIDTH, FEATURES);
+}
+
+// Where a warp stands in the run.
+struct Step {
+    int num_rows, steps_of_epoch, num_steps;
+    int index = 0, of_epoch = 0;
+
+    __device__ Step(int num_rows, int num_epochs)
+        : num_rows(num_rows),
+          steps_of_epoch((num_rows + BATCH - 1) / BATCH),
+          num_steps(num_epochs * steps_of_epoch) {}
+
+    __device__ bool is_there() const { return index < num_steps; }
+    __device__ int count() const {
+        const int left = num_rows - of_epoch * BATCH;
+        return left < BATCH ? left : BATCH;
+    }
+
+    __device__ void advance() {
+        ++index;
+        if (++of_epoch == steps_of_epoch) of_epoch = 0;
+    }
+};
+
+// A tile's number among all of a run; sums take slot after slot of their ring.
+__device__ inline unsigned place_of_sums(int step, int r) {
+    return static_cast<unsigned>(step) * ROW_TILES + r;
+}
+
+// The learning rate of each step, read a step ahead: memory is far.
+struct Rates {
+    const float* rates;
+    float now, next;
+
+    __device__ Rates(const float* rates, const Step& step)
+        : rates(rates), now(rates[0]), next(rates[step.num_steps > 1]) {}
+
+    __device__ void advance(const Step& step) {
+        now = next;
+        if (step.index + 1 < step.num_steps) next = rates[step.index + 1];
+    }
+};
+
+// What does not change in a run.
+struct Run {
+    const float* rates;
+    int num_rows, num_epochs;
+    float scale, unscale, momentum, weight_decay, slope;
+
+    __device__ Step first_step() const { return Step(num_rows, num_epochs); }
+
+    // A parameter that is no accumulator takes the sum of its gradient in, which comes times -rate already if
+    // there is no momentum. All are times `scale`.
+    __device__ void update(float& weight, float& velocity, float gradient, float rate) const {
+        if (!MOMENTUM) {
+            weight = weight * (1 - rate * weight_decay) + gradient;
+            return;
+        }
+        const float whole = gradient + weight_decay * weight;
+        velocity = momentum * velocity + whole;
+        weight -= rate * (NESTEROV ? whole + momentum * velocity : velocity);
+    }
+};

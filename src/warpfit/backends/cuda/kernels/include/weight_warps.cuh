@@ -1,0 +1,127 @@
+// The weight warps of one_launch.cu: they hold the weights that x meets, multiply tiles of x by them, and add the
+// gradient to them.
+#pragma once
+
+#include "trained_block.cuh"
+
+// Where a weight warp stands in the ring of x.
+struct Reader {
+    Cursor<SLOTS> tile;
+    Cursor<GROUPS_AHEAD> group;
+
+    __device__ explicit Reader(int first) : tile(first), group(first / GROUP) {}
+
+    template <int TILES>
+    __device__ void skip() {
+        tile.advance<TILES>();
+        group.advance<TILES / GROUP>();
+    }
+
+    // The tiles of the next group and their slots, when they are there.
+    __device__ void read(Shared& shared, const T* (&x)[GROUP], int (&slots)[GROUP]) {
+        wait(shared.x_full[group.slot], group.round);
+        group.advance<1>();
+#pragma unroll
+        for (int i = 0; i < GROUP; ++i) {
+            slots[i] = tile.slot;
+            x[i] = &shared.x[tile.slot][0][0];
+            tile.advance<1>();
+        }
+    }
+};
+
+// Multiplies the tiles of a batch by the weights, and leaves the parts of the sums to the row warps.
+__device__ inline void multiply_batch(Shared& shared, const Weights& weights, float unscale, int step,
+                                      Reader& reader) {
+    Weights::Fragments b;
+    weights.round(b, unscale);
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int first = 0; first < ROW_TILES; first += GROUP) {
+        const T* x[GROUP];
+        int x_slots[GROUP];
+        reader.read(shared, x, x_slots);
+        Weights::Sums z[GROUP];
+        Weights::multiply(b, x, X_STRIDE, z);
+#pragma unroll
+        for (int i = 0; i < GROUP; ++i) {
+            const unsigned place = place_of_sums(step, first + i), slot = place % SUM_SLOTS;
+            // A slot for each tile is free again when the tile's gradients have come.
+            if (SUM_SLOTS < ROW_TILES) wait(shared.sums_empty[slot], place / SUM_SLOTS + 1);
+#pragma unroll
+            for (int part = 0; part < Weights::MINE_U * 2; ++part) {
+                const float* sums = z[i][part / 2][part % 2];
+                shared.sums[slot][Weights::warp_k()][Weights::first_unit_tile() + part / 2][part % 2][lane] =
+                    float4{sums[0], sums[1], sums[2], sums[3]};
+            }
+            arrive_warp(shared.sums_full[slot]);
+            if (first < ROW_TILES - KEPT) arrive_warp(shared.x_empty[x_slots[i]]);
+        }
+    }
+}
+
+// Decay, and what momentum does before the gradient comes; with it the gradient lands on the velocity.
+__device__ inline void begin_update(const Run& run, float rate, Weights& weights, Weights& velocities) {
+    if (!MOMENTUM) {
+        if (run.weight_decay != 0)
+            weights.each([&](float& weight) { weight *= 1 - rate * run.weight_decay; });
+        return;
+    }
+    weights.each_with(velocities, [&](float& weight, float& velocity) {
+        velocity *= run.momentum;
+        const float decay = run.weight_decay * weight;
+        if (NESTEROV) weight += rate * velocity;
+        velocity += decay;
+    });
+}
+
+__device__ inline void end_update(const Run& run, float rate, Weights& weights, Weights& velocities) {
+    if (!MOMENTUM) return;
+    const float step = NESTEROV ? rate * (1 + run.momentum) : rate;
+    weights.each_with(velocities, [&](float& weight, float& velocity) { weight -= step * velocity; });
+}
+
+// Adds the gradient of a batch to the weights.
+__device__ inline void add_gradients(Shared& shared, const Run& run, float rate, Weights& weights,
+                                     Weights& velocities, int step, Reader& reader) {
+    Weights& target = MOMENTUM ? velocities : weights;
+    begin_update(run, rate, weights, velocities);
+#pragma unroll 1
+    for (int i = 0; i < GROUPS; ++i) {
+        const int group = (GROUPS - KEPT / GROUP + i) % GROUPS;
+        const T* x[GROUP];
+        int x_slots[GROUP];
+        reader.read(shared, x, x_slots);
+#if HIDDEN
+        const T* dz = &shared.dh[group * GROUP * 16][0];
+        wait(shared.dh_full[group], step);
+#else
+        const T* dz = &shared.dz[group * GROUP * 16][0];
+        wait(shared.dz_full[group], step);
+#endif
+        target.add_product(dz, UNIT_STRIDE, x, X_STRIDE);
+#pragma unroll
+        for (int tile = 0; tile < GROUP; ++tile) arrive_warp(shared.x_empty[x_slots[tile]]);
+    }
+    end_update(run, rate, weights, velocities);
+}
+
+__device__ inline void train_weights(Shared& shared, const Run& run, float* w1, float* w1_velocity) {
+    const Part units = own_units(), features = own_features();
+    const int64 own = static_cast<int64>(features.first) * ALL_UNITS + units.first;
+    Weights weights, velocities;
+    weights.read(w1 + own, ALL_UNITS, units.count, features.count, run.scale);
+    if (MOMENTUM) velocities.read(w1_velocity + own, ALL_UNITS, units.count, features.count, run.scale);
+    // The backward pass reads the tiles from the first that is kept on, then those that came again.
+    Reader forward(0), backward(ROW_TILES - KEPT);
+    Step step = run.first_step();
+    for (Rates rates(run.rates, step); step.is_there(); rates.advance(step)) {
+        multiply_batch(shared, weights, run.unscale, step.index, forward);
+        add_gradients(shared, run, rates.now, weights, velocities, step.index, backward);
+        forward.skip<ROW_TILES - KEPT>();
+        backward.skip<ROW_TILES - KEPT>();
+        step.advance();
+    }
+    weights.write(w1 + own, ALL_UNITS, units.count, features.count, run.unscale);
+    if (MOMENTUM) velocities.write(w1_velocity + own, ALL_UNITS, units.count, features.count, run.unscale);
+}

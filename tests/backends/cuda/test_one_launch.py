@@ -1,0 +1,195 @@
+"""How a training run is launched as one kernel: what the kernel asks of its shape, and what does not fit."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+from typing import Any
+
+import pytest
+
+from warpfit.backends import Activation
+from warpfit.backends.base import HALF_DTYPES
+from warpfit.backends.cuda import jit, one_launch
+from warpfit.backends.cuda.matmul import generation, shared_bytes_of
+from warpfit.backends.cuda.one_launch import CLUSTERS, OneLaunch, TrainedNetwork, choose, variants
+from warpfit.errors import ConfigError
+
+SHARED_BYTES = shared_bytes_of("sm_90a")
+SIZES = [(1, 1, 1), (6, 0, 3), (17, 33, 2), (64, 64, 10), (784, 0, 10), (129, 0, 128), (784, 256, 10)]
+BATCHES = (1, 16, 33, 64, 272, 512)
+
+
+def network(**changes: Any) -> TrainedNetwork:
+    known: dict[str, Any] = {"features": 64, "hidden": 64, "outputs": 10, "batch": 64, "dtype": "float16"}
+    known |= {"activation": Activation("relu"), "cross_entropy": True, "momentum": False, "nesterov": False}
+    return TrainedNetwork(**{**known, **changes})
+
+
+def of_size(size: tuple[int, int, int], **changes: Any) -> TrainedNetwork:
+    return network(**dict(zip(("features", "hidden", "outputs"), size, strict=True)), **changes)
+
+
+def bytes_in_the_way(network: TrainedNetwork, arch: str, limit: int, what: str) -> tuple[int, int]:
+    """Return what there is at most, and what would be needed, as the error names them."""
+    with pytest.raises(ConfigError) as error:
+        choose(network, arch, limit)
+    found = re.search(rf"expected at most (\d+) bytes of {what}.*, got (\d+)$", str(error.value))
+    assert found, error.value
+    return int(found[1]), int(found[2])
+
+
+# -- what fits -----------------------------------------------------------------------------------------------
+
+
+def assert_can_be_launched(launch: OneLaunch, arch: str, limit: int) -> None:
+    """Assert what the kernel and the device ask of a shape."""
+    weight_warps = launch.warps_k * launch.warps_u
+    others = launch.row_warps + launch.output_warps + 1  # that fetches
+    assert launch.threads == 32 * (weight_warps + others) <= 1024
+    assert min(weight_warps, launch.row_warps, launch.output_warps) >= 1
+    assert launch.shared_bytes <= limit
+    assert launch.cluster in (CLUSTERS if generation(arch) >= 90 else (1,))
+    own, other = launch.registers
+    assert 32 * (own * weight_warps + other * others) <= 65536
+    assert launch.held < own <= 255
+    if launch.moves_registers:  # four warps at once, in eights
+        assert weight_warps % 4 == others % 4 == own % 8 == other % 8 == 0
+    assert launch.kept in (0, launch.row_tiles)
+    assert launch.row_tiles % launch.group == launch.row_warps % launch.group == 0
+    assert launch.slots >= max(2, launch.group)
+    assert launch.sum_slots >= max(launch.row_warps, launch.group)
+    assert launch.sum_slots & (launch.sum_slots - 1) == 0
+
+
+def assert_covers(launch: OneLaunch) -> None:
+    """Assert that blocks have room for the network, warps for a block's weights, and owners for all rows."""
+    network = launch.network
+    if network.hidden:
+        assert launch.cluster * launch.block_units >= network.hidden
+        assert launch.block_features >= network.features
+    else:
+        assert launch.parts == launch.cluster
+        assert launch.cluster * launch.block_features >= network.features
+        assert launch.block_units >= network.outputs
+    weights = launch.warps_k * launch.warps_u * launch.tiles_of_warp * 256
+    assert weights >= launch.block_features * launch.block_units
+    assert launch.own_of_tile == 16 or launch.own_of_tile * launch.cluster >= 16 * launch.row_tiles
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a", "sm_100a", "sm_120a"])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_every_shape_can_be_launched_or_says_what_is_in_the_way(
+    size: tuple[int, int, int], arch: str
+) -> None:
+    limit, fitting = shared_bytes_of(arch), 0
+    for batch, momentum, cross_entropy in product(BATCHES, (False, True), (False, True)):
+        wanted = of_size(size, batch=batch, momentum=momentum, cross_entropy=cross_entropy)
+        try:
+            launch = choose(wanted, arch, limit)
+        except ConfigError:
+            most, got = bytes_in_the_way(wanted, arch, limit, "(?:weights for the registers|shared memory)")
+            assert got > most
+            continue
+        assert_can_be_launched(launch, arch, limit)
+        assert_covers(launch)
+        fitting += 1
+    if arch in ("sm_90a", "sm_100a"):  # where all but the longest batches of 128 outputs fit
+        assert fitting == 24 or (size[2] == 128 and fitting >= 18)
+    elif size != (784, 256, 10):
+        assert fitting >= 7
+
+
+@pytest.mark.parametrize("size", [(40, 37, 10), (784, 256, 10), (784, 0, 10)], ids=str)
+@pytest.mark.parametrize("momentum", [False, True])
+def test_no_shape_takes_more_shared_memory_than_there_is(size: tuple[int, int, int], momentum: bool) -> None:
+    wanted, kept = of_size(size, batch=128, momentum=momentum), set()
+    for limit in range(SHARED_BYTES, 0, -2048):
+        try:
+            launch = choose(wanted, "sm_90a", limit)
+        except ConfigError:
+            break
+        assert_can_be_launched(launch, "sm_90a", limit)
+        kept.add(launch.kept)
+    assert kept == ({0} if size == (784, 256, 10) else {0, 8})
+
+
+def test_weights_are_shared_out_evenly() -> None:
+    launch = choose(of_size((784, 256, 10)), "sm_90a", SHARED_BYTES)
+    assert (launch.cluster, launch.block_features, launch.block_units) == (16, 784, 16)
+    # 49 tiles of 16 by 16 weights over 8 warps: one has 7, of 4 bytes in float32 and 2 in half precision each.
+    assert (launch.warps_k, launch.warps_u, launch.tiles_of_warp, launch.held) == (8, 1, 7, 7 * 12)
+    with_momentum = choose(of_size((784, 256, 10), momentum=True), "sm_90a", SHARED_BYTES)
+    assert with_momentum.held == 7 * 20
+
+
+@pytest.mark.parametrize(
+    ("clusters", "words"), [((1,), "one block, "), ((4,), "a cluster of 4 blocks, in each ")]
+)
+def test_a_shape_says_its_numbers(
+    monkeypatch: pytest.MonkeyPatch, clusters: tuple[int, ...], words: str
+) -> None:
+    monkeypatch.setattr(one_launch, "CLUSTERS", clusters)
+    choose.cache_clear()
+    launch = choose(network(), "sm_90a", SHARED_BYTES)
+    choose.cache_clear()
+    assert str(launch) == (
+        f"{words}{launch.warps_k}x{launch.warps_u} warps over features and units, {launch.slots} tiles of rows in "
+        f"{launch.shared_bytes} bytes of shared memory"
+    )
+
+
+def test_architectures_without_clusters_have_one_block() -> None:
+    for arch in jit.ARCHITECTURES:
+        launch = choose(network(), arch, shared_bytes_of(arch))
+        assert (launch.cluster == 1) == (generation(arch) < 90)
+
+
+# -- what does not fit ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"hidden": 1024}, {"hidden": 512, "momentum": True}, {"hidden": 0, "features": 10**5}],
+    ids=str,
+)
+def test_weights_that_registers_do_not_hold_name_their_bytes(changes: dict[str, Any]) -> None:
+    wanted = network(**{"features": 784, **changes})
+    most, got = bytes_in_the_way(wanted, "sm_90a", SHARED_BYTES, "weights for the registers of a block")
+    # In float32 and in half precision, and a velocity of each.
+    own = wanted.features * (wanted.hidden or 16) // 16 * (10 if wanted.momentum else 6)
+    assert most < own <= got < 1.2 * own
+    assert most < 4 * 65536
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [network(batch=1024), of_size((784, 256, 10), batch=1024), of_size((784, 0, 10), batch=4096)],
+    ids=lambda wanted: f"{wanted.features}-{wanted.hidden}-{wanted.outputs}",
+)
+def test_batches_that_shared_memory_does_not_hold_name_their_bytes(wanted: TrainedNetwork) -> None:
+    most, got = bytes_in_the_way(wanted, "sm_90a", SHARED_BYTES, "shared memory")
+    assert most == SHARED_BYTES < got
+    assert choose(wanted, "sm_90a", got).shared_bytes == got
+    with pytest.raises(ConfigError):
+        choose(wanted, "sm_90a", got - 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "arch", "words"),
+    [
+        ({"dtype": "bfloat16"}, "sm_75", "tensor cores multiply bfloat16, got sm_75"),
+        ({"outputs": 129}, "sm_90a", "at most 128 outputs, got 129"),
+    ],
+)
+def test_what_is_not_run_at_all(changes: dict[str, Any], arch: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        choose(network(**changes), arch, SHARED_BYTES)
+
+
+def test_variants_are_of_both_kernels_in_both_dtypes() -> None:
+    found = variants()
+    assert {(name, defines["DTYPE"]) for name, defines in found} == set(
+        product(("one_launch", "gather_batches"), HALF_DTYPES)
+    )
+    assert all(isinstance(value, str) for _, defines in found for value in defines.values())

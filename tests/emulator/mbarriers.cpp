@@ -1,0 +1,208 @@
+// Barriers of shared memory: who has arrived, what is still to land, and which phase is complete.
+//
+// What lies at a barrier's place is only a mark; its state is kept here. Copies and stores that arrive by
+// themselves land as late as allowed: when somebody waits for a phase that has all its arrivals and bytes.
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "fibers.h"
+
+namespace emulator {
+namespace {
+
+constexpr unsigned MOST_ARRIVALS = (1u << 20) - 1;
+constexpr unsigned long long MARK = 0x72656972726162dbull;
+
+// A thread's arrival when its first `copies` have landed.
+struct LateArrival {
+    Thread* thread;
+    unsigned copies;
+};
+
+struct LateStore {
+    unsigned char* target;
+    std::vector<unsigned char> data;
+};
+
+// What a phase has of arrivals and bytes.
+struct Phase {
+    unsigned arrived = 0;
+    unsigned long long bytes_expected = 0, bytes_sent = 0;
+    std::vector<LateArrival> arrivals;
+    std::vector<LateStore> stores;
+
+    bool nothing_is_late() const { return arrivals.empty() && stores.empty(); }
+
+    void land() {
+        for (const auto& arrival : arrivals)
+            arrival.thread->land([&](const auto& copy) { return copy.number < arrival.copies; });
+        for (const auto& store : stores) std::memcpy(store.target, store.data.data(), store.data.size());
+    }
+};
+
+struct Mbarrier {
+    const void* place;
+    unsigned count;
+    unsigned parity = 0;  // of the phase that is not complete yet
+    Phase phase{};
+    bool last_was_seen = true;  // whether a thread knows that the phase before is complete
+
+    bool has_all() const { return phase.arrived == count && phase.bytes_sent == phase.bytes_expected; }
+
+    void complete() {
+        phase.land();
+        phase = Phase();
+        parity ^= 1;
+        last_was_seen = false;
+        ++progress;
+    }
+
+    // Before something is counted, which may belong to the phase after one that nobody has looked at.
+    void begin_count() {
+        if (has_all() && phase.nothing_is_late()) complete();
+    }
+
+    void end_count(const char* name) const {
+        if (phase.arrived > count)
+            fail(
+                "%s: expected %u arrivals in a phase of the barrier at %s, got one more, while copies or "
+                "bytes are "
+                "under way",
+                name, count, shared_text(place).c_str());
+        if (phase.arrived == count && phase.bytes_sent > phase.bytes_expected)
+            fail("%s: expected %llu bytes in a phase of the barrier at %s, got %llu", name,
+                 phase.bytes_expected, shared_text(place).c_str(), phase.bytes_sent);
+        if (has_all() && !last_was_seen)
+            fail(
+                "%s: expected %u arrivals in a phase of the barrier at %s, got as many again before any "
+                "thread has "
+                "waited for it",
+                name, count, shared_text(place).c_str());
+    }
+};
+
+std::unordered_map<const void*, Mbarrier> mbarriers;
+
+void check_place(const char* name, const unsigned long long* place) {
+    if (reinterpret_cast<uintptr_t>(place) % sizeof *place != 0 || !is_shared(place, sizeof *place))
+        fail("%s: expected a barrier in 8 aligned bytes of shared memory, got %p", name, place);
+}
+
+Mbarrier& mbarrier_at(const char* name, const void* place) {
+    const auto found = mbarriers.find(place);
+    if (found == mbarriers.end())
+        fail("%s: expected a barrier that mbarrier_init made, got none at %s", name,
+             shared_text(place).c_str());
+    if (std::memcmp(place, &MARK, sizeof MARK) != 0)
+        fail("%s: the barrier at %s was overwritten", name, shared_text(place).c_str());
+    return found->second;
+}
+
+Mbarrier& own_mbarrier(const char* name, const unsigned long long* place) {
+    check_place(name, place);
+    return mbarrier_at(name, place);
+}
+
+// The end of a phase: the one of the other parity is under way then.
+struct PhaseEnd : Condition {
+    Mbarrier& barrier;
+    unsigned parity;
+
+    PhaseEnd(const char* name, Site site, Mbarrier& barrier, unsigned parity)
+        : Condition(name, site), barrier(barrier), parity(parity) {}
+
+    bool holds() override {
+        if (barrier.parity == parity && barrier.has_all()) barrier.complete();
+        if (barrier.parity == parity) return false;
+        return barrier.last_was_seen = true;
+    }
+
+    std::string detail() const override {
+        const Phase& phase = barrier.phase;
+        std::string text = " for parity " + std::to_string(parity) + " of the barrier at " +
+                           shared_text(barrier.place) + ", with " + std::to_string(phase.arrived) + " of " +
+                           std::to_string(barrier.count) + " arrivals";
+        if (phase.bytes_expected > 0 || phase.bytes_sent > 0)
+            text += " and " + std::to_string(phase.bytes_sent) + " of " +
+                    std::to_string(phase.bytes_expected) + " bytes";
+        return text;
+    }
+};
+
+}  // namespace
+
+void forget_mbarriers() { mbarriers.clear(); }
+
+void init_mbarrier(unsigned long long* place, unsigned count) {
+    check_place("mbarrier_init", place);
+    if (count < 1 || count > MOST_ARRIVALS)
+        fail("mbarrier_init: expected 1 to %u arrivals, got %u", MOST_ARRIVALS, count);
+    if (!mbarriers.emplace(place, Mbarrier{place, count}).second)
+        fail("mbarrier_init: there is a barrier at %s already", shared_text(place).c_str());
+    *place = MARK;
+}
+
+void arrive(const char* name, unsigned long long* place, unsigned bytes) {
+    Mbarrier& barrier = own_mbarrier(name, place);
+    barrier.begin_count();
+    ++barrier.phase.arrived;
+    barrier.phase.bytes_expected += bytes;
+    barrier.end_count(name);
+}
+
+void arrive_after_copies(const char* name, unsigned long long* place) {
+    Mbarrier& barrier = own_mbarrier(name, place);
+    barrier.begin_count();
+    ++barrier.phase.arrived;
+    barrier.phase.arrivals.push_back({current, current->copies_issued});
+    barrier.end_count(name);
+}
+
+void wait_for_phase(const char* name, unsigned long long* place, unsigned parity, Site site) {
+    if (parity > 1) fail("%s: expected a parity of 0 or 1, got %u", name, parity);
+    PhaseEnd end(name, site, own_mbarrier(name, place), parity);
+    if (!end.holds()) wait_for(end);
+}
+
+namespace {
+
+void store_late(const char* name, unsigned char* target, const void* source, unsigned bytes,
+                Mbarrier& barrier) {
+    barrier.begin_count();
+    const auto* begin = static_cast<const unsigned char*>(source);
+    barrier.phase.stores.push_back({target, {begin, begin + bytes}});
+    std::memset(target, 0xff, bytes);
+    barrier.phase.bytes_sent += bytes;
+    barrier.end_count(name);
+}
+
+}  // namespace
+
+void store_for_mbarrier(const char* name, unsigned address, const void* words, unsigned bytes,
+                        unsigned barrier_address) {
+    unsigned char* target = at_cluster_address(name, address, bytes);
+    const void* place = at_cluster_address(name, barrier_address, sizeof MARK);
+    if (rank_of_address(address) != rank_of_address(barrier_address))
+        fail("%s: expected a barrier of block %u, to which the bytes go, got one of block %u", name,
+             rank_of_address(address), rank_of_address(barrier_address));
+    store_late(name, target, words, bytes, mbarrier_at(name, place));
+}
+
+void copy_for_mbarrier(const char* name, void* target, const void* source, unsigned bytes,
+                       unsigned long long* place) {
+    store_late(name, static_cast<unsigned char*>(target), source, bytes, own_mbarrier(name, place));
+}
+
+unsigned bytes_under_way(const unsigned char* begin, const unsigned char* end) {
+    unsigned bytes = 0;
+    for (const auto& [place, barrier] : mbarriers)
+        for (const auto& store : barrier.phase.stores)
+            if (store.target >= begin && store.target < end)
+                bytes += static_cast<unsigned>(store.data.size());
+    return bytes;
+}
+
+}  // namespace emulator
