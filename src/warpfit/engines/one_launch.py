@@ -126,19 +126,9 @@ def _linear_layers(plan: Plan) -> list[tuple[str, LinearSpec]]:
     return found
 
 
-def trained_network(plan: Plan, data: TrainingData) -> Any:
-    """Return the kernel's settings for a plan, a `TrainedNetwork`; of an open precision, for float16.
-
-    Raises
-    ------
-    ConfigError
-        If the engine does not run such a network, loss, optimizer, precision or data.
-    """
-    _require(plan.device != "cpu", "a CUDA device", plan.device)
-    dtype = "float16" if plan.precision == "auto" else plan.precision
-    _require(dtype in HALF_DTYPES, "precision 'float16' or 'bfloat16'", repr(dtype))
-    _require(plan.loss_scale != DYNAMIC, "a fixed loss_scale", plan.loss_scale)
-    layers, loss, optimizer = _linear_layers(plan), plan.loss, plan.optimizer
+def _sgd(plan: Plan) -> SGDSpec:
+    """Return the plan's optimizer, or raise ConfigError if it, or the loss, is not one that the kernel knows."""
+    loss, optimizer = plan.loss, plan.optimizer
     _require(
         loss == SoftmaxCrossEntropy() or loss == MeanSquaredError(),
         "cross_entropy without weights and smoothing, or mse",
@@ -151,6 +141,22 @@ def trained_network(plan: Plan, data: TrainingData) -> Any:
         "SGD without clip_norm, l2 and lr_in_velocity",
         optimizer,
     )
+    return optimizer
+
+
+def trained_network(plan: Plan, data: TrainingData) -> Any:
+    """Return the kernel's settings for a plan, a `TrainedNetwork`; of an open precision, for float16.
+
+    Raises
+    ------
+    ConfigError
+        If the engine does not run such a network, loss, optimizer, precision or data.
+    """
+    _require(plan.device != "cpu", "a CUDA device", plan.device)
+    dtype = "float16" if plan.precision == "auto" else plan.precision
+    _require(dtype in HALF_DTYPES, "precision 'float16' or 'bfloat16'", repr(dtype))
+    _require(plan.loss_scale != DYNAMIC, "a fixed loss_scale", plan.loss_scale)
+    layers, optimizer = _linear_layers(plan), _sgd(plan)
     _require(data.sample_weight is None, "no sample_weight", "some")
     names = {f"{name}.{part}" for name, _ in layers for part in ("weight", "bias")}
     _require(set(plan.trained) == names, "an optimizer over all parameters", f"one over {len(plan.trained)}")
@@ -167,7 +173,7 @@ def trained_network(plan: Plan, data: TrainingData) -> Any:
         outputs=last.out_features,
         batch=plan.batch_size,
         activation=first.activation,
-        cross_entropy=isinstance(loss, SoftmaxCrossEntropy),
+        cross_entropy=isinstance(plan.loss, SoftmaxCrossEntropy),
         momentum=optimizer.momentum > 0,
         nesterov=optimizer.nesterov,
     )
@@ -327,4 +333,4 @@ def _epoch_bytes(launch: Any, num_rows: int) -> int:
 
 def _epochs_held(launch: Any, num_rows: int) -> int:
     """Return how many epochs a launch may hold."""
-    return max(1, LAUNCH_BYTES // max(1, _epoch_bytes(launch, num_rows)))
+    return max(1, LAUNCH_BYTES // _epoch_bytes(launch, num_rows))

@@ -6,7 +6,6 @@ says how blocks and warps share them, or what is in the way.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -16,6 +15,7 @@ from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES, Activation
 from warpfit.backends.cuda.arrays import power_of_two
 from warpfit.backends.cuda.matmul import generation
 from warpfit.backends.cuda.matmul_mma_config import supports
+from warpfit.backends.cuda.runtime import is_debugging
 from warpfit.errors import ConfigError
 
 __all__ = ["OneLaunch", "TrainedNetwork", "choose", "variants"]
@@ -235,7 +235,7 @@ class OneLaunch:
             "MOMENTUM": int(network.momentum),
             "NESTEROV": int(network.nesterov),
             "SHARED_BYTES": self.shared_bytes,
-            "BOUNDED_WAITS": int(os.environ.get("WARPFIT_DEBUG", "") not in ("", "0")),
+            "BOUNDED_WAITS": int(is_debugging()),
         }
 
     def gather_defines(self, source: str) -> dict[str, Any]:
@@ -375,23 +375,24 @@ def _group(shape: OneLaunch) -> int:
 def variants() -> list[tuple[str, dict[str, str]]]:
     """Return a choice of what a run compiles: each network has its own kernel."""
     base = TrainedNetwork("float16", 64, 64, 10, 32, Activation("relu"), True, False, False)
-    networks = [replace(base, dtype=dtype) for dtype in HALF_DTYPES]
-    networks += [replace(base, activation=Activation(name)) for name in ACTIVATIONS]
+    linear = replace(base, features=784, hidden=0, batch=64)
+    halves = [replace(base, dtype=dtype) for dtype in HALF_DTYPES]
+    networks = [*halves, *(replace(base, activation=Activation(name)) for name in ACTIVATIONS)]
     networks += [
         replace(base, momentum=True),
         replace(base, momentum=True, nesterov=True, cross_entropy=False, outputs=1),
-        replace(base, features=784, hidden=0, batch=64),
-        replace(base, features=784, hidden=0, batch=64, dtype="bfloat16", momentum=True),
-        replace(base, features=784, hidden=0, batch=128),
+        linear,
+        replace(linear, dtype="bfloat16", momentum=True),
+        replace(linear, batch=128),
         replace(base, features=784, hidden=256, batch=64),
         replace(base, features=784, hidden=256, batch=64, momentum=True),
     ]
-    found = [choose(network, "sm_90a", 227 << 10) for network in dict.fromkeys(networks)]
-    found += [choose(network, "sm_80", 163 << 10) for network in (networks[0], networks[1], networks[-7])]
-    kernels = [("one_launch", launch.defines) for launch in found]
-    kernels += [
-        ("gather_batches", launch.gather_defines(source))
-        for launch in found[:2] + found[-4:-3]
+    launches = [choose(network, "sm_90a", 227 << 10) for network in dict.fromkeys(networks)]
+    launches += [choose(network, "sm_80", 163 << 10) for network in (*halves, replace(base, hidden=0))]
+    found = [("one_launch", launch.defines) for launch in launches]
+    found += [
+        ("gather_batches", choose(network, "sm_90a", 227 << 10).gather_defines(source))
+        for network in (*halves, linear)
         for source in ("uint8", "float16", "float32", "float64")
     ]
-    return [(name, {key: str(value) for key, value in defines.items()}) for name, defines in kernels]
+    return [(name, {key: str(value) for key, value in defines.items()}) for name, defines in found]

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from warpfit.backends.cuda import jit
 from warpfit.errors import DeviceError, KernelError
 
-__all__ = ["DeviceInfo", "Memory", "Runtime", "devices", "open_device", "why_unavailable"]
+__all__ = ["DeviceInfo", "Memory", "Runtime", "devices", "is_debugging", "open_device", "why_unavailable"]
 
 # How many launches an error message looks back on.
 LAUNCHES_REMEMBERED = 16
@@ -55,6 +55,11 @@ def why_unavailable(opening: int | None = None) -> str | None:
         if opening is not None:
             pool.submit(_make_context, library, opening)
         return _driver_fault()
+
+
+def is_debugging() -> bool:
+    """Return whether ``$WARPFIT_DEBUG`` asks that each launch is waited for, and that kernels bound their own waits."""
+    return os.environ.get("WARPFIT_DEBUG", "") not in ("", "0")
 
 
 def _driver_library() -> ctypes.CDLL | None:
@@ -232,7 +237,7 @@ class Runtime:
         self._stream_handle = self.stream.handle
         self._staging = _Staging(self)
         self._recent: deque[str] = deque(maxlen=LAUNCHES_REMEMBERED)
-        self._blocking = os.environ.get("WARPFIT_DEBUG", "") not in ("", "0")
+        self._blocking = is_debugging()
 
     # -- memory ------------------------------------------------------------------------------------------
 

@@ -14,8 +14,8 @@
 // Numerics: products of 16-bit numbers with float32 sums; weights, velocities and sums in float32, times
 //           `scale`, a power of two that keeps gradients in the range of 16 bits. Sums in a fixed order.
 // Cost:     of a step 4 BATCH ALL_UNITS FEATURES FLOP and the output layer's; each block reads its part of
-//           the batch from L2 once, and from shared memory twice. A cluster exchanges 4 BATCH OUTPUTS bytes a
-//           block and 2 BATCH OUTPUTS to each, and has no other barrier.
+//           the batch from L2 once, or twice if it is not kept, and from shared memory twice. In a cluster each
+//           block sends 4 BATCH bytes for each of the outputs, padded to 16, and receives 2 BATCH for each.
 // Reference: the layerwise engine over backends/numpy; PTX ISA 9.7.14.5 (ldmatrix, mma), 9.7.13.15 (mbarrier).
 //
 // Warps have roles, and wait for each other's tiles of 16 rows at barriers in shared memory:

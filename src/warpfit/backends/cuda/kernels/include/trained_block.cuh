@@ -152,7 +152,7 @@ struct Run {
 
     __device__ Step first_step() const { return Step(num_rows, num_epochs); }
 
-    // A parameter that is no accumulator takes the sum of its gradient in, which comes times -rate already if
+    // A parameter in shared memory takes the sum of its gradient in, which comes times -rate already if
     // there is no momentum. All are times `scale`.
     __device__ void update(float& weight, float& velocity, float gradient, float rate) const {
         if (!MOMENTUM) {

@@ -60,7 +60,7 @@ __device__ inline void multiply_batch(Shared& shared, const Weights& weights, fl
     }
 }
 
-// Decay, and what momentum does before the gradient comes; with it the gradient lands on the velocity.
+// Decay, and what momentum does before the gradient comes; with it the gradient is added to the velocity.
 __device__ inline void begin_update(const Run& run, float rate, Weights& weights, Weights& velocities) {
     if (!MOMENTUM) {
         if (run.weight_decay != 0)
