@@ -81,6 +81,7 @@ class Trainer:
         self.correct = torch.zeros((), device=device, dtype=torch.int64)
         self.order = torch.arange(len(x), device=device)
         self.next_row = torch.zeros((), device=device, dtype=torch.int64)
+        self.offsets = torch.arange(len(x), device=device)  # graphs read them, but do not keep them
         self.batch_size, self.lr, self.steps = batch_size, lr, len(x) // batch_size
         self.step = torch.compile(step, mode=mode, dynamic=False, fullgraph=True)
         steps_of_graph = min(STEPS_OF_A_GRAPH, self.steps)
@@ -103,7 +104,7 @@ class Trainer:
     def _recorded(self, steps: int) -> Callable[[], None]:
         """Return a function that trains on the next batches, recorded; the parameters stay as they are."""
         size = self.batch_size
-        offsets = torch.arange(steps * size, device=self.order.device)
+        offsets = self.offsets[: steps * size]
 
         def train() -> None:
             rows = self.order.index_select(0, self.next_row + offsets)

@@ -237,6 +237,15 @@ def test_the_interface_names_memory_and_stream(runtime: Any, dtype: str) -> None
     }
 
 
+def test_the_default_stream_waits_for_what_the_interface_shows() -> None:
+    # PyTorch reads there, whatever stream the interface names.
+    runtime = StreamedRuntime()
+    array = upload(runtime, np.zeros(3, np.float32))
+    assert runtime.waited == []
+    assert array.__cuda_array_interface__["stream"] == STREAM
+    assert runtime.waited == [None]
+
+
 def test_the_interface_of_a_view_has_strides(runtime: Any) -> None:
     array, _ = grid(runtime)
     interface = array[1:, ::2].__cuda_array_interface__

@@ -222,6 +222,17 @@ def test_pytorchs_arrays_are_taken_as_they_are() -> None:
     close(torch.as_tensor(network("cuda").eval()(X), device="cuda").cpu(), network().eval()(X))
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable()))
+def test_pytorch_reads_what_is_still_being_computed() -> None:
+    torch = pytest.importorskip("torch")
+    x = Tensor(on_device(np.full((4096, 4096), 2.0**-12, np.float32)))
+    product = x
+    for _ in range(5):
+        product = product @ x
+    assert (torch.as_tensor(product.data, device="cuda").cpu() == 2.0**-12).all()
+
+
 # -- modules -------------------------------------------------------------------------------------------------
 
 

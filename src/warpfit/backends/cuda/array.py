@@ -178,6 +178,8 @@ class DeviceArray:
             raise AttributeError(
                 "expected a dtype with a name in __cuda_array_interface__, got bfloat16; use DLPack"
             )
+        # Not all wait for the stream that it names: PyTorch reads on the default stream at once.
+        self.runtime.let_wait(None)
         return {
             "shape": self.shape,
             "typestr": self.dtype.str,
