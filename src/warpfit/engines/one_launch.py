@@ -45,7 +45,7 @@ GROWTH = 4
 # What x and targets may reach in magnitude for float16. A gradient of mse comes times 2048 over the number of outputs.
 LARGEST_X, LARGEST_TARGET = 1024.0, 16.0
 LARGEST_SCALE = 2.0**60
-# Blocks of the kernel that gathers batches, with their threads and the rows that they take at once.
+# Blocks of the kernels that gather batches and find Gram matrices, with the threads and rows of the first's.
 GATHER_BLOCKS, GATHER_THREADS, GATHER_ROWS = 2048, 256, 8
 # What the epochs of a launch may take together, but for one, which always may.
 LAUNCH_BYTES = 1 << 29
@@ -213,6 +213,7 @@ class _Run:
         self.shape = launch_of(plan, data)
         self.kernel = self.ops.kernel("one_launch", **self.shape.defines)
         self.gather = self.ops.kernel("gather_batches", **self.shape.gather_defines(str(data.x.dtype)))
+        self.gram = self.shape.looks_ahead and self.ops.kernel("gram_batches", **self.shape.gram_defines)
         self.reports = Reports(plan, state, len(data))
         self.x, self.y = (_in_one_piece(self.ops, array) for array in (data.x, data.y))
         names = [f"{name}.{part}" for name, _ in _linear_layers(plan) for part in ("weight", "bias")]
@@ -264,6 +265,7 @@ class _Run:
         ops, shape, num_rows = self.ops, self.shape, len(self.data)
         optimizer: Any = self.plan.optimizer
         batches, targets = self._gather(epochs)
+        gram, gram_scales = self._gram(batches, epochs * self.reports.steps_per_epoch)
         self.kernel(
             shape.cluster,
             shape.threads,
@@ -273,6 +275,8 @@ class _Run:
             *self.parameters,
             *self.velocities,
             record,
+            gram,
+            gram_scales,
             num_rows,
             epochs,
             self.scale,
@@ -302,6 +306,17 @@ class _Run:
             epochs,
         )
         return batches, targets
+
+    def _gram(self, batches: Array, num_batches: int) -> tuple[Array | None, Array | None]:
+        """Return the Gram matrices of each batch and the one before, and their scales, if the kernel looks ahead."""
+        if not self.gram:
+            return None, None
+        ops, shape = self.ops, self.shape
+        gram = ops.empty((num_batches * shape.gram_bytes // 2,), shape.network.dtype)
+        scales = ops.empty((num_batches,), "float32")
+        blocks = min(num_batches, GATHER_BLOCKS)
+        self.gram(blocks, shape.gram_threads, batches, gram, scales, num_batches)
+        return gram, scales
 
 
 def _in_one_piece(ops: Any, array: Any) -> Any:

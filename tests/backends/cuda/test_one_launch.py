@@ -57,9 +57,14 @@ def assert_can_be_launched(launch: OneLaunch, arch: str, limit: int) -> None:
         assert weight_warps % 4 == others % 4 == own % 8 == other % 8 == 0
     assert launch.kept in (0, launch.row_tiles)
     assert launch.row_tiles % launch.group == launch.row_warps % launch.group == 0
-    assert launch.slots >= max(2, launch.group)
-    assert launch.sum_slots >= max(launch.row_warps, launch.group)
     assert launch.sum_slots & (launch.sum_slots - 1) == 0
+    if launch.looks_ahead:
+        assert launch.network.hidden
+        assert launch.row_warps >= launch.row_tiles
+        assert launch.slots > 2 * launch.row_tiles
+    else:
+        assert launch.slots >= max(2, launch.group)
+        assert launch.sum_slots >= max(launch.row_warps, launch.group)
 
 
 def assert_covers(launch: OneLaunch) -> None:
@@ -121,6 +126,28 @@ def test_weights_are_shared_out_evenly() -> None:
     assert (launch.warps_k, launch.warps_u, launch.tiles_of_warp, launch.held) == (8, 1, 7, 7 * 12)
     with_momentum = choose(of_size((784, 256, 10), momentum=True), "sm_90a", SHARED_BYTES)
     assert with_momentum.held == 7 * 20
+
+
+@pytest.mark.parametrize(
+    ("size", "changes", "looks_ahead"),
+    [
+        ((784, 256, 10), {"batch": 1}, True),
+        ((784, 256, 10), {"batch": 48}, True),
+        ((784, 256, 10), {"batch": 64}, False),  # room for two batches, but not for half of a third
+        ((784, 256, 10), {"batch": 32, "momentum": True}, True),
+        ((784, 512, 10), {"batch": 32}, True),
+        ((64, 256, 10), {"batch": 16}, False),  # whose products take no time
+        ((784, 0, 10), {"batch": 16}, False),
+    ],
+)
+def test_which_networks_look_ahead(
+    size: tuple[int, int, int], changes: dict[str, Any], looks_ahead: bool
+) -> None:
+    launch = choose(of_size(size, **changes), "sm_90a", SHARED_BYTES)
+    assert launch.looks_ahead == looks_ahead
+    rows = 16 * launch.row_tiles
+    assert launch.gram_bytes == (2 * rows**2 if looks_ahead else 0)
+    assert str(launch).endswith(", products of a batch ahead" if looks_ahead else " of shared memory")
 
 
 @pytest.mark.parametrize(
@@ -187,9 +214,10 @@ def test_what_is_not_run_at_all(changes: dict[str, Any], arch: str, words: str) 
         choose(network(**changes), arch, SHARED_BYTES)
 
 
-def test_variants_are_of_both_kernels_in_both_dtypes() -> None:
+def test_variants_are_of_all_kernels() -> None:
     found = variants()
-    assert {(name, defines["DTYPE"]) for name, defines in found} == set(
-        product(("one_launch", "gather_batches"), HALF_DTYPES)
-    )
+    assert {(name, defines["DTYPE"]) for name, defines in found} == {
+        *product(("one_launch", "gather_batches"), HALF_DTYPES),
+        ("gram_batches", "float16"),
+    }
     assert all(isinstance(value, str) for _, defines in found for value in defines.values())

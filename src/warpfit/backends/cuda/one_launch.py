@@ -28,7 +28,7 @@ MOST_WARPS = 16
 # Registers of a multiprocessor; those that a thread needs beside the weights that it holds, one that holds none, and
 # the most that one can have.
 REGISTERS = 65536
-WORKING_REGISTERS, OTHER_REGISTERS, MOST_REGISTERS = 44, 72, 240
+WORKING_REGISTERS, OTHER_REGISTERS, AHEAD_REGISTERS, MOST_REGISTERS = 44, 72, 104, 240
 # Tiles of rows that may wait between weight warps and row warps, and those that are multiplied together.
 SUM_SLOTS = (8, 4, 2, 1)
 GROUPS = (8, 4, 2, 1)
@@ -36,6 +36,8 @@ GROUPS = (8, 4, 2, 1)
 MOST_AHEAD = 4
 # Without a hidden layer, a block with fewer features costs more to talk to than it saves.
 LEAST_FEATURES = 48
+# To look ahead, a row warp can hold as many units of a block; and it pays where weight warps have as many tiles.
+AHEAD_UNITS, AHEAD_TILES = 32, 4
 MOST_OUTPUTS = 128
 CLUSTERS = (1, 2, 4, 8, 16)
 
@@ -92,6 +94,8 @@ class OneLaunch:
         Whether weight warps take registers that the others leave.
     group : int
         Tiles that warps wait for together.
+    looks_ahead : bool
+        Whether products with a batch are found beside the step before.
     slots, sum_slots : int
         Tiles of x in shared memory at once, and of sums between weight warps and row warps.
     """
@@ -104,6 +108,7 @@ class OneLaunch:
     output_warps: int
     moves_registers: bool
     group: int
+    looks_ahead: bool
     slots: int
     sum_slots: int
 
@@ -153,9 +158,15 @@ class OneLaunch:
         return 2 * self.network.batch * self.parts * (self.block_features + 8)
 
     @property
+    def gram_bytes(self) -> int:
+        """Bytes of the Gram matrix of a batch and the one before."""
+        return 2 * (16 * self.row_tiles) ** 2 * self.looks_ahead
+
+    @property
     def step_bytes(self) -> int:
-        """Bytes of device memory for a step: its batch, targets, rate and row of the record."""
-        return self.batch_bytes + 4 * self.network.batch * self.network.target_words + 28
+        """Bytes of device memory for a step: batch, Gram matrix and scale, targets, rate and row of the record."""
+        targets = 4 * self.network.batch * self.network.target_words
+        return self.batch_bytes + self.gram_bytes + targets + (32 if self.looks_ahead else 28)
 
     @property
     def threads(self) -> int:
@@ -171,7 +182,8 @@ class OneLaunch:
         whole = even * self.threads  # what the block starts with
         weight_threads = 32 * self.warps_k * self.warps_u
         other_threads = self.threads - weight_threads
-        own = min(MOST_REGISTERS, (whole - OTHER_REGISTERS * other_threads) // weight_threads // 8 * 8)
+        others = AHEAD_REGISTERS if self.looks_ahead else OTHER_REGISTERS
+        own = min(MOST_REGISTERS, (whole - others * other_threads) // weight_threads // 8 * 8)
         return own, min(even, (whole - own * weight_threads) // other_threads // 8 * 8)
 
     @property
@@ -205,7 +217,8 @@ class OneLaunch:
         words += 4 * rows
         words += self.target_steps * own_tiles * self.own_of_tile * network.target_words
         groups = self.row_tiles // self.group
-        barriers = self.slots // self.group + 1 + self.slots + 2 * self.sum_slots + own_tiles + 2 * groups + 3
+        barriers = self.slots // self.group + 1 + self.slots + self.sum_slots + own_tiles + groups + 5
+        barriers += 1 + 2 * self.row_tiles if self.looks_ahead else groups + self.sum_slots
         return _padded(self.slots * self.slot_bytes + 2 * halves + 4 * (words + words % 2) + 8 * barriers)
 
     @property
@@ -226,6 +239,7 @@ class OneLaunch:
             "WEIGHT_REGISTERS": self.registers[0] if self.moves_registers else 0,
             "OTHER_REGISTERS": self.registers[1] if self.moves_registers else 0,
             "GROUP": self.group,
+            "AHEAD": int(self.looks_ahead),
             "SLOTS": self.slots,
             "KEPT": self.kept,
             "SUM_SLOTS": self.sum_slots,
@@ -252,11 +266,27 @@ class OneLaunch:
             "TARGET_STRIDE": 2 if network.cross_entropy else network.outputs,
         }
 
+    @property
+    def gram_defines(self) -> dict[str, Any]:
+        """The defines of the kernel that finds the Gram matrices."""
+        return {
+            "DTYPE": self.network.dtype,
+            "BATCH": self.network.batch,
+            "PARTS": self.parts,
+            "PART_WIDTH": self.block_features,
+        }
+
+    @property
+    def gram_threads(self) -> int:
+        """Threads of a block of that kernel: a warp takes 16 rows, and up to 64 of the batch before."""
+        return 32 * self.row_tiles * -(-self.row_tiles // 4)
+
     def __str__(self) -> str:
         blocks = "one block," if self.cluster == 1 else f"a cluster of {self.cluster} blocks, in each"
+        ahead = ", products of a batch ahead" if self.looks_ahead else ""
         return (
             f"{blocks} {self.warps_k}x{self.warps_u} warps over features and units, {self.slots} tiles of rows in "
-            f"{self.shared_bytes} bytes of shared memory"
+            f"{self.shared_bytes} bytes of shared memory{ahead}"
         )
 
 
@@ -308,6 +338,7 @@ def _preference(shape: OneLaunch) -> Any:
     is_worth_it = bool(shape.network.hidden) or shape.network.features >= LEAST_FEATURES * shape.cluster
     return (
         shape.cluster if is_worth_it else -shape.cluster,
+        shape.looks_ahead,
         -shape.tiles_of_warp,
         min(shape.row_warps, shape.row_tiles),
         -shape.threads,
@@ -317,10 +348,16 @@ def _preference(shape: OneLaunch) -> Any:
 
 def _filled(shape: OneLaunch, max_shared_bytes: int) -> OneLaunch | None:
     """Return the shape with as many slots as fit and make sense, or None if the least number does not fit."""
-    least, most = max(2, shape.group), max(MOST_AHEAD, 2 * shape.row_tiles)
+    row_tiles = shape.row_tiles
+    if shape.looks_ahead:
+        # With room for two batches and no more, tiles would come too late.
+        least, most, least_sums = 2 * row_tiles + -(-row_tiles // 2), 3 * row_tiles, 1
+    else:
+        least, most, least_sums = max(2, shape.group), 2 * row_tiles, max(shape.row_warps, shape.group)
+    most = max(MOST_AHEAD, most)
     for sum_slots in SUM_SLOTS:
-        is_needless = sum_slots > 1 and sum_slots >= 2 * shape.row_tiles
-        if is_needless or sum_slots < max(shape.row_warps, shape.group):
+        is_needless = sum_slots > 1 and sum_slots >= 2 * row_tiles * (1 + shape.looks_ahead)
+        if is_needless or sum_slots < least_sums:
             continue
         empty = replace(shape, sum_slots=sum_slots, slots=0)
         slots = min(most, (max_shared_bytes - empty.shared_bytes) // empty.slot_bytes)
@@ -345,17 +382,31 @@ def _clusters(network: TrainedNetwork, arch: str) -> list[int]:
 
 def _shapes(network: TrainedNetwork, cluster: int, arch: str) -> list[OneLaunch]:
     """Return the ways to share a block's work out to warps, with the least shared memory."""
-    moves_registers = generation(arch) >= 90
     shapes = []
     for weight_warps, warps_u, others in product(WEIGHT_WARPS, (1, 2, 4, 8), OTHER_WARPS):
         num_warps = weight_warps + sum(others) + 1
         if weight_warps % warps_u == 0 and num_warps <= MOST_WARPS:
-            moves = moves_registers and num_warps > 8  # no thread can have more than 255
-            shape = OneLaunch(network, cluster, weight_warps // warps_u, warps_u, *others, moves, 1, 2, 1)
-            group = _group(shape)
-            sum_slots = min(count for count in SUM_SLOTS if count >= max(shape.row_warps, group))
-            shapes.append(replace(shape, group=group, slots=max(2, group), sum_slots=sum_slots))
-    return [shape for shape in shapes if shape.block_units // 16 % shape.warps_u == 0]
+            moves = generation(arch) >= 90 and num_warps > 8  # no thread can have more than 255
+            warps_k = weight_warps // warps_u
+            shape = OneLaunch(network, cluster, warps_k, warps_u, *others, moves, 1, False, 2, 1)
+            if shape.block_units // 16 % warps_u == 0:
+                shapes += [_least(shape)] + [_least(replace(shape, looks_ahead=True))] * _may_look_ahead(
+                    shape
+                )
+    return shapes
+
+
+def _may_look_ahead(shape: OneLaunch) -> bool:
+    """Return whether a shape can look ahead, and it pays: see docs/one-launch.md."""
+    can = shape.network.hidden > 0 and shape.row_tiles <= shape.row_warps and shape.block_units <= AHEAD_UNITS
+    return can and shape.tiles_of_warp >= AHEAD_TILES
+
+
+def _least(shape: OneLaunch) -> OneLaunch:
+    """Return the shape with the least shared memory."""
+    group = _group(shape)
+    sum_slots = min(count for count in SUM_SLOTS if count >= max(shape.row_warps, group))
+    return replace(shape, group=group, slots=max(2, group), sum_slots=sum_slots)
 
 
 def _group(shape: OneLaunch) -> int:
@@ -386,10 +437,13 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         replace(linear, batch=128),
         replace(base, features=784, hidden=256, batch=64),
         replace(base, features=784, hidden=256, batch=64, momentum=True),
+        replace(base, features=784, hidden=256, batch=8),
+        replace(base, features=784, hidden=256, momentum=True, nesterov=True),
     ]
     launches = [choose(network, "sm_90a", 227 << 10) for network in dict.fromkeys(networks)]
     launches += [choose(network, "sm_80", 163 << 10) for network in (*halves, replace(base, hidden=0))]
     found = [("one_launch", launch.defines) for launch in launches]
+    found += [("gram_batches", launch.gram_defines) for launch in launches if launch.looks_ahead]
     found += [
         ("gather_batches", choose(network, "sm_90a", 227 << 10).gather_defines(source))
         for network in (*halves, linear)

@@ -3,14 +3,15 @@
 // Layout:   batches (steps, PARTS, BATCH, X_WIDTH + 8) 16-bit and targets (steps, BATCH, TARGET_WORDS) of all epochs,
 //           as gather_batches leaves them; PARTS is CLUSTER without a hidden layer, else 1. w1 (FEATURES, ALL_UNITS),
 //           ALL_UNITS being HIDDEN, or OUTPUTS without a hidden layer; w2 (HIDDEN, OUTPUTS); biases; velocities
-//           of each, if MOMENTUM; record (steps, 3) float64: loss, rows, rows that are right; rates (steps,) float32.
+//           of each, if MOMENTUM; record (steps, 3) float64: loss, rows, rows that are right; rates (steps,) float32;
+//           gram and gram_scales, if AHEAD, as gram_batches leaves them.
 // Launch:   one cluster of CLUSTER blocks of 32 (WARPS_K WARPS_U + ROW_WARPS + OUTPUT_WARPS + 1) threads;
 //           SHARED_BYTES of dynamic shared memory. Defines: DTYPE, FEATURES, HIDDEN (0: none), OUTPUTS, BATCH,
 //           CLUSTER (1, 2, 4, 8 or 16), WARPS_K, WARPS_U, ROW_WARPS, OUTPUT_WARPS, WEIGHT_REGISTERS and
 //           OTHER_REGISTERS (of a thread; 0: as launched), SLOTS (of the ring of x), KEPT (tiles of x that stay
 //           from the forward pass to the backward pass), SUM_SLOTS (a power of two), OWN_OF_TILE (1 to
 //           16, a power of two: rows of a tile whose loss one block finds), GROUP (tiles that warps
-//           wait for together), ACTIVATION, CROSS_ENTROPY, MOMENTUM, NESTEROV, SHARED_BYTES, BOUNDED_WAITS.
+//           wait for together), AHEAD (1: products with a batch are found beside the step before), ACTIVATION, CROSS_ENTROPY, MOMENTUM, NESTEROV, SHARED_BYTES, BOUNDED_WAITS.
 // Numerics: products of 16-bit numbers with float32 sums; weights, velocities and sums in float32, times
 //           `scale`, a power of two that keeps gradients in the range of 16 bits. Sums in a fixed order.
 // Cost:     of a step 4 BATCH ALL_UNITS FEATURES FLOP and the output layer's; each block reads its part of
@@ -27,6 +28,7 @@
 //
 // So a tile is on its way through the row warps and the cluster while the next ones are multiplied.
 #include "include/loader.cuh"
+#include "include/look_ahead.cuh"
 #include "include/output_warps.cuh"
 #include "include/row_warps.cuh"
 #include "include/weight_warps.cuh"
@@ -73,16 +75,14 @@ __device__ inline void make_barriers(Shared& shared) {
     if (threadIdx.x > 0) return;
     for (int i = 0; i < GROUPS_AHEAD; ++i) mbarrier_init(&shared.x_full[i], 33 * GROUP);
     for (int i = 0; i < SLOTS; ++i) mbarrier_init(&shared.x_empty[i], WEIGHT_WARPS);
-    for (int i = 0; i < SUM_SLOTS; ++i) {
-        mbarrier_init(&shared.sums_full[i], WEIGHT_WARPS);
-        mbarrier_init(&shared.sums_empty[i], 1);
-    }
+    for (Barrier& empty : shared.sums_empty) mbarrier_init(&empty, 1);
+    for (Barrier& full : shared.sums_full) mbarrier_init(&full, WEIGHT_WARPS);
     for (int tile = 0; tile < OWN_TILES; ++tile) mbarrier_init(&shared.parts_full[tile], 1);
-    for (int group = 0; group < GROUPS; ++group) {
-        mbarrier_init(&shared.dz_full[group], GROUP);
-        mbarrier_init(&shared.dh_full[group], GROUP);
-    }
+    for (Barrier& full : shared.dz_full) mbarrier_init(&full, GROUP);
+    for (Barrier& full : shared.dh_full) mbarrier_init(&full, HIDDEN_GROUP);
+    mbarrier_init(&shared.dh_empty, WEIGHT_WARPS);
     mbarrier_init(&shared.outputs_ready, OUTPUT_WARPS);
+    mbarrier_init(&shared.biases_ready, OUTPUT_WARPS);
     for (Barrier& full : shared.losses_full) mbarrier_init(&full, 1);
 #if __CUDA_ARCH__ >= 900
     fence_mbarrier_init();
@@ -101,11 +101,12 @@ __device__ inline void clear_ring(Shared& shared) {
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     one_launch(const T* batches, const float* targets, const float* rates, float* w1, float* b1, float* w2,
                float* b2, float* w1_velocity, float* b1_velocity, float* w2_velocity, float* b2_velocity,
-               double* record, int num_rows, int num_epochs, float scale, float momentum, float weight_decay,
-               float slope) {
+               double* record, const RowWords* gram, const float* gram_scales, int num_rows, int num_epochs,
+               float scale, float momentum, float weight_decay, float slope) {
     DYNAMIC_SHARED(Shared, whole);
     Shared& shared = *whole;
-    const Run run{rates, num_rows, num_epochs, scale, 1 / scale, momentum, weight_decay, slope};
+    const Run run{rates,    num_rows,     num_epochs, scale, 1 / scale,
+                  momentum, weight_decay, slope,      gram,  gram_scales};
     const Part units = own_units();
     make_barriers(shared);
     clear_ring(shared);
@@ -130,7 +131,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
         leave_registers<OTHER_REGISTERS>();
         const int other = warp - WEIGHT_WARPS;
         if (other < ROW_WARPS) {
-            pass_tiles(shared, run, other);
+            AHEAD ? look_ahead(shared, run, other) : pass_tiles(shared, run, other);
         } else if (other < ROW_WARPS + OUTPUT_WARPS) {
             train_outputs(shared, run, record, other - ROW_WARPS);
         } else {

@@ -7,6 +7,11 @@
 
 #include "mma.cuh"
 
+// What a lane has of one of its two rows in a fragment A: words 0 and 2, or 1 and 3.
+struct alignas(8) RowWords {
+    unsigned words[2];
+};
+
 template <class T>
 __device__ inline void load_a(unsigned (&a)[4], const T* from, int stride) {
     const int lane = threadIdx.x % 32;

@@ -84,8 +84,9 @@ struct HeldWeights {
         });
     }
 
-    // Rounds the weights times `scale`, which takes their own out again.
-    __device__ void round(Fragments& b, float scale) const {
+    // Rounds f(weight, velocity) of each weight.
+    template <class F>
+    __device__ void round(Fragments& b, const HeldWeights& velocities, F f) const {
 #pragma unroll
         for (int i = 0; i < MINE_U; ++i) {
 #pragma unroll
@@ -93,8 +94,9 @@ struct HeldWeights {
 #pragma unroll
                 for (int part = 0; part < 4; ++part) {
                     const int half = part / 2, slice = part % 2;
-                    const float* pair = &tiles[i][j][slice][2 * half];
-                    b[i][j][half][slice] = packed<T>(pair[0] * scale, pair[1] * scale);
+                    const float *pair = &tiles[i][j][slice][2 * half],
+                                *velocity = &velocities.tiles[i][j][slice][2 * half];
+                    b[i][j][half][slice] = packed<T>(f(pair[0], velocity[0]), f(pair[1], velocity[1]));
                 }
             }
         }

@@ -5,8 +5,8 @@
 #include "trained_block.cuh"
 
 // Updates 16 biases from `first` on with the sums of their columns of dz, tile after tile.
-template <int STRIDE>
-__device__ inline void update_biases(const Run& run, float rate, int step, Barrier (&full)[GROUPS],
+template <int STRIDE, int BARRIERS>
+__device__ inline void update_biases(const Run& run, float rate, int step, Barrier (&full)[BARRIERS],
                                      const T (&dz)[ROWS][STRIDE], int first, float* bias, float* velocity) {
     const int lane = threadIdx.x % 32;
     const unsigned ones = packed<T>(1.0f, 1.0f);
@@ -15,7 +15,7 @@ __device__ inline void update_biases(const Run& run, float rate, int step, Barri
 #pragma unroll 1
     for (int group = 0; group < GROUPS; ++group) {
         unsigned a[GROUP][4];
-        wait(full[group], step);
+        if (group % (GROUPS / BARRIERS) == 0) wait(full[group * BARRIERS / GROUPS], step);
 #pragma unroll
         for (int i = 0; i < GROUP; ++i) load_a_transposed(a[i], &dz[(group * GROUP + i) * 16][first], STRIDE);
 #pragma unroll
@@ -73,19 +73,21 @@ __device__ inline void update_output_tile(Shared& shared, const Run& run, float 
     }
 }
 
-// The output layer, and the biases of the hidden units.
+// The output layer.
 __device__ inline void update_outputs(Shared& shared, const Run& run, float rate, int step, int warp) {
-    constexpr int OF_OUTPUTS = UNIT_TILES * OUT_TILES;
-    for (int task = warp; task < OF_OUTPUTS + UNIT_TILES; task += OUTPUT_WARPS) {
-        if (task < OF_OUTPUTS) {
-            update_output_tile(shared, run, rate, step, task / OUT_TILES, task % OUT_TILES);
-        } else {
-            update_biases(run, rate, step, shared.dh_full, shared.dh, (task - OF_OUTPUTS) * 16, shared.bias,
-                          shared.bias_velocity);
-        }
-    }
+    for (int task = warp; task < UNIT_TILES * OUT_TILES; task += OUTPUT_WARPS)
+        update_output_tile(shared, run, rate, step, task / OUT_TILES, task % OUT_TILES);
+}
+
+// The biases of the hidden units; warps that have less of the output layer come first.
+__device__ inline void update_hidden(Shared& shared, const Run& run, float rate, int step, int warp) {
+    const int first = (warp + OUTPUT_WARPS - UNIT_TILES * OUT_TILES % OUTPUT_WARPS) % OUTPUT_WARPS;
+    for (int u = first; u < UNIT_TILES; u += OUTPUT_WARPS)
+        update_biases(run, rate, step, shared.dh_full, shared.dh, u * 16, shared.bias, shared.bias_velocity);
 }
 #else
+__device__ inline void update_hidden(Shared&, const Run&, float, int, int) {}
+
 __device__ inline void update_outputs(Shared& shared, const Run& run, float rate, int step, int warp) {
     for (int task = warp; task < OUT_TILES; task += OUTPUT_WARPS) {
         update_biases(run, rate, step, shared.dz_full, shared.dz, task * 16, shared.output_bias,
@@ -118,6 +120,7 @@ __device__ inline void train_outputs(Shared& shared, const Run& run, double* rec
     Step step = run.first_step();
     for (Rates rates(run.rates, step); step.is_there(); rates.advance(step)) {
         update_outputs(shared, run, rates.now, step.index, warp);
+        if (!AHEAD) update_hidden(shared, run, rates.now, step.index, warp);
         // All warps wait for all that changes once a step, lest they fall a round behind.
 #pragma unroll 1
         for (int group = 0; group < GROUPS; ++group) wait(shared.dz_full[group], step.index);
@@ -127,6 +130,11 @@ __device__ inline void train_outputs(Shared& shared, const Run& run, double* rec
         }
 #endif
         arrive_warp(shared.outputs_ready);
+        if (AHEAD) {  // the next step's outputs do not wait for its biases
+            update_hidden(shared, run, rates.now, step.index, warp);
+            wait(shared.dh_full[0], step.index);
+            arrive_warp(shared.biases_ready);
+        }
         if (has_record) record_step(shared, record + 3 * step.index, step.index, step.count());
         step.advance();
     }

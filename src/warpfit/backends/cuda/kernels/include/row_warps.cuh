@@ -44,13 +44,17 @@ struct UnitTile {
                                    OUT_STRIDE);
         }
     }
+
+    __device__ void add_biases(float (&z)[2][4]) const {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) z[i / 4][i % 4] += i % 2 ? bias[i / 4].y : bias[i / 4].x;
+    }
 };
 
-// f(z) of 16 rows and units as an A fragment; it and the derivatives go to shared memory too.
-__device__ inline void activate_units(Shared& shared, const Run& run, int r, int u, const UnitTile& tile,
-                                      const float (&z)[2][4], unsigned (&a)[4]) {
+// f(z) and f'(z) of 16 rows and units, as words of an A fragment.
+__device__ inline void activate_units(const Run& run, int u, const float (&z)[2][4], unsigned (&a)[4],
+                                      unsigned (&derivatives)[4]) {
     const int lane = threadIdx.x % 32, num_units = own_units().count;
-    unsigned derivatives[4];
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
         float y[2], derivative[2];
@@ -58,21 +62,24 @@ __device__ inline void activate_units(Shared& shared, const Run& run, int r, int
         for (int i = 0; i < 2; ++i) {
             const int unit = u * 16 + part / 2 * 8 + lane % 4 * 2 + i;
             const bool is_there = HIDDEN % (16 * CLUSTER) == 0 || unit < num_units;
-            const float sum =
-                z[part / 2][part % 2 * 2 + i] + (i == 0 ? tile.bias[part / 2].x : tile.bias[part / 2].y);
-            const float f = activate(sum, run.slope);
+            const float sum = z[part / 2][part % 2 * 2 + i], f = activate(sum, run.slope);
             y[i] = is_there ? f : 0;
             derivative[i] = is_there ? activation_derivative(f, sum, run.slope) : 0;
         }
         a[part] = packed<T>(y[0], y[1]);
         derivatives[part] = packed<T>(derivative[0], derivative[1]);
     }
+}
+
+// The two units of tile (r, u) that are in word `part` of this lane's fragment.
+__device__ inline unsigned& word_of(T (&rows)[ROWS][UNIT_STRIDE], int r, int u, int part) {
+    const int lane = threadIdx.x % 32, row = r * 16 + lane / 4 + part % 2 * 8;
+    return *reinterpret_cast<unsigned*>(&rows[row][u * 16 + part / 2 * 8 + lane % 4 * 2]);
+}
+
+__device__ inline void store_units(T (&rows)[ROWS][UNIT_STRIDE], int r, int u, const unsigned (&words)[4]) {
 #pragma unroll
-    for (int part = 0; part < 4; ++part) {
-        const int row = r * 16 + lane / 4 + part % 2 * 8, unit = u * 16 + part / 2 * 8 + lane % 4 * 2;
-        *reinterpret_cast<unsigned*>(&shared.h[row][unit]) = a[part];
-        *reinterpret_cast<unsigned*>(&shared.dh[row][unit]) = derivatives[part];
-    }
+    for (int part = 0; part < 4; ++part) word_of(rows, r, u, part) = words[part];
 }
 #endif
 
@@ -86,11 +93,14 @@ __device__ inline void find_outputs(Shared& shared, const Run& run, int step, in
 #pragma unroll
     for (int u = 0; u < UNIT_TILES; ++u) {
         float sums[2][4];
-        unsigned a[4];
+        unsigned a[4], derivatives[4];
         const UnitTile tile(shared, run, step, u);
         if (u == 0) wait(shared.sums_full[slot], place / SUM_SLOTS);
         add_sums(shared, slot, u, sums);
-        activate_units(shared, run, r, u, tile, sums, a);
+        tile.add_biases(sums);
+        activate_units(run, u, sums, a, derivatives);
+        store_units(shared.h, r, u, a);
+        store_units(shared.dh, r, u, derivatives);
 #pragma unroll
         for (int o = 0; o < OUT_TILES; ++o) {
             TensorCore<T>::multiply(z[2 * o], a, tile.low[o]);
@@ -207,14 +217,14 @@ __device__ inline bool is_own(int r) {
     return r >= first && r < first + OWN_TILES;
 }
 
-// From all blocks' parts of the outputs of this block's rows of tile r to their gradients, which go to all.
-__device__ inline void exchange_rows(Shared& shared, const Run& run, int step, int count, float factor,
-                                     int r) {
+// From all blocks' parts of the outputs of this block's rows of tile r to their gradients, which go to all, and what is
+// left for their losses.
+__device__ inline void exchange_rows(Shared& shared, const Run& run, int step, int count, float factor, int r,
+                                     OutputRest (&rests)[2]) {
     const int lane = threadIdx.x % 32, first = own_rank() * OWN_ROWS, tile = r - first / 16;
     if (lane == 0) mbarrier_expect(&shared.parts_full[tile], sizeof shared.parts[tile]);
     wait(shared.parts_full[tile], step);
     Outputs z;
-    OutputRest rests[2];
 #pragma unroll
     for (int below = 0; below < (OWN_OF_TILE + 7) / 8; ++below) {
         const int own = (lane / 4 + 8 * below) % OWN_OF_TILE, row = first + tile * 16 + own;
@@ -222,6 +232,11 @@ __device__ inline void exchange_rows(Shared& shared, const Run& run, int step, i
         rests[below] = replace_outputs(shared, run, step, count, factor, row, below, z);
         send_gradients(shared, row, below, z);
     }
+}
+
+// Sends the losses of this block's rows of tile r to the first block.
+__device__ inline void send_losses(Shared& shared, int step, int count, int r, const OutputRest (&rests)[2]) {
+    const int lane = threadIdx.x % 32, first = own_rank() * OWN_ROWS, tile = r - first / 16;
 #pragma unroll
     for (int below = 0; below < (OWN_OF_TILE + 7) / 8; ++below) {
         const int own = lane / 4 + 8 * below, row = first + tile * 16 + own;
@@ -234,10 +249,10 @@ __device__ inline void exchange_rows(Shared& shared, const Run& run, int step, i
 }
 #endif
 
-// From the sums of tile r to its outputs' gradients, or in a cluster to what other blocks need for them.
-__device__ inline void begin_tile(Shared& shared, const Run& run, int step, int count, float factor, int r) {
-    Outputs z;
-    find_outputs(shared, run, step, r, z);
+// From this block's part of the outputs of tile r to their gradients, or in a cluster to what other blocks need for
+// them.
+__device__ inline void begin_tile(Shared& shared, const Run& run, int step, int count, float factor, int r,
+                                  Outputs& z) {
     const int lane = threadIdx.x % 32;
 #if CLUSTER > 1
     send_outputs(shared, r, z);
@@ -261,9 +276,10 @@ __device__ inline void begin_tile(Shared& shared, const Run& run, int step, int 
 }
 
 #if HIDDEN
-// The gradients of the hidden units of tile r, from those of its outputs.
-__device__ inline void find_unit_gradients(Shared& shared, int step, int r) {
-    const int lane = threadIdx.x % 32;
+// The gradients of the hidden units of tile r, from those of its outputs and `derivatives` (unit tile, part), which may
+// lie where the gradients go.
+template <class F>
+__device__ inline void find_unit_gradients(Shared& shared, int step, int r, F derivatives) {
     wait(shared.dz_full[r / GROUP], step);
     unsigned a[OUT_TILES][4];
 #pragma unroll
@@ -280,14 +296,12 @@ __device__ inline void find_unit_gradients(Shared& shared, int step, int r) {
         }
 #pragma unroll
         for (int part = 0; part < 4; ++part) {
-            const int row = r * 16 + lane / 4 + part % 2 * 8, unit = u * 16 + part / 2 * 8 + lane % 4 * 2;
-            unsigned& word = *reinterpret_cast<unsigned*>(&shared.dh[row][unit]);
-            const float2 derivative = unpacked<T>(word);
+            const float2 derivative = unpacked<T>(derivatives(u, part));
             const float* pair = &sums[part / 2][part % 2 * 2];
-            word = packed<T>(pair[0] * derivative.x, pair[1] * derivative.y);
+            word_of(shared.dh, r, u, part) = packed<T>(pair[0] * derivative.x, pair[1] * derivative.y);
         }
     }
-    arrive_warp(shared.dh_full[r / GROUP]);
+    arrive_warp(shared.dh_full[r / HIDDEN_GROUP]);
 }
 #endif
 
@@ -299,16 +313,25 @@ __device__ inline void pass_tiles(Shared& shared, const Run& run, int warp) {
         const float factor = factor_of(run, rates.now, count);
 #pragma unroll 1
         for (int r = warp; r < ROW_TILES + 2 * ROW_WARPS; r += ROW_WARPS) {
-            if (r < ROW_TILES) begin_tile(shared, run, step.index, count, factor, r);
+            if (r < ROW_TILES) {
+                Outputs z;
+                find_outputs(shared, run, step.index, r, z);
+                begin_tile(shared, run, step.index, count, factor, r, z);
+            }
 #if CLUSTER > 1
             const int second = r - ROW_WARPS;
             if (second >= 0 && second < ROW_TILES && is_own(second)) {
-                exchange_rows(shared, run, step.index, count, factor, second);
+                OutputRest rests[2];
+                exchange_rows(shared, run, step.index, count, factor, second, rests);
+                send_losses(shared, step.index, count, second, rests);
             }
 #endif
 #if HIDDEN
             const int last = r - 2 * ROW_WARPS;
-            if (last >= 0) find_unit_gradients(shared, step.index, last);
+            if (last >= 0) {
+                find_unit_gradients(shared, step.index, last,
+                                    [&](int u, int part) { return word_of(shared.dh, last, u, part); });
+            }
 #endif
         }
         step.advance();

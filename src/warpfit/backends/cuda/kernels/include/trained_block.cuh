@@ -23,6 +23,14 @@ constexpr int OWN_TILES = (ROW_TILES + CLUSTER - 1) / CLUSTER;
 static_assert(OWN_OF_TILE == 16 || OWN_OF_TILE * CLUSTER >= ROWS, "each row has an owner");
 constexpr int OWN_ROWS = OWN_TILES > 1 ? OWN_TILES * 16 : OWN_OF_TILE;
 constexpr int GROUPS = ROW_TILES / GROUP;
+// Tiles whose gradients the weight warps add up before they add them to the weights: those whose gradients are there.
+constexpr int BACK_GROUP = AHEAD && ROW_TILES <= 4 ? ROW_TILES : GROUP;
+// Tiles whose hidden gradients are waited for together: those of a group, or all that the next batch's sums ask for.
+constexpr int HIDDEN_GROUP = AHEAD ? ROW_TILES : GROUP;
+// Tiles whose sums weight warps may have found before row warps take the first, if there are slots; and the
+// barriers of those that are there.
+constexpr int SUM_PLACES = AHEAD ? 2 * ROW_TILES : ROW_TILES;
+constexpr int SUM_BARRIERS = AHEAD ? SUM_PLACES : SUM_SLOTS;
 // Tiles of x that a step loads: those that are not kept come again for the backward pass.
 constexpr int LOADS = 2 * ROW_TILES - KEPT;
 // Steps whose targets are there at once: the loader is ahead by as many tiles as the ring has.
@@ -34,7 +42,10 @@ constexpr int WARPS = WEIGHT_WARPS + ROW_WARPS + OUTPUT_WARPS + 1;
 static_assert(ROW_TILES % GROUP == 0 && KEPT % GROUP == 0 && SLOTS >= GROUP,
               "whole groups, and room for one");
 static_assert(ROW_WARPS % GROUP == 0, "row warps take a group together");
-static_assert(SUM_SLOTS >= ROW_WARPS && SUM_SLOTS >= GROUP, "no warp waits for a round after next");
+static_assert(AHEAD || (SUM_SLOTS >= ROW_WARPS && SUM_SLOTS >= GROUP),
+              "no warp waits for a round after next");
+static_assert(!AHEAD || (HIDDEN && ROW_WARPS >= ROW_TILES && SLOTS >= 2 * ROW_TILES),
+              "looking ahead takes a warp for each tile, and room for two batches");
 // Groups of x that are on their way or in use.
 constexpr int GROUPS_AHEAD = SLOTS / GROUP + 1;
 
@@ -67,8 +78,9 @@ struct alignas(16) Shared {
 #endif
     RowLoss losses[2][ROWS];  // of this step, and of the one before
     float targets[TARGET_STEPS][OWN_ROWS][TARGET_WORDS];
-    Barrier x_full[GROUPS_AHEAD], x_empty[SLOTS], sums_full[SUM_SLOTS], sums_empty[SUM_SLOTS];
-    Barrier parts_full[OWN_TILES], dz_full[GROUPS], dh_full[GROUPS], outputs_ready, losses_full[2];
+    Barrier x_full[GROUPS_AHEAD], x_empty[SLOTS], sums_full[SUM_BARRIERS], sums_empty[SUM_SLOTS];
+    Barrier parts_full[OWN_TILES], dz_full[GROUPS], dh_full[ROW_TILES / HIDDEN_GROUP], dh_empty;
+    Barrier outputs_ready, biases_ready, losses_full[2];
 };
 static_assert(sizeof(Shared) == SHARED_BYTES, "the launcher asks for as much");
 
@@ -114,6 +126,8 @@ struct Step {
           num_steps(num_epochs * steps_of_epoch) {}
 
     __device__ bool is_there() const { return index < num_steps; }
+    __device__ bool is_first_of_epoch() const { return of_epoch == 0; }
+    __device__ bool is_last_of_epoch() const { return of_epoch + 1 == steps_of_epoch; }
     __device__ int count() const {
         const int left = num_rows - of_epoch * BATCH;
         return left < BATCH ? left : BATCH;
@@ -144,13 +158,33 @@ struct Rates {
     }
 };
 
+// What a parameter is after a step, of its weight, velocity and gradient before it.
+struct Forecast {
+    float of_weight, of_velocity, of_gradient;
+
+    __device__ Forecast times(float factor) const {
+        return {of_weight * factor, of_velocity * factor, of_gradient * factor};
+    }
+    __device__ float operator()(float weight, float velocity) const {
+        return of_weight * weight + (MOMENTUM ? of_velocity * velocity : 0);
+    }
+};
+
 // What does not change in a run.
 struct Run {
     const float* rates;
     int num_rows, num_epochs;
     float scale, unscale, momentum, weight_decay, slope;
+    const RowWords* gram;  // of gram_batches.cu
+    const float* gram_scales;
 
     __device__ Step first_step() const { return Step(num_rows, num_epochs); }
+
+    __device__ Forecast forecast(float rate) const {
+        if (!MOMENTUM) return {1 - rate * weight_decay, 0, 1};
+        const float more = NESTEROV ? 1 + momentum : 1;
+        return {1 - rate * weight_decay * more, -rate * momentum * (NESTEROV ? momentum : 1), -rate * more};
+    }
 
     // A parameter in shared memory takes the sum of its gradient in, which comes times -rate already if
     // there is no momentum. All are times `scale`.

@@ -17,12 +17,17 @@ struct Reader {
         group.advance<TILES / GROUP>();
     }
 
-    // The tiles of the next group and their slots, when they are there.
-    __device__ void read(Shared& shared, const T* (&x)[GROUP], int (&slots)[GROUP]) {
+    // Waits for the tiles of the next group.
+    __device__ void await(Shared& shared) {
         wait(shared.x_full[group.slot], group.round);
         group.advance<1>();
+    }
+
+    // The next tiles and their slots.
+    template <int TILES>
+    __device__ void read(const Shared& shared, const T* (&x)[TILES], int (&slots)[TILES]) {
 #pragma unroll
-        for (int i = 0; i < GROUP; ++i) {
+        for (int i = 0; i < TILES; ++i) {
             slots[i] = tile.slot;
             x[i] = &shared.x[tile.slot][0][0];
             tile.advance<1>();
@@ -30,16 +35,19 @@ struct Reader {
     }
 };
 
-// Multiplies the tiles of a batch by the weights, and leaves the parts of the sums to the row warps.
-__device__ inline void multiply_batch(Shared& shared, const Weights& weights, float unscale, int step,
+// Multiplies the tiles of a batch by the weights, as far as they are known, and leaves the parts of the sums to
+// the row warps.
+__device__ inline void multiply_batch(Shared& shared, const Run& run, const Weights& weights,
+                                      const Weights& velocities, const Forecast& forecast, int step,
                                       Reader& reader) {
     Weights::Fragments b;
-    weights.round(b, unscale);
+    weights.round(b, velocities, forecast.times(run.unscale));
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
     for (int first = 0; first < ROW_TILES; first += GROUP) {
         const T* x[GROUP];
         int x_slots[GROUP];
+        reader.await(shared);
         reader.read(shared, x, x_slots);
         Weights::Sums z[GROUP];
         Weights::multiply(b, x, X_STRIDE, z);
@@ -47,14 +55,14 @@ __device__ inline void multiply_batch(Shared& shared, const Weights& weights, fl
         for (int i = 0; i < GROUP; ++i) {
             const unsigned place = place_of_sums(step, first + i), slot = place % SUM_SLOTS;
             // A slot for each tile is free again when the tile's gradients have come.
-            if (SUM_SLOTS < ROW_TILES) wait(shared.sums_empty[slot], place / SUM_SLOTS + 1);
+            if (SUM_SLOTS < SUM_PLACES) wait(shared.sums_empty[slot], place / SUM_SLOTS + 1);
 #pragma unroll
             for (int part = 0; part < Weights::MINE_U * 2; ++part) {
                 const float* sums = z[i][part / 2][part % 2];
                 shared.sums[slot][Weights::warp_k()][Weights::first_unit_tile() + part / 2][part % 2][lane] =
                     float4{sums[0], sums[1], sums[2], sums[3]};
             }
-            arrive_warp(shared.sums_full[slot]);
+            arrive_warp(shared.sums_full[place % SUM_BARRIERS]);
             if (first < ROW_TILES - KEPT) arrive_warp(shared.x_empty[x_slots[i]]);
         }
     }
@@ -87,22 +95,23 @@ __device__ inline void add_gradients(Shared& shared, const Run& run, float rate,
     Weights& target = MOMENTUM ? velocities : weights;
     begin_update(run, rate, weights, velocities);
 #pragma unroll 1
-    for (int i = 0; i < GROUPS; ++i) {
-        const int group = (GROUPS - KEPT / GROUP + i) % GROUPS;
-        const T* x[GROUP];
-        int x_slots[GROUP];
+    for (int first = 0; first < ROW_TILES; first += BACK_GROUP) {
+        const T* x[BACK_GROUP];
+        int x_slots[BACK_GROUP];
+        if (KEPT == 0) reader.await(shared);
         reader.read(shared, x, x_slots);
 #if HIDDEN
-        const T* dz = &shared.dh[group * GROUP * 16][0];
-        wait(shared.dh_full[group], step);
+        const T* dz = &shared.dh[first * 16][0];
+        if (first % HIDDEN_GROUP == 0) wait(shared.dh_full[first / HIDDEN_GROUP], step);
 #else
-        const T* dz = &shared.dz[group * GROUP * 16][0];
-        wait(shared.dz_full[group], step);
+        const T* dz = &shared.dz[first * 16][0];
+        wait(shared.dz_full[first / GROUP], step);
 #endif
         target.add_product(dz, UNIT_STRIDE, x, X_STRIDE);
 #pragma unroll
-        for (int tile = 0; tile < GROUP; ++tile) arrive_warp(shared.x_empty[x_slots[tile]]);
+        for (int tile = 0; tile < BACK_GROUP; ++tile) arrive_warp(shared.x_empty[x_slots[tile]]);
     }
+    if (AHEAD) arrive_warp(shared.dh_empty);
     end_update(run, rate, weights, velocities);
 }
 
@@ -112,11 +121,16 @@ __device__ inline void train_weights(Shared& shared, const Run& run, float* w1, 
     Weights weights, velocities;
     weights.read(w1 + own, ALL_UNITS, units.count, features.count, run.scale);
     if (MOMENTUM) velocities.read(w1_velocity + own, ALL_UNITS, units.count, features.count, run.scale);
-    // The backward pass reads the tiles from the first that is kept on, then those that came again.
+    // The backward pass reads the tiles that are kept, or those that came again.
     Reader forward(0), backward(ROW_TILES - KEPT);
     Step step = run.first_step();
+    int next = 0;  // to be multiplied
     for (Rates rates(run.rates, step); step.is_there(); rates.advance(step)) {
-        multiply_batch(shared, weights, run.unscale, step.index, forward);
+#pragma unroll 1
+        for (; next <= step.index + (AHEAD && !step.is_last_of_epoch()); ++next) {
+            const Forecast forecast = next > step.index ? run.forecast(rates.now) : Forecast{1, 0, 0};
+            multiply_batch(shared, run, weights, velocities, forecast, next, forward);
+        }
         add_gradients(shared, run, rates.now, weights, velocities, step.index, backward);
         forward.skip<ROW_TILES - KEPT>();
         backward.skip<ROW_TILES - KEPT>();
