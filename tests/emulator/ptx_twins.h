@@ -293,6 +293,10 @@ inline void leave_registers() {}
 
 inline unsigned cluster_rank() { return emulator::rank_in_cluster(); }
 
+inline unsigned shared_address(const void* pointer) {
+    return static_cast<unsigned>(static_cast<const unsigned char*>(pointer) - emulator::dynamic_shared);
+}
+
 inline unsigned cluster_address(const void* pointer, unsigned rank) {
     return emulator::to_cluster_address("cluster_address", pointer, rank);
 }

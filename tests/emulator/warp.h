@@ -1,4 +1,4 @@
-// Barriers, shuffles, votes and fences of CUDA C++, over the scheduler's two primitives.
+// Barriers, shuffles, votes, fences and traps of CUDA C++, over the scheduler's two primitives.
 //
 // Reference: CUDA C++ Programming Guide, "Synchronization Functions", "Warp Vote Functions", "Warp Shuffle
 // Functions".
@@ -30,6 +30,11 @@ inline void __threadfence_block() {}
 inline void __nanosleep(unsigned, emulator::Site site = emulator::Site::here()) {
     emulator::yield("__nanosleep", site);
 }
+
+// Time stands still: what waits in vain is found by the scheduler.
+inline long long clock64() { return 0; }
+
+[[noreturn]] inline void __trap() { emulator::fail("__trap"); }
 
 namespace emulator {
 

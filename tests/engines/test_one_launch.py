@@ -477,6 +477,16 @@ def test_looking_ahead(cuda: str, only_cluster: Callable[[int], None], case: Cas
     assert "products of a batch ahead" in history.plan.reason
 
 
+@pytest.mark.parametrize("case", [UNEVEN[1], AHEAD[0]], ids=str)
+@pytest.mark.usefixtures("looks_ahead")
+def test_debug_builds(
+    cuda: str, only_cluster: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, case: Case
+) -> None:
+    monkeypatch.setenv("WARPFIT_DEBUG", "1")
+    only_cluster(case.cluster)
+    assert_follows_numpy(case.sizes, **case.settings)
+
+
 def many_cases() -> list[Case]:
     """Return every size of network with most sizes of batches, and with all else in turns."""
     sizes = [(1, 1, 1), (3, 1), (6, 8, 3), (17, 33, 2), (64, 64, 10), (100, 7), (130, 100, 20), (784, 10)]

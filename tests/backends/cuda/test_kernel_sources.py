@@ -115,7 +115,7 @@ def test_every_function_has_a_caller() -> None:
 
 
 def test_the_emulator_has_a_twin_of_every_ptx_function() -> None:
-    functions = set(FUNCTION.findall(code(PTX))) - {"shared_address"}
+    functions = set(FUNCTION.findall(code(PTX)))
     twins = re.sub(
         r"namespace emulator \{.*?// namespace emulator", "", TWINS.read_text("utf-8"), flags=re.DOTALL
     )

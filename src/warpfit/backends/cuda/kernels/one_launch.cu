@@ -74,15 +74,16 @@ __device__ inline void write_output_layer(const OutputLayer& layer, float* w, fl
 __device__ inline void make_barriers(Shared& shared) {
     if (threadIdx.x > 0) return;
     for (int i = 0; i < GROUPS_AHEAD; ++i) mbarrier_init(&shared.x_full[i], 33 * GROUP);
-    for (int i = 0; i < SLOTS; ++i) mbarrier_init(&shared.x_empty[i], WEIGHT_WARPS);
-    for (Barrier& empty : shared.sums_empty) mbarrier_init(&empty, 1);
-    for (Barrier& full : shared.sums_full) mbarrier_init(&full, WEIGHT_WARPS);
+    for (int i = 0; i < SLOTS; ++i) mbarrier_init(&shared.x_empty[i], WEIGHT_WARPS * OF_WARP);
+    for (Barrier& empty : shared.sums_empty) mbarrier_init(&empty, OF_WARP);
+    for (Barrier& full : shared.sums_full) mbarrier_init(&full, WEIGHT_WARPS * OF_WARP);
     for (int tile = 0; tile < OWN_TILES; ++tile) mbarrier_init(&shared.parts_full[tile], 1);
-    for (Barrier& full : shared.dz_full) mbarrier_init(&full, GROUP);
-    for (Barrier& full : shared.dh_full) mbarrier_init(&full, HIDDEN_GROUP);
-    mbarrier_init(&shared.dh_empty, WEIGHT_WARPS);
-    mbarrier_init(&shared.outputs_ready, OUTPUT_WARPS);
-    mbarrier_init(&shared.biases_ready, OUTPUT_WARPS);
+    // In a cluster, one lane says how much is to come.
+    for (Barrier& full : shared.dz_full) mbarrier_init(&full, CLUSTER > 1 ? GROUP : GROUP * OF_WARP);
+    for (Barrier& full : shared.dh_full) mbarrier_init(&full, HIDDEN_GROUP * OF_WARP);
+    mbarrier_init(&shared.dh_empty, WEIGHT_WARPS * OF_WARP);
+    mbarrier_init(&shared.outputs_ready, OUTPUT_WARPS * OF_WARP);
+    mbarrier_init(&shared.biases_ready, OUTPUT_WARPS * OF_WARP);
     for (Barrier& full : shared.losses_full) mbarrier_init(&full, 1);
 #if __CUDA_ARCH__ >= 900
     fence_mbarrier_init();

@@ -1,6 +1,6 @@
 // Waiting and arriving at barriers in shared memory, and places in rings whose slots they guard.
 //
-// With BOUNDED_WAITS, a wait that would not end says where it stands, and stops the kernel.
+// With BOUNDED_WAITS, for debugging, a wait that would not end says where it stands, and stops the kernel.
 #pragma once
 
 #include "types.cuh"
@@ -27,10 +27,13 @@ __device__ inline void wait(Barrier& barrier, unsigned phase) {
 #endif
 }
 
-// One arrival for all lanes of a warp, after what each of them did.
+// Arrivals of a warp: one for all its lanes, or of each, so that racecheck can follow them.
+constexpr unsigned OF_WARP = BOUNDED_WAITS ? 32 : 1;
+
+// A warp arrives, after what each of its lanes did.
 __device__ inline void arrive_warp(Barrier& barrier) {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(&barrier);
+    if (threadIdx.x % 32 < OF_WARP) mbarrier_arrive(&barrier);
 }
 
 // A slot of a ring of SIZE, and how often the ring has been gone round.

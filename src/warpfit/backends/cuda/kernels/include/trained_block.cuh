@@ -165,7 +165,7 @@ struct Forecast {
     __device__ Forecast times(float factor) const {
         return {of_weight * factor, of_velocity * factor, of_gradient * factor};
     }
-    __device__ float operator()(float weight, float velocity) const {
+    __device__ float value(float weight, float velocity) const {
         return of_weight * weight + (MOMENTUM ? of_velocity * velocity : 0);
     }
 };

@@ -41,7 +41,9 @@ __device__ inline void multiply_batch(Shared& shared, const Run& run, const Weig
                                       const Weights& velocities, const Forecast& forecast, int step,
                                       Reader& reader) {
     Weights::Fragments b;
-    weights.round(b, velocities, forecast.times(run.unscale));
+    const Forecast unscaled = forecast.times(run.unscale);
+    weights.round(b, velocities,
+                  [&](float weight, float velocity) { return unscaled.value(weight, velocity); });
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
     for (int first = 0; first < ROW_TILES; first += GROUP) {
