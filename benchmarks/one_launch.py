@@ -116,12 +116,12 @@ USUAL_PEERS = ("jax_scan_32", "jax_scan_8", "torch_graph", "jax_scan_1", "torch_
 
 @cache
 def mnist(part: str) -> tuple[Any, Any]:
-    """Return rows (N, 784) float32 and labels (N,) int64 of MNIST's ``'train'`` or ``'test'`` part."""
+    """Return rows (N, 784) float32 in [0, 1] and labels (N,) int64 of MNIST's ``'train'`` or ``'test'`` part."""
     from warpfit.data import load_dataset
 
     data = load_dataset("mnist", flat=True)
     x, y = (data.x_train, data.y_train) if part == "train" else (data.x_test, data.y_test)
-    return np.ascontiguousarray(x).astype(np.float32) / 255, y.astype(np.int64)
+    return np.ascontiguousarray(x, np.float32), y.astype(np.int64)
 
 
 @cache

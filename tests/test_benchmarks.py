@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.mnist import find_mnist
+
 ROOT = Path(__file__).resolve().parents[1]
 LATER = perf_counter() + 1e6
 
@@ -50,6 +52,14 @@ class FakeProgram:
         if self.fails_in == "turn":
             raise MemoryError("too large")
         return [self.epoch, 3 * self.epoch]
+
+
+@pytest.mark.skipif(find_mnist() is None, reason="no MNIST on this machine")
+def test_pixels_are_scaled_once(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARPFIT_DATA", str(find_mnist()))
+    x, y = bench.mnist.__wrapped__("test")
+    assert (x.dtype, x.shape, y.dtype) == (np.float32, (10_000, 784), np.int64)
+    assert (x.min(), x.max()) == (0, 1)
 
 
 def row(bench: Any, **us: float) -> dict[str, Any]:

@@ -78,8 +78,7 @@ __device__ inline void make_barriers(Shared& shared) {
     for (Barrier& empty : shared.sums_empty) mbarrier_init(&empty, OF_WARP);
     for (Barrier& full : shared.sums_full) mbarrier_init(&full, WEIGHT_WARPS * OF_WARP);
     for (int tile = 0; tile < OWN_TILES; ++tile) mbarrier_init(&shared.parts_full[tile], 1);
-    // In a cluster, one lane says how much is to come.
-    for (Barrier& full : shared.dz_full) mbarrier_init(&full, CLUSTER > 1 ? GROUP : GROUP * OF_WARP);
+    for (Barrier& full : shared.dz_full) mbarrier_init(&full, GROUP * OF_WARP);
     for (Barrier& full : shared.dh_full) mbarrier_init(&full, HIDDEN_GROUP * OF_WARP);
     mbarrier_init(&shared.dh_empty, WEIGHT_WARPS * OF_WARP);
     mbarrier_init(&shared.outputs_ready, OUTPUT_WARPS * OF_WARP);

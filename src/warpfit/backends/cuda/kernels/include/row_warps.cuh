@@ -144,6 +144,17 @@ __device__ inline float factor_of(const Run& run, float rate, int count) {
 }
 
 #if CLUSTER > 1
+// A warp arrives, and says how many bytes are to come.
+__device__ inline void arrive_warp(Barrier& barrier, unsigned bytes) {
+    __syncwarp();
+    const unsigned lane = threadIdx.x % 32;
+    if (lane == 0) {
+        mbarrier_expect(&barrier, bytes);
+    } else if (lane < OF_WARP) {
+        mbarrier_arrive(&barrier);
+    }
+}
+
 // What lies in the shared memory of another block as `mine` does in this one's.
 __device__ inline unsigned place_in(unsigned rank, const void* mine) { return cluster_address(mine, rank); }
 
@@ -253,12 +264,11 @@ __device__ inline void send_losses(Shared& shared, int step, int count, int r, c
 // them.
 __device__ inline void begin_tile(Shared& shared, const Run& run, int step, int count, float factor, int r,
                                   Outputs& z) {
-    const int lane = threadIdx.x % 32;
 #if CLUSTER > 1
     send_outputs(shared, r, z);
-    __syncwarp();
-    if (lane == 0) mbarrier_expect(&shared.dz_full[r / GROUP], 16 * OUT_WIDTH * sizeof(T));
+    arrive_warp(shared.dz_full[r / GROUP], 16 * OUT_WIDTH * sizeof(T));
 #else
+    const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int below = 0; below < 2; ++below) {
         const int row = r * 16 + lane / 4 + 8 * below;
