@@ -206,7 +206,7 @@ def main() -> None:
     from warpfit.data import load_dataset
 
     data = load_dataset("mnist", flat=True)
-    x, y = np.ascontiguousarray(data.x_train).astype(np.float32) / 255, data.y_train.astype(np.int64)
+    x, y = np.ascontiguousarray(data.x_train, np.float32), data.y_train.astype(np.int64)
     results: dict[str, Any] = {"sizes": SIZES, "epochs": arguments.epochs}
     parts = arguments.parts.split(",")
     if "mlp" in parts:

@@ -50,9 +50,13 @@ FAMILIES = {
     ),
     "training": Family(
         ("one_launch",),
-        ("engines/test_one_launch.py", "backends/cuda/test_gather_batches.py"),
-        "emulator and (test_bfloat16 or shared_memory and most or test_clusters and sizes0) "
-        "or forward and gather_batches",
+        (
+            "engines/test_one_launch.py",
+            "backends/cuda/test_gather_batches.py",
+            "backends/cuda/test_gram_batches.py",
+        ),
+        "emulator and (test_bfloat16 or shared_memory and most or test_clusters and sizes0 or looking_ahead and 17-33) "
+        "or forward and (gather_batches or gram_batches)",
     ),
     "products": Family(
         ("dense", "conv"),

@@ -477,7 +477,7 @@ def test_looking_ahead(cuda: str, only_cluster: Callable[[int], None], case: Cas
     assert "products of a batch ahead" in history.plan.reason
 
 
-@pytest.mark.parametrize("case", [UNEVEN[1], AHEAD[0]], ids=str)
+@pytest.mark.parametrize("case", [AHEAD[0], pytest.param(UNEVEN[1], marks=pytest.mark.slow)], ids=str)
 @pytest.mark.usefixtures("looks_ahead")
 def test_debug_builds(
     cuda: str, only_cluster: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, case: Case
@@ -586,7 +586,7 @@ def assert_follows_numpy_for_300_steps(
 
 
 @pytest.mark.parametrize("precision", LIMITS)
-@pytest.mark.parametrize("activation", TIMES_LIMIT)
+@pytest.mark.parametrize("activation", ["tanh", pytest.param("relu", marks=pytest.mark.slow)])
 def test_300_steps(cuda: str, activation: str, precision: str) -> None:
     assert_follows_numpy_for_300_steps((64, 64, 10), 32, 30, activation, precision=precision)
 
@@ -608,8 +608,15 @@ def test_300_steps_of_the_network_for_mnist(
 # Between a run and NumPy's with the same roundings only the order of sums is left, which takes numbers that are
 # halfway to one side or the other, and units across 0. That is up to 3.3e-4 here, where the two are up to 2e-2 from
 # NumPy's run in float32.
-@pytest.mark.parametrize("momentum", [0.0, 0.9], ids=["plain", "momentum"])
-@pytest.mark.parametrize("precision", LIMITS)
+@pytest.mark.parametrize(
+    ("precision", "momentum"),
+    [
+        ("float16", 0.0),
+        ("bfloat16", 0.9),
+        pytest.param("float16", 0.9, marks=pytest.mark.slow),
+        pytest.param("bfloat16", 0.0, marks=pytest.mark.slow),
+    ],
+)
 def test_all_errors_of_300_steps_are_those_of_rounding(cuda: str, precision: str, momentum: float) -> None:
     x, y = blobs(3200, 64, 10)
     model, lr = mlp(64, 64, 10), 0.1 if not momentum else 0.01
