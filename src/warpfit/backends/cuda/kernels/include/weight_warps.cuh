@@ -42,8 +42,9 @@ __device__ inline void multiply_batch(Shared& shared, const Run& run, const Weig
                                       Reader& reader) {
     Weights::Fragments b;
     const Forecast unscaled = forecast.times(run.unscale);
-    weights.round(b, velocities,
-                  [&](float weight, float velocity) { return unscaled.value(weight, velocity); });
+    weights.round(b, velocities, [&](float weight, float velocity) {
+        return AHEAD ? unscaled.value(weight, velocity) : weight * run.unscale;
+    });
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
     for (int first = 0; first < ROW_TILES; first += GROUP) {
@@ -117,6 +118,24 @@ __device__ inline void add_gradients(Shared& shared, const Run& run, float rate,
     end_update(run, rate, weights, velocities);
 }
 
+// Multiplies the batch of a step or, looking ahead, those up to the next one of the epoch, as far as they have not been yet.
+#if AHEAD
+__device__ inline void multiply_batches(Shared& shared, const Run& run, float rate, const Weights& weights,
+                                        const Weights& velocities, const Step& step, int& next,
+                                        Reader& reader) {
+#pragma unroll 1
+    for (; next <= step.index + !step.is_last_of_epoch(); ++next) {
+        const Forecast forecast = next > step.index ? run.forecast(rate) : Forecast{1, 0, 0};
+        multiply_batch(shared, run, weights, velocities, forecast, next, reader);
+    }
+}
+#else
+__device__ inline void multiply_batches(Shared& shared, const Run& run, float, const Weights& weights,
+                                        const Weights& velocities, const Step& step, int&, Reader& reader) {
+    multiply_batch(shared, run, weights, velocities, Forecast{1, 0, 0}, step.index, reader);
+}
+#endif
+
 __device__ inline void train_weights(Shared& shared, const Run& run, float* w1, float* w1_velocity) {
     const Part units = own_units(), features = own_features();
     const int64 own = static_cast<int64>(features.first) * ALL_UNITS + units.first;
@@ -126,13 +145,9 @@ __device__ inline void train_weights(Shared& shared, const Run& run, float* w1, 
     // The backward pass reads the tiles that are kept, or those that came again.
     Reader forward(0), backward(ROW_TILES - KEPT);
     Step step = run.first_step();
-    int next = 0;  // to be multiplied
+    int next = 0;  // batch to be multiplied
     for (Rates rates(run.rates, step); step.is_there(); rates.advance(step)) {
-#pragma unroll 1
-        for (; next <= step.index + (AHEAD && !step.is_last_of_epoch()); ++next) {
-            const Forecast forecast = next > step.index ? run.forecast(rates.now) : Forecast{1, 0, 0};
-            multiply_batch(shared, run, weights, velocities, forecast, next, forward);
-        }
+        multiply_batches(shared, run, rates.now, weights, velocities, step, next, forward);
         add_gradients(shared, run, rates.now, weights, velocities, step.index, backward);
         forward.skip<ROW_TILES - KEPT>();
         backward.skip<ROW_TILES - KEPT>();
