@@ -213,7 +213,8 @@ class _Run:
         self.shape = launch_of(plan, data)
         self.kernel = self.ops.kernel("one_launch", **self.shape.defines)
         self.gather = self.ops.kernel("gather_batches", **self.shape.gather_defines(str(data.x.dtype)))
-        self.gram = self.shape.looks_ahead and self.ops.kernel("gram_batches", **self.shape.gram_defines)
+        defines = self.shape.gram_defines
+        self.gram = self.ops.kernel("gram_batches", **defines) if self.shape.looks_ahead else None
         self.reports = Reports(plan, state, len(data))
         self.x, self.y = (_in_one_piece(self.ops, array) for array in (data.x, data.y))
         names = [f"{name}.{part}" for name, _ in _linear_layers(plan) for part in ("weight", "bias")]
@@ -309,7 +310,7 @@ class _Run:
 
     def _gram(self, batches: Array, num_batches: int) -> tuple[Array | None, Array | None]:
         """Return the Gram matrices of each batch and the one before, and their scales, if the kernel looks ahead."""
-        if not self.gram:
+        if self.gram is None:
             return None, None
         ops, shape = self.ops, self.shape
         gram = ops.empty((num_batches * shape.gram_bytes // 2,), shape.network.dtype)

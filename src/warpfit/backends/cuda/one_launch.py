@@ -390,9 +390,9 @@ def _shapes(network: TrainedNetwork, cluster: int, arch: str) -> list[OneLaunch]
             warps_k = weight_warps // warps_u
             shape = OneLaunch(network, cluster, warps_k, warps_u, *others, moves, 1, False, 2, 1)
             if shape.block_units // 16 % warps_u == 0:
-                shapes += [_least(shape)] + [_least(replace(shape, looks_ahead=True))] * _may_look_ahead(
-                    shape
-                )
+                shapes.append(_least(shape))
+                if _may_look_ahead(shape):
+                    shapes.append(_least(replace(shape, looks_ahead=True)))
     return shapes
 
 
