@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ def rounded_sgd(
     batches : of (x, y)
         x (B, F) float32 and labels y (B,).
     """
-    half = lambda values: rounded(values, precision)  # noqa: E731
+    half = partial(rounded, precision=precision)
     w1, b1, w2, b2 = parameters = [np.array(array, "f4") for array in weights]
     velocities = [np.zeros_like(array) for array in parameters]
     # Without momentum, gradients are rounded times the learning rate, too.

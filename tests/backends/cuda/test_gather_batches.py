@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from support.rounded import rounded
 from warpfit.backends.cuda import CudaBackend
 from warpfit.data.order import domain_bits, epoch_order, round_keys_of
 
@@ -54,13 +55,9 @@ def numbers(shape: Shape, source: str) -> Any:
     return rng.integers(0, 256, size, "u1") if source == "uint8" else rng.standard_normal(size).astype(source)
 
 
-def rounded(values: Any, dtype: str) -> Any:
-    """Return numbers rounded to the nearest even of the dtype, as float32; bytes are divided by 255."""
-    values = np.float32(values) / np.float32(255) if values.dtype == np.uint8 else np.float32(values)
-    if dtype == "float16":
-        return values.astype(dtype).astype("f4")
-    words = values.view(np.uint32)
-    return ((words + 0x7FFF + (words >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+def in_half(values: Any, dtype: str) -> Any:
+    """Return numbers rounded to the dtype, as float32; bytes are divided by 255."""
+    return rounded(np.float32(values) / np.float32(255 if values.dtype == np.uint8 else 1), dtype)
 
 
 def orders(shape: Shape, shuffle: bool, first_epoch: int) -> list[Any]:
@@ -124,7 +121,7 @@ def assert_gathers(ops: CudaBackend, shape: Shape, source: str, dtype: str, **se
     labels = np.random.default_rng(1).integers(0, 10, shape.num_rows)
     batches, targets = gathered(ops, shape, x, labels, dtype, **settings)
     how = settings.get("shuffle", True), settings.get("first_epoch", 0)
-    np.testing.assert_array_equal(batches, in_parts(shape, in_batches(shape, rounded(x, dtype), *how)))
+    np.testing.assert_array_equal(batches, in_parts(shape, in_batches(shape, in_half(x, dtype), *how)))
     np.testing.assert_array_equal(targets[..., 0], in_batches(shape, labels, *how))
 
 

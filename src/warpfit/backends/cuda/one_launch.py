@@ -25,8 +25,8 @@ __all__ = ["OneLaunch", "TrainedNetwork", "choose", "variants"]
 WEIGHT_WARPS = (4, 8)
 OTHER_WARPS = ((1, 2), (2, 1), (4, 3), (8, 3))
 MOST_WARPS = 16
-# Registers of a multiprocessor; those that a thread needs beside the weights that it holds, one that holds none, and
-# the most that one can have.
+# Registers of a multiprocessor; those that a thread needs beside the weights that it holds, one that holds none, such a
+# one where row warps look ahead, and the most that one can have.
 REGISTERS = 65536
 WORKING_REGISTERS, OTHER_REGISTERS, AHEAD_REGISTERS, MOST_REGISTERS = 44, 72, 104, 240
 # Tiles of rows that may wait between weight warps and row warps, and those that are multiplied together.

@@ -9,9 +9,10 @@
 //           SHARED_BYTES of dynamic shared memory. Defines: DTYPE, FEATURES, HIDDEN (0: none), OUTPUTS, BATCH,
 //           CLUSTER (1, 2, 4, 8 or 16), WARPS_K, WARPS_U, ROW_WARPS, OUTPUT_WARPS, WEIGHT_REGISTERS and
 //           OTHER_REGISTERS (of a thread; 0: as launched), SLOTS (of the ring of x), KEPT (tiles of x that stay
-//           from the forward pass to the backward pass), SUM_SLOTS (a power of two), OWN_OF_TILE (1 to
+//           from the forward pass to the backward pass: all or none), SUM_SLOTS (a power of two), OWN_OF_TILE (1 to
 //           16, a power of two: rows of a tile whose loss one block finds), GROUP (tiles that warps
-//           wait for together), AHEAD (1: products with a batch are found beside the step before), ACTIVATION, CROSS_ENTROPY, MOMENTUM, NESTEROV, SHARED_BYTES, BOUNDED_WAITS.
+//           wait for together), AHEAD (1: products with a batch are found beside the step before), ACTIVATION,
+//           CROSS_ENTROPY, MOMENTUM, NESTEROV, SHARED_BYTES, BOUNDED_WAITS.
 // Numerics: products of 16-bit numbers with float32 sums; weights, velocities and sums in float32, times
 //           `scale`, a power of two that keeps gradients in the range of 16 bits. Sums in a fixed order.
 // Cost:     of a step 4 BATCH ALL_UNITS FEATURES FLOP and the output layer's; each block reads its part of

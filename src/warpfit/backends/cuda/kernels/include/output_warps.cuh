@@ -132,7 +132,7 @@ __device__ inline void train_outputs(Shared& shared, const Run& run, double* rec
         arrive_warp(shared.outputs_ready);
         if (AHEAD) {  // the next step's outputs do not wait for its biases
             update_hidden(shared, run, rates.now, step.index, warp);
-            wait(shared.dh_full[0], step.index);
+            wait(shared.dh_full[0], step.index);  // of a warp without biases, too
             arrive_warp(shared.biases_ready);
         }
         if (has_record) record_step(shared, record + 3 * step.index, step.index, step.count());

@@ -31,7 +31,7 @@ constexpr int HIDDEN_GROUP = AHEAD ? ROW_TILES : GROUP;
 // barriers of those that are there.
 constexpr int SUM_PLACES = AHEAD ? 2 * ROW_TILES : ROW_TILES;
 constexpr int SUM_BARRIERS = AHEAD ? SUM_PLACES : SUM_SLOTS;
-// Tiles of x that a step loads: those that are not kept come again for the backward pass.
+// Tiles of x that a step loads: where none are kept they come again for the backward pass.
 constexpr int LOADS = 2 * ROW_TILES - KEPT;
 // Steps whose targets are there at once: the loader is ahead by as many tiles as the ring has.
 constexpr int TARGET_STEPS = (SLOTS + LOADS - 1) / LOADS + (KEPT < ROW_TILES);
@@ -39,8 +39,8 @@ constexpr int TARGET_WORDS = CROSS_ENTROPY ? 1 : OUTPUTS;
 constexpr int WEIGHT_WARPS = WARPS_K * WARPS_U;
 constexpr int WARPS = WEIGHT_WARPS + ROW_WARPS + OUTPUT_WARPS + 1;
 
-static_assert(ROW_TILES % GROUP == 0 && KEPT % GROUP == 0 && SLOTS >= GROUP,
-              "whole groups, and room for one");
+static_assert(ROW_TILES % GROUP == 0 && SLOTS >= GROUP, "whole groups, and room for one");
+static_assert(KEPT == 0 || (KEPT == ROW_TILES && SLOTS >= KEPT), "a batch stays as a whole, or not at all");
 static_assert(ROW_WARPS % GROUP == 0, "row warps take a group together");
 static_assert(AHEAD || (SUM_SLOTS >= ROW_WARPS && SUM_SLOTS >= GROUP),
               "no warp waits for a round after next");

@@ -57,7 +57,7 @@ __device__ inline void multiply_batch(Shared& shared, const Run& run, const Weig
 #pragma unroll
         for (int i = 0; i < GROUP; ++i) {
             const unsigned place = place_of_sums(step, first + i), slot = place % SUM_SLOTS;
-            // A slot for each tile is free again when the tile's gradients have come.
+            // Where each place has a slot, it is free again when the gradients of its last tile have come.
             if (SUM_SLOTS < SUM_PLACES) wait(shared.sums_empty[slot], place / SUM_SLOTS + 1);
 #pragma unroll
             for (int part = 0; part < Weights::MINE_U * 2; ++part) {
@@ -118,7 +118,7 @@ __device__ inline void add_gradients(Shared& shared, const Run& run, float rate,
     end_update(run, rate, weights, velocities);
 }
 
-// Multiplies the batch of a step or, looking ahead, those up to the next one of the epoch, as far as they have not been yet.
+// Multiplies the batch of a step or, looking ahead, those up to the next one of the epoch that have not been yet.
 #if AHEAD
 __device__ inline void multiply_batches(Shared& shared, const Run& run, float rate, const Weights& weights,
                                         const Weights& velocities, const Step& step, int& next,
