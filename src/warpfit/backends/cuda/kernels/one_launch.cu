@@ -99,6 +99,11 @@ __device__ inline void clear_ring(Shared& shared) {
 #endif
 }
 
+// Gradients of outputs that are not there are never sent, but multiplied.
+__device__ inline void clear_gradients(Shared& shared) {
+    each_of_block(ROWS * OUT_STRIDE, [&](int i) { (&shared.dz[0][0])[i] = T{0}; });
+}
+
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     one_launch(const T* batches, const float* targets, const float* rates, float* w1, float* b1, float* w2,
                float* b2, float* w1_velocity, float* b1_velocity, float* w2_velocity, float* b2_velocity,
@@ -111,6 +116,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     const Part units = own_units();
     make_barriers(shared);
     clear_ring(shared);
+    clear_gradients(shared);
 #if HIDDEN
     read_scaled(shared.bias, b1 + units.first, UNIT_WIDTH, units.count, scale);
     read_scaled(shared.bias_velocity, MOMENTUM ? b1_velocity + units.first : nullptr, UNIT_WIDTH, units.count,

@@ -155,6 +155,17 @@ __device__ inline void arrive_warp(Barrier& barrier, unsigned bytes) {
     }
 }
 
+// Columns of tile o of the outputs that are there, of 16; what holds none is not sent.
+__device__ constexpr int columns_of(int o) { return OUTPUTS - o * 16 < 16 ? OUTPUTS - o * 16 : 16; }
+
+// Messages of 16 bytes that a row's outputs take, two columns of each half of a tile in one, and its gradients, eight.
+__device__ constexpr int output_messages(int o) {
+    return o < OUT_TILES ? (columns_of(o) < 8 ? (columns_of(o) + 1) / 2 : 4) + output_messages(o + 1) : 0;
+}
+__device__ constexpr int gradient_messages(int o) {
+    return o < OUT_TILES ? (columns_of(o) + 7) / 8 + gradient_messages(o + 1) : 0;
+}
+
 // What lies in the shared memory of another block as `mine` does in this one's.
 __device__ inline unsigned place_in(unsigned rank, const void* mine) { return cluster_address(mine, rank); }
 
@@ -172,7 +183,7 @@ __device__ inline void send_outputs(Shared& shared, int r, const Outputs& z) {
             const float *low = &z[2 * o][2 * below], *high = &z[2 * o + 1][2 * below];
             const unsigned words[4] = {__float_as_uint(low[0]), __float_as_uint(low[1]),
                                        __float_as_uint(high[0]), __float_as_uint(high[1])};
-            store_async_quad(part + o * 4 * sizeof(float), words, barrier);
+            if (lane % 4 * 2 < columns_of(o)) store_async_quad(part + o * 4 * sizeof(float), words, barrier);
         }
     }
 }
@@ -216,6 +227,7 @@ __device__ inline void send_gradients(Shared& shared, int row, int below, const 
 #pragma unroll
         for (int first = 0; first < CLUSTER; first += RANKS_AT_ONCE) {
             const unsigned rank = first + lane / 4 / ROWS_AT_ONCE * 2 + lane % 4 / 2;
+            if (half * 8 >= columns_of(o)) continue;
             store_async_quad(place_in(rank, &shared.dz[row][o * 16 + half * 8]), words,
                              place_in(rank, &shared.dz_full[row / (16 * GROUP)]));
         }
@@ -233,7 +245,7 @@ __device__ inline bool is_own(int r) {
 __device__ inline void exchange_rows(Shared& shared, const Run& run, int step, int count, float factor, int r,
                                      OutputRest (&rests)[2]) {
     const int lane = threadIdx.x % 32, first = own_rank() * OWN_ROWS, tile = r - first / 16;
-    if (lane == 0) mbarrier_expect(&shared.parts_full[tile], sizeof shared.parts[tile]);
+    if (lane == 0) mbarrier_expect(&shared.parts_full[tile], CLUSTER * OWN_OF_TILE * 16 * output_messages(0));
     wait(shared.parts_full[tile], step);
     Outputs z;
 #pragma unroll
@@ -266,7 +278,7 @@ __device__ inline void begin_tile(Shared& shared, const Run& run, int step, int 
                                   Outputs& z) {
 #if CLUSTER > 1
     send_outputs(shared, r, z);
-    arrive_warp(shared.dz_full[r / GROUP], 16 * OUT_WIDTH * sizeof(T));
+    arrive_warp(shared.dz_full[r / GROUP], 16 * 16 * gradient_messages(0));
 #else
     const int lane = threadIdx.x % 32;
 #pragma unroll
