@@ -38,6 +38,8 @@ inline unsigned short float_to_half(float value) {
 
 inline float reciprocal(float value) { return 1 / value; }
 
+inline float power_of_2(float exponent) { return std::exp2(exponent); }
+
 inline void store_16_bytes(void* place, uint4 word) { *static_cast<uint4*>(place) = word; }
 
 // ldmatrix (9.7.14.5.15): 8x8 matrices of 16-bit elements. Lanes 8i to 8i+7 give the rows of matrix i; lane l

@@ -53,7 +53,7 @@ struct OutputRows {
         each(below, [&](int col, float& value) {
             rest.of_label = col == label ? value : rest.of_label;
             rest.before += col < label && value == rest.largest;
-            value = exp2f((value - rest.largest) * LOG2_E);
+            value = power_of_2((value - rest.largest) * LOG2_E);
             rest.sum += value;
         });
         rest.sum = reduce_row<Sum>(rest.sum);

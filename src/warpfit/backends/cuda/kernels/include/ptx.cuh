@@ -18,10 +18,17 @@ __device__ inline unsigned short float_to_half(float value) {
     return bits;
 }
 
-// rcp.approx.f32 (9.7.3.12): within one unit of the last place.
+// rcp.approx.ftz.f32 (9.7.3.12): within one unit of the last place; subnormal numbers are 0.
 __device__ inline float reciprocal(float value) {
     float result;
-    asm("rcp.approx.f32 %0, %1;" : "=f"(result) : "f"(value));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+    return result;
+}
+
+// ex2.approx.ftz.f32 (9.7.3.20): 2 to a power, within two units of the last place; subnormal numbers are 0.
+__device__ inline float power_of_2(float exponent) {
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(exponent));
     return result;
 }
 
