@@ -43,7 +43,7 @@ EPOCHS = 5  # of a turn
 OURS = ("float16", "bfloat16")
 PARTS = ("peers", "ours", "curves", "headline")
 PICTURE = ROOT / "docs" / "images" / "one_launch.png"
-CURVE_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+CURVE_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 CURVE_WIDTHS = (16, 32, 64, 128, 256, 512)
 HEADLINE_EPOCHS = 10
 
@@ -239,12 +239,12 @@ class Ours:
         return -(-len(self.x) // self.case.batch)
 
     @property
-    def blocks(self) -> int:
-        """Blocks that the last fit ran on."""
+    def launch(self) -> Any:
+        """How the last fit was launched."""
         from warpfit.engines.base import TrainingData
         from warpfit.engines.one_launch import launch_of
 
-        return int(launch_of(self.history.plan, TrainingData(self.x, self.y)).cluster)
+        return launch_of(self.history.plan, TrainingData(self.x, self.y))
 
     def fit(self, epochs: int, **settings: Any) -> Any:
         """Train on, keep the history, and return it."""
@@ -362,10 +362,12 @@ def attempted(measure: Callable[[Any], dict[str, Any]], what: Any) -> dict[str, 
 
 
 def curve_point(case: Case) -> dict[str, Any]:
-    """Return ours at a batch and a network, and on how many blocks."""
+    """Return ours at a batch and a network, and on how many blocks and replicas."""
     program = Ours(case, "float16", *rows_of(case))
     us = spread([second / program.steps * 1e6 for second in program.turn()])
-    return {"us": us, "blocks": program.blocks, "plan": program.history.plan.reason}
+    replicas = program.launch.replicas
+    blocks = program.launch.cluster * replicas
+    return {"us": us, "blocks": blocks, "replicas": replicas, "plan": program.history.plan.reason}
 
 
 def curve(name: str) -> dict[str, Any]:
@@ -402,9 +404,9 @@ def arithmetic_floor_us(case: Case, blocks: int) -> float:
     return step_flop(case.sizes, case.batch) / rate * 1e6
 
 
-def shared_memory_floor_us(case: Case) -> float:
-    """Return what each block takes to read x twice from shared memory, in half precision."""
-    return 2 * 2 * case.batch * case.sizes[0] / SHARED_BYTES_A_CYCLE / CLOCK_HZ * 1e6
+def shared_memory_floor_us(case: Case, replicas: int) -> float:
+    """Return what each block takes to read its replica's rows of x twice from shared memory, in half precision."""
+    return 2 * 2 * case.batch / replicas * case.sizes[0] / SHARED_BYTES_A_CYCLE / CLOCK_HZ * 1e6
 
 
 # -- results --------------------------------------------------------------------------------------------------
@@ -489,7 +491,9 @@ def draw_curve(axes: Any, points: dict[str, Any], cases: dict[str, Case]) -> Non
         "floor: tensor cores": [
             arithmetic_floor_us(cases[key], point["blocks"]) for key, point in ran.items()
         ],
-        "floor: x from shared memory": [shared_memory_floor_us(cases[key]) for key in ran],
+        "floor: x from shared memory": [
+            shared_memory_floor_us(cases[key], point["replicas"]) for key, point in ran.items()
+        ],
     }
     styles: list[dict[str, Any]] = [
         {"marker": "o"},

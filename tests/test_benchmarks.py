@@ -87,7 +87,7 @@ def results(bench: Any) -> dict[str, Any]:
             bench, warpfit_in_float16=2.5, jax_scan_8_in_tf32=20.0, torch_eager_in_tf32=800.0
         )
     }
-    ran = {"us": {"median": 2.5, "min": 2.4, "max": 2.6}, "blocks": 16, "plan": "..."}
+    ran = {"us": {"median": 2.5, "min": 2.4, "max": 2.6}, "blocks": 16, "replicas": 1, "plan": "..."}
     curves = {
         "batch": {"32": ran, "64": ran},
         "width": {"256": ran, "512": {"reason": "expected less, got more"}},
@@ -106,7 +106,8 @@ def test_floors_are_those_of_the_formulas(bench: Any) -> None:
     assert bench.step_flop(case.sizes, 64) == 4 * 64 * 784 * 256 + 6 * 64 * 256 * 10
     # 64 sub-cores with 640 operations a cycle at 1.76 GHz; 1,568 cycles for reading x twice.
     assert bench.arithmetic_floor_us(case, 16) == pytest.approx(52_363_264 / (64 * 640 * 1760), rel=1e-12)
-    assert bench.shared_memory_floor_us(case) == pytest.approx(1568 / 1760)
+    assert bench.shared_memory_floor_us(case, 1) == pytest.approx(1568 / 1760)
+    assert bench.shared_memory_floor_us(case, 4) == pytest.approx(392 / 1760)
 
 
 def test_programs_take_turns_and_failures_stay_their_own(bench: Any) -> None:

@@ -34,7 +34,7 @@ void call(void (*kernel)(Parameters...), void** parameters) {
 
 extern "C" int emulator_launch(const unsigned grid[3], const unsigned block[3],
                                unsigned long long shared_bytes, void** parameters, unsigned cluster,
-                               int reverse) {
+                               int cooperative, int reverse) {
     emulator::Launch description{};
     description.name = EMULATOR_TEXT(ENTRY);
     description.body = [](void** values) { emulator::call(ENTRY, values); };
@@ -44,6 +44,7 @@ extern "C" int emulator_launch(const unsigned grid[3], const unsigned block[3],
     description.dynamic_bytes = shared_bytes;
     description.most_threads = emulator_most_threads;
     description.cluster = cluster;
+    description.cooperative = cooperative != 0;
     description.static_begin = emulator_shared_begin;
     description.static_end = emulator_shared_end;
     description.reverse = reverse != 0;

@@ -93,6 +93,7 @@ struct Launch {
     unsigned long long dynamic_bytes;
     unsigned most_threads;  // of a block, from __launch_bounds__
     unsigned cluster;       // blocks along x that form one; 1: there are none
+    bool cooperative;       // all blocks take turns
     unsigned char* static_begin;
     unsigned char* static_end;
     bool reverse;

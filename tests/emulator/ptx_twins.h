@@ -285,6 +285,23 @@ inline bool mbarrier_test(unsigned long long* barrier, unsigned parity,
 
 // setmaxnreg (9.7.20.5): a CPU has the registers that it has.
 
+// ld.relaxed and st.relaxed (9.7.9.8, 9.7.9.12).
+
+inline uint4 load_relaxed(const uint4* pointer) {
+    emulator::check_aligned("load_relaxed", pointer, 16);
+    return *pointer;
+}
+
+inline void store_relaxed(uint4* pointer, uint4 words) {
+    emulator::check_aligned("store_relaxed", pointer, 16);
+    if (std::memcmp(pointer, &words, sizeof words) != 0) ++emulator::progress;
+    *pointer = words;
+}
+
+inline void let_others_run(emulator::Site site = emulator::Site::here()) {
+    emulator::yield("let_others_run", site);
+}
+
 template <int COUNT>
 inline void take_registers() {}
 

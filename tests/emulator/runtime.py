@@ -123,7 +123,7 @@ class EmulatedRuntime:
         self, function: Any, grid: Dimensions, block: Dimensions, shared_bytes: int, parameters: int
     ) -> None:
         """Run a kernel to its end: :meth:`launch_cluster` without clusters."""
-        self.launch_cluster(function, grid, block, shared_bytes, parameters, 1)
+        self.launch_cluster(function, grid, block, shared_bytes, parameters, 1, False)
 
     def launch_cluster(
         self,
@@ -133,8 +133,9 @@ class EmulatedRuntime:
         shared_bytes: int,
         parameters: int,
         cluster: int,
+        is_cooperative: bool,
     ) -> None:
-        """Run a kernel whose blocks form clusters to its end.
+        """Run a kernel whose blocks form clusters, or take turns, to its end.
 
         Parameters
         ----------
@@ -148,6 +149,8 @@ class EmulatedRuntime:
             The address of an array of pointers to the arguments.
         cluster : int
             Blocks along x that form a cluster, 1, 2, 4, 8 or 16.
+        is_cooperative : bool
+            Whether all blocks take turns, as those of a cluster do.
 
         Raises
         ------
@@ -155,7 +158,8 @@ class EmulatedRuntime:
             The launch exceeds a limit, or the kernel broke a rule: a barrier that not all threads reach, say.
         """
         sizes = ctypes.c_uint * 3
-        if function(sizes(*grid), sizes(*block), shared_bytes, parameters, cluster, self._reverse) != 0:
+        settings = shared_bytes, parameters, cluster, is_cooperative, self._reverse
+        if function(sizes(*grid), sizes(*block), *settings) != 0:
             raise DeviceError(_scheduler().emulator_error().decode())
 
 
@@ -189,6 +193,7 @@ def _load(library: Path) -> Any:
         ctypes.c_ulonglong,
         ctypes.c_void_p,
         ctypes.c_uint,
+        ctypes.c_int,
         ctypes.c_int,
     ]
     return launch

@@ -6,7 +6,7 @@
 // or with `reverse` from last to first. When all wait and none can go on, or all sleep again and again, the launch
 // fails with a message that says who waits where.
 //
-// The blocks of a cluster take turns, each as far as its warps come. Each has dynamic shared memory of its own;
+// The blocks of a cluster take turns, each as far as its warps come; so do all of a cooperative launch. Each has dynamic shared memory of its own;
 // static shared memory, of which a library has one copy, they must not have.
 #include <pthread.h>
 #include <signal.h>
@@ -51,7 +51,9 @@ unsigned long long progress = 0;
 
 namespace {
 
-constexpr unsigned MOST_THREADS = 1024, MOST_BLOCKS = 16;  // of a block, of a cluster
+constexpr unsigned MOST_THREADS = 1024, MOST_CLUSTER = 16;  // of a block, of a cluster
+constexpr unsigned MOST_RESIDENT =
+    MOST_THREADS * MOST_CLUSTER;  // threads at once: each takes two mappings of memory
 constexpr unsigned MOST_STATIC_BYTES = 48 * 1024;
 constexpr unsigned MOST_SHARED_BYTES = 227 * 1024;
 constexpr size_t STACK_BYTES = 256 * 1024;
@@ -137,7 +139,7 @@ struct Fiber {
 
 std::mutex launch_mutex;
 std::vector<std::unique_ptr<Fiber>> fibers;  // kept from launch to launch
-State state[MOST_THREADS * MOST_BLOCKS];
+State state[MOST_RESIDENT];
 unsigned fibers_prepared = 0;
 Context scheduler_context;
 void* scheduler_fake_stack = nullptr;
@@ -153,7 +155,7 @@ struct Meeting {
 };
 
 struct Block {
-    unsigned rank = 0, first = 0;  // in its cluster, its first thread's fiber
+    unsigned number = 0, first = 0;  // among those that take turns, its first thread's fiber
     uint3 index{};
     unsigned char* dynamic = nullptr;
     unsigned num_left = 0;
@@ -163,9 +165,9 @@ struct Block {
 
 const Launch* launched = nullptr;
 unsigned num_threads = 0, running = 0;  // of a block; which fiber
-std::vector<Block> blocks;              // of the cluster, or only one
+std::vector<Block> blocks;              // that take turns: of the cluster or the whole launch, or only one
 Block* block = nullptr;                 // whose threads run
-Meeting cluster_meeting;
+std::vector<Meeting> cluster_meetings;
 unsigned long long barriers_passed = 0, rounds = 0;
 bool failed = false;
 char error[4096] = "";
@@ -233,13 +235,13 @@ std::string waiting_text() {
     std::map<std::string, std::vector<unsigned>> texts;
     for (Block& each : blocks) {
         enter(each);
-        texts[waiting_in_block()].push_back(each.rank);
+        texts[waiting_in_block()].push_back(each.number);
     }
     std::string text;
     for (const auto& same : texts)
         text += (text.empty() ? "in block" : "; in block") +
-                std::string(same.second.size() == 1 ? " " : "s ") + ranges(same.second) + " of the cluster " +
-                same.first;
+                std::string(same.second.size() == 1 ? " " : "s ") + ranges(same.second) +
+                (launched->cooperative ? " " : " of the cluster ") + same.first;
     return text;
 }
 
@@ -323,8 +325,10 @@ unsigned char* new_stack() {
     return static_cast<unsigned char*>(memory) + GUARD_BYTES;
 }
 
+unsigned blocks_at_once() { return launched->cooperative ? launched->grid[0] : launched->cluster; }
+
 void prepare_fibers() {
-    for (; fibers_prepared < launched->cluster * num_threads; ++fibers_prepared) {
+    for (; fibers_prepared < blocks_at_once() * num_threads; ++fibers_prepared) {
         if (fibers_prepared == fibers.size()) {
             fibers.push_back(std::make_unique<Fiber>());
             fibers.back()->stack = new_stack();
@@ -337,7 +341,7 @@ void prepare_fibers() {
 }
 
 void place_threads() {
-    for (unsigned i = 0, t = 0; i < launched->cluster * num_threads; ++i, t = i % num_threads)
+    for (unsigned i = 0, t = 0; i < blocks_at_once() * num_threads; ++i, t = i % num_threads)
         fibers[i]->index = {t % blockDim.x, t / blockDim.x % blockDim.y, t / (blockDim.x * blockDim.y)};
 }
 
@@ -428,17 +432,17 @@ class CrashGuard {
 
 // ---------------------------------------------------------------------------------------------- blocks
 
-// Makes ready the blocks of a cluster, or the one block, from the first one's index on.
-void start_cluster(std::deque<DynamicShared>& shared, uint3 first) {
+// Makes ready the blocks that take turns, from the first one's index on.
+void start_blocks(std::deque<DynamicShared>& shared, uint3 first) {
     fill(launched->static_begin, launched->static_end, POISON);
-    blocks.assign(launched->cluster, Block());
-    for (unsigned rank = 0; rank < blocks.size(); ++rank) {
-        blocks[rank].rank = rank;
-        blocks[rank].first = rank * num_threads;
-        blocks[rank].index = {first.x + rank, first.y, first.z};
-        blocks[rank].dynamic = shared[rank].poisoned();
+    blocks.assign(blocks_at_once(), Block());
+    for (unsigned i = 0; i < blocks.size(); ++i) {
+        blocks[i].number = i;
+        blocks[i].first = i * num_threads;
+        blocks[i].index = {first.x + i, first.y, first.z};
+        blocks[i].dynamic = shared[i].poisoned();
     }
-    cluster_meeting = Meeting();
+    cluster_meetings.assign(blocks.size() / launched->cluster, Meeting());
     forget_mbarriers();
     for (unsigned i = 0; i < blocks.size() * num_threads; ++i) {
         state[i] = READY;
@@ -485,7 +489,7 @@ bool all_have_left() {
                        [](const Block& each) { return each.num_left == num_threads; });
 }
 
-void run_cluster() {
+void run_blocks() {
     for (unsigned idle_rounds = 0; !all_have_left(); ++idle_rounds) {
         bool any_ran = false;
         const unsigned long long progress_before = progress;
@@ -500,7 +504,7 @@ void run_cluster() {
 
 void check_fences(const std::deque<DynamicShared>& shared) {
     for (Block& each : blocks) {
-        if (failed || shared[each.rank].fence_holds()) continue;
+        if (failed || shared[each.number].fence_holds()) continue;
         enter(each);
         record("%s: wrote past the end of its %llu bytes of dynamic shared memory", block_text().c_str(),
                launched->dynamic_bytes);
@@ -509,14 +513,14 @@ void check_fences(const std::deque<DynamicShared>& shared) {
 
 void run_grid() {
     std::deque<DynamicShared> shared;
-    for (unsigned rank = 0; rank < launched->cluster; ++rank) shared.emplace_back(*launched);
-    const unsigned long long width = gridDim.x / launched->cluster, clusters = width * gridDim.y * gridDim.z;
-    for (unsigned long long i = 0; i < clusters && !failed; ++i) {
-        const unsigned long long c = launched->reverse ? clusters - 1 - i : i;
-        start_cluster(shared, {static_cast<unsigned>(c % width * launched->cluster),
-                               static_cast<unsigned>(c / width % gridDim.y),
-                               static_cast<unsigned>(c / width / gridDim.y)});
-        run_cluster();
+    for (unsigned i = 0; i < blocks_at_once(); ++i) shared.emplace_back(*launched);
+    const unsigned long long width = gridDim.x / blocks_at_once(), turns = width * gridDim.y * gridDim.z;
+    for (unsigned long long i = 0; i < turns && !failed; ++i) {
+        const unsigned long long turn = launched->reverse ? turns - 1 - i : i;
+        start_blocks(shared, {static_cast<unsigned>(turn % width * blocks_at_once()),
+                              static_cast<unsigned>(turn / width % gridDim.y),
+                              static_cast<unsigned>(turn / width / gridDim.y)});
+        run_blocks();
         check_fences(shared);
     }
     dynamic_shared = nullptr;
@@ -541,15 +545,20 @@ bool check_limits(const Launch& launch) {
     } else if (static_bytes + launch.dynamic_bytes > MOST_SHARED_BYTES) {
         record("kernel %s: expected at most %u bytes of shared memory, got %llu static and %llu dynamic",
                launch.name, MOST_SHARED_BYTES, static_bytes, launch.dynamic_bytes);
-    } else if (launch.cluster < 1 || launch.cluster > MOST_BLOCKS ||
+    } else if (launch.cluster < 1 || launch.cluster > MOST_CLUSTER ||
                (launch.cluster & (launch.cluster - 1)) != 0 || grid[0] % launch.cluster != 0) {
         record(
             "kernel %s: expected clusters of 1, 2, 4, 8 or 16 blocks, and a multiple of as many along x, got "
             "%u of %u",
             launch.name, launch.cluster, grid[0]);
-    } else if (launch.cluster > 1 && launch.static_end > launch.static_begin) {
-        record("kernel %s: expected only dynamic shared memory in a cluster, got %zu static bytes",
-               launch.name, static_cast<size_t>(launch.static_end - launch.static_begin));
+    } else if (launch.cooperative && (grid[0] * threads > MOST_RESIDENT || grid[1] * grid[2] > 1)) {
+        record(
+            "kernel %s: expected blocks in a line with at most %u threads at once, got (%u, %u, %u) of %llu",
+            launch.name, MOST_RESIDENT, grid[0], grid[1], grid[2], threads);
+    } else if ((launch.cluster > 1 || launch.cooperative) && launch.static_end > launch.static_begin) {
+        record(
+            "kernel %s: expected only dynamic shared memory in blocks that take turns, got %zu static bytes",
+            launch.name, static_cast<size_t>(launch.static_end - launch.static_begin));
     }
     return !failed;
 }
@@ -610,7 +619,8 @@ int barrier(const char* name, bool predicate, Site site) {
 }
 
 void cluster_barrier(const char* name, Site site) {
-    meet(cluster_meeting, 0, static_cast<unsigned>(blocks.size()) * num_threads, name, false, site);
+    const unsigned cluster = block->number / launched->cluster, count = launched->cluster * num_threads;
+    meet(cluster_meetings[cluster], cluster * count, count, name, false, site);
 }
 
 void collective(Request& request, bool whole) {
@@ -664,15 +674,17 @@ std::string shared_text(const void* pointer) {
         return byte >= each.dynamic && byte < each.dynamic + launched->dynamic_bytes;
     });
     return "byte " + std::to_string(byte - owner->dynamic) + " of dynamic shared memory" +
-           (&*owner == block ? "" : " of block " + std::to_string(owner->rank) + " of the cluster");
+           (&*owner == block
+                ? ""
+                : " of block " + std::to_string(owner->number % launched->cluster) + " of the cluster");
 }
 
-unsigned rank_in_cluster() { return block->rank; }
+unsigned rank_in_cluster() { return block->number % launched->cluster; }
 
 unsigned to_cluster_address(const char* name, const void* pointer, unsigned rank) {
     const auto* byte = static_cast<const unsigned char*>(pointer);
-    if (rank >= blocks.size())
-        fail("%s: expected a block below %zu of the cluster, got %u", name, blocks.size(), rank);
+    if (rank >= launched->cluster)
+        fail("%s: expected a block below %u of the cluster, got %u", name, launched->cluster, rank);
     if (byte < dynamic_shared || byte >= dynamic_shared + launched->dynamic_bytes)
         fail("%s: expected a pointer to dynamic shared memory, got %p", name, pointer);
     return CLUSTER_WINDOW + rank * BLOCK_WINDOW + static_cast<unsigned>(byte - dynamic_shared);
@@ -682,17 +694,17 @@ unsigned rank_of_address(unsigned address) { return (address - CLUSTER_WINDOW) /
 
 unsigned char* at_cluster_address(const char* name, unsigned address, unsigned bytes) {
     const unsigned rank = rank_of_address(address), offset = address % BLOCK_WINDOW;
-    if (address < CLUSTER_WINDOW || rank >= blocks.size())
+    if (address < CLUSTER_WINDOW || rank >= launched->cluster)
         fail("%s: expected an address that cluster_address gave, got 0x%08x", name, address);
     if (offset % bytes != 0)
         fail("%s: expected an address aligned to %u bytes, got byte %u", name, bytes, offset);
     if (offset + bytes > launched->dynamic_bytes)
         fail("%s: expected %u bytes of the %llu of shared memory of block %u of the cluster, got byte %u",
              name, bytes, launched->dynamic_bytes, rank, offset);
-    if (!blocks[rank].has_begun) fail("%s: block %u of the cluster has not begun", name, rank);
-    if (blocks[rank].num_left == num_threads)
-        fail("%s: block %u of the cluster has left the kernel", name, rank);
-    return blocks[rank].dynamic + offset;
+    const Block& other = blocks[block->number - rank_in_cluster() + rank];
+    if (!other.has_begun) fail("%s: block %u of the cluster has not begun", name, rank);
+    if (other.num_left == num_threads) fail("%s: block %u of the cluster has left the kernel", name, rank);
+    return other.dynamic + offset;
 }
 
 int launch(const Launch& description) {

@@ -37,6 +37,7 @@ class Device:
         block: int = 32,
         shared: int = 0,
         cluster: int = 1,
+        is_cooperative: bool = False,
         **defines: str,
     ) -> None:
         """Launch a planted kernel; integers are passed as int32."""
@@ -51,9 +52,8 @@ class Device:
             for i, argument in enumerate(arguments)
         ]
         pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-        self.runtime.launch_cluster(
-            function, (grid, 1, 1), (block, 1, 1), shared, ctypes.addressof(pointers), cluster
-        )
+        sizes = (grid, 1, 1), (block, 1, 1), shared, ctypes.addressof(pointers)
+        self.runtime.launch_cluster(function, *sizes, cluster, is_cooperative)
         for i, memory in memories.items():
             self.runtime.download(arguments[i], memory.pointer)
 
@@ -365,7 +365,13 @@ def test_all_asleep_is_a_deadlock_before_sm80(bug: str, reverse: bool) -> None:
 
 
 def exchange(
-    bug: str = "NONE", *, cluster: int = 4, num_clusters: int = 2, steps: int = 5, **settings: Any
+    bug: str = "NONE",
+    *,
+    cluster: int = 4,
+    num_clusters: int = 2,
+    steps: int = 5,
+    is_cooperative: bool = False,
+    **settings: Any,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return what exchange.cu makes of random numbers, and what it should."""
     source = np.random.default_rng(0).standard_normal((num_clusters, cluster, 128)).astype(np.float32)
@@ -379,6 +385,7 @@ def exchange(
         block=64,
         shared=2 * cluster * 512 + 16,
         cluster=cluster,
+        is_cooperative=is_cooperative,
         BUG=bug,
         CLUSTER=str(cluster),
     )
@@ -391,6 +398,12 @@ def exchange(
 @pytest.mark.parametrize("cluster", [1, 2, 4, 8, 16])
 def test_blocks_of_a_cluster_exchange_numbers(reverse: bool, cluster: int) -> None:
     target, expected = exchange(cluster=cluster, reverse=reverse)
+    np.testing.assert_allclose(target, expected, rtol=1e-5, atol=1e-5)
+
+
+@ORDERS
+def test_clusters_that_take_turns_keep_apart(reverse: bool) -> None:
+    target, expected = exchange(num_clusters=3, is_cooperative=True, reverse=reverse)
     np.testing.assert_allclose(target, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -471,7 +484,7 @@ def test_clusters_used_wrongly(bug: str, message: str, reverse: bool) -> None:
             "staged_copy",
             2,
             2,
-            r"expected only dynamic shared memory in a cluster, got \d+ static",
+            r"expected only dynamic shared memory in blocks that take turns, got \d+ static",
         ),
     ],
 )
@@ -479,6 +492,54 @@ def test_launches_of_clusters_beyond_the_limits(kernel: str, grid: int, cluster:
     defines = {"BUG": "NONE", "CLUSTER": "4", "PIECE": "4", "WAIT": "1"}
     with pytest.raises(DeviceError, match=f"kernel {kernel}: {message}"):
         Device().run(kernel, grid=grid, cluster=cluster, **defines)
+
+
+# ------------------------------------------------------------------------------------- blocks that are all resident
+
+
+def together(
+    bug: str = "NONE", *, num_blocks: int = 3, is_cooperative: bool = True, **settings: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return what together.cu makes of the threads' numbers in four steps, and what it should."""
+    target, places = np.zeros((num_blocks, 32), np.uint32), np.zeros((2, num_blocks, 32, 4), np.uint32)
+    Device(**settings).run(
+        "together", target, places, 4, grid=num_blocks, is_cooperative=is_cooperative, BUG=bug
+    )
+    expected = np.tile(np.arange(32), (num_blocks, 1))
+    for _ in range(4):
+        expected = expected.sum(axis=0) + np.arange(num_blocks)[:, None]
+    return target, expected
+
+
+@ORDERS
+@pytest.mark.parametrize("num_blocks", [1, 3, 40])
+def test_blocks_that_are_all_resident_exchange_numbers(num_blocks: int, reverse: bool) -> None:
+    np.testing.assert_array_equal(*together(num_blocks=num_blocks, reverse=reverse))
+
+
+@ORDERS
+@pytest.mark.parametrize(
+    ("bug", "is_cooperative", "message"),
+    [
+        ("SILENT", True, r"deadlock: in blocks 0-2 threads 0-31 wait at let_others_run \(together.cu:\d+\)"),
+        # A block overwrites what another has not read, which then waits for a step that is over.
+        ("ONE_PLACE", True, r"deadlock: .*threads 0-31 wait at let_others_run"),
+        ("NONE", False, r"deadlock: threads 0-31 wait at let_others_run"),  # the others have not begun
+    ],
+)
+def test_resident_blocks_used_wrongly(bug: str, is_cooperative: bool, message: str, reverse: bool) -> None:
+    with pytest.raises(DeviceError, match=r"^kernel together.*: " + message):
+        together(bug, is_cooperative=is_cooperative, reverse=reverse)
+    np.testing.assert_array_equal(*together(reverse=reverse))  # the next launch runs
+
+
+def test_resident_blocks_beyond_the_limits() -> None:
+    words = r"expected blocks in a line with at most 16384 threads at once, got \(513, 1, 1\) of 32"
+    with pytest.raises(DeviceError, match=words):
+        together(num_blocks=513)
+    words = r"expected only dynamic shared memory in blocks that take turns, got \d+ static"
+    with pytest.raises(DeviceError, match=words):
+        Device().run("staged_copy", grid=2, is_cooperative=True, PIECE="4", WAIT="1")
 
 
 # --------------------------------------------------------------------------------------------------- planted bugs
@@ -695,6 +756,8 @@ for reverse in (False, True):
     with pytest.raises(DeviceError, match="block 0 of the cluster has left"):
         exchange("STORES_LATE", reverse=reverse)
     test_blocks_of_a_cluster_exchange_numbers(reverse, 4)
+    test_clusters_that_take_turns_keep_apart(reverse)
+    test_blocks_that_are_all_resident_exchange_numbers(3, reverse)
 print("came to its end")
 """
 

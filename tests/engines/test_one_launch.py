@@ -22,6 +22,7 @@ from warpfit.engines import one_launch as engine
 from warpfit.engines.base import TrainingData
 from warpfit.errors import ConfigError, DivergedError
 
+MULTIPROCESSORS = 132  # of an emulated device that has replicas
 NUM_ROWS, BATCH = 70, 16  # four batches of 16 and one of 6
 # How far weights may be from NumPy's in float32, relative to how far they went.
 LIMITS = {"float16": 2e-3, "bfloat16": 1.6e-2}
@@ -69,6 +70,20 @@ def only_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], No
         choose.cache_clear()
 
     yield only
+    choose.cache_clear()
+
+
+@pytest.fixture
+def replicas(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Lets so many replicas share out any batch, on a device that has room for them."""
+
+    def replicate(count: int) -> None:
+        monkeypatch.setattr(one_launch, "REPLICAS", ((0, count),))
+        if isinstance(backends.get("cuda").runtime, EmulatedRuntime):
+            monkeypatch.setattr(backends.get("cuda").runtime, "num_multiprocessors", MULTIPROCESSORS)
+        choose.cache_clear()
+
+    yield replicate
     choose.cache_clear()
 
 
@@ -216,23 +231,29 @@ def test_views_of_device_arrays(cuda: str, name: str) -> None:
 # -- the same bits -----------------------------------------------------------------------------------------
 
 
-def test_two_runs_are_bit_identical(cuda: str) -> None:
+@pytest.mark.parametrize("count", [1, 3])
+def test_two_runs_are_bit_identical(cuda: str, replicas: Callable[[int], None], count: int) -> None:
+    replicas(count)
     x, y = blobs(NUM_ROWS)
     models = [mlp(6, 40, 3) for _ in range(2)]
-    losses_of_steps = [fit(m, x, y, sgd(m, momentum=0.9)).step_losses for m in models]
+    losses_of_steps = [fit(m, x, y, sgd(m, momentum=0.9), batch_size=48).step_losses for m in models]
     np.testing.assert_array_equal(*losses_of_steps)
     assert_same_weights(*models)
 
 
 @on_emulator
-def test_the_order_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_order_of_threads_changes_no_bit(
+    monkeypatch: pytest.MonkeyPatch, replicas: Callable[[int], None], count: int
+) -> None:
     x, y = blobs(NUM_ROWS)
-    models = [mlp(6, 20, 3) for _ in range(2)]
+    models = [mlp(6, 40, 3) for _ in range(2)]
     for model, reverse in zip(models, (False, True), strict=True):
         device: Any = EmulatedRuntime(reverse=reverse)
         device.name = "cuda:0"
         monkeypatch.setitem(runtime._OPEN, 0, device)
-        fit(model, x, y, sgd(model, momentum=0.9))
+        replicas(count)
+        fit(model, x, y, sgd(model, momentum=0.9), batch_size=48)
         model.to("cpu")
     assert_same_weights(*models)
 
@@ -274,13 +295,14 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "shuffle", "is_ahead"),
+    ("optimizer", "shuffle", "is_ahead", "count"),
     [
-        ({"momentum": 0.9, "lr": optim.Cosine(0.1, warmup_epochs=1)}, True, False),
-        ({"lr": optim.OneCycle(0.1), "weight_decay": 0.01}, True, True),
-        ({"lr": optim.Step(0.1, every=2)}, False, False),
+        ({"momentum": 0.9, "lr": optim.Cosine(0.1, warmup_epochs=1)}, True, False, 1),
+        ({"lr": optim.OneCycle(0.1), "weight_decay": 0.01}, True, True, 1),
+        ({"lr": optim.Step(0.1, every=2)}, False, False, 1),
+        ({"momentum": 0.9, "lr": optim.Cosine(0.1, warmup_epochs=1)}, True, False, 2),
     ],
-    ids=["momentum and cosine", "one cycle, looking ahead", "step, rows in their own order"],
+    ids=["momentum and cosine", "one cycle, looking ahead", "step, rows in their own order", "replicas"],
 )
 def test_how_a_run_is_cut_into_launches_changes_no_bit(
     cuda: str,
@@ -290,15 +312,19 @@ def test_how_a_run_is_cut_into_launches_changes_no_bit(
     optimizer: dict[str, Any],
     shuffle: bool,
     is_ahead: bool,
+    count: int,
 ) -> None:
     if is_ahead:
         request.getfixturevalue("looks_ahead")
+    request.getfixturevalue("replicas")(count)
+    batch_size = BATCH * count
     x, y = blobs(NUM_ROWS)
     found, cuts = [], []
     for callbacks in ([Looks()], [wf.Checkpoint(tmp_path / "run", every=2)], []):
         model = mlp(6, 8, 3)
         opt = sgd(model, **optimizer)
-        history = fit(model, x, y, opt, epochs=6, callbacks=callbacks, shuffle=shuffle)
+        settings = {"epochs": 6, "batch_size": batch_size, "callbacks": callbacks, "shuffle": shuffle}
+        history = fit(model, x, y, opt, **settings)
         assert ("a batch ahead" in history.plan.reason) == is_ahead
         reports = [(r.epoch, r.loss, r.accuracy, r.lr) for r in history]
         found.append((model.state_dict(), opt.state_dict(), history.step_losses, reports))
@@ -443,8 +469,11 @@ UNEVEN = [
     [pytest.param(case, marks=pytest.mark.slow if i >= 5 else ()) for i, case in enumerate(UNEVEN)],
     ids=str,
 )
-def test_uneven_shapes(cuda: str, only_cluster: Callable[[int], None], case: Case) -> None:
+def test_uneven_shapes(
+    cuda: str, only_cluster: Callable[[int], None], replicas: Callable[[int], None], case: Case
+) -> None:
     only_cluster(case.cluster)
+    replicas(1)
     history = assert_follows_numpy(case.sizes, **case.settings)
     words = "one block" if case.cluster == 1 else f"a cluster of {case.cluster} blocks"
     assert words in history.plan.reason
@@ -477,13 +506,71 @@ def test_looking_ahead(cuda: str, only_cluster: Callable[[int], None], case: Cas
     assert "products of a batch ahead" in history.plan.reason
 
 
-@pytest.mark.parametrize("case", [AHEAD[0], pytest.param(UNEVEN[1], marks=pytest.mark.slow)], ids=str)
+REPLICATED = [
+    (2, Case((17, 5, 2), 32, 1, "mse", "nesterov", "gelu")),
+    (3, Case((40, 37, 10), 80, 2, "cross_entropy", "decayed")),  # of two, two and one tiles
+    (7, Case((70, 3), 112, 4, "cross_entropy", "momentum", precision="bfloat16")),
+    (4, Case((1, 1), 64, 1, "mse")),
+    (8, Case((33, 16, 33), 500, 1, "mse", "momentum", "silu", "bfloat16")),
+    (4, Case((300, 17), 250, 4, "mse", "nesterov", "tanh", "bfloat16")),
+    (3, Case((15, 120, 29), 200, 8, "cross_entropy", "nesterov", "sigmoid")),
+    (2, Case((30, 250, 12), 352, 16, "mse", "nesterov", "gelu")),
+]
+# More threads than the emulator has.
+REPLICATED_WIDELY = [
+    (7, Case((784, 256, 10), 1024, 16, "cross_entropy", "momentum")),
+    (7, Case((784, 10), 1000, 16, "cross_entropy", "decayed", precision="bfloat16")),
+    (2, Case((784, 256, 10), 512, 16, "mse", "nesterov", "gelu")),  # batches that do not stay
+    (8, Case((64, 128, 40), 384, 8, "cross_entropy", "momentum", "gelu")),
+]
+
+
+# The last batch is short, and some replicas have no rows of it.
+@pytest.mark.parametrize(
+    ("count", "case"),
+    [pytest.param(*pair, marks=pytest.mark.slow if i >= 3 else ()) for i, pair in enumerate(REPLICATED)],
+    ids=str,
+)
+def test_replicas_that_share_out_batches(
+    cuda: str, only_cluster: Callable[[int], None], replicas: Callable[[int], None], count: int, case: Case
+) -> None:
+    only_cluster(case.cluster)
+    replicas(count)
+    history = assert_follows_numpy(case.sizes, **case.settings)
+    whole = "blocks" if case.cluster == 1 else f"clusters of {case.cluster} blocks"
+    assert f"{count} {whole} that share out a batch" in history.plan.reason
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize(("count", "case"), REPLICATED_WIDELY, ids=str)
+def test_replicas_of_many_blocks(
+    only_cluster: Callable[[int], None], replicas: Callable[[int], None], count: int, case: Case
+) -> None:
+    test_replicas_that_share_out_batches("cuda", only_cluster, replicas, count, case)
+
+
+@pytest.mark.parametrize(
+    ("count", "case"),
+    [
+        (1, AHEAD[0]),
+        pytest.param(1, UNEVEN[1], marks=pytest.mark.slow),
+        pytest.param(*REPLICATED[0], marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 @pytest.mark.usefixtures("looks_ahead")
 def test_debug_builds(
-    cuda: str, only_cluster: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, case: Case
+    cuda: str,
+    only_cluster: Callable[[int], None],
+    replicas: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+    case: Case,
 ) -> None:
     monkeypatch.setenv("WARPFIT_DEBUG", "1")
     only_cluster(case.cluster)
+    replicas(count)
     assert_follows_numpy(case.sizes, **case.settings)
 
 
@@ -552,7 +639,7 @@ def limit_that_keeps_no_tile(case: Case, least: bool) -> int:
     network, found = engine.trained_network(plan, TrainingData(x, y)), []
     for limit in range(100_000, 0, -1024):
         try:
-            launch = choose(network, backends.get("cuda").runtime.arch, limit)
+            launch = choose(network, backends.get("cuda").runtime.arch, limit, 1)
         except ConfigError:
             break
         if launch.kept == 0:

@@ -47,6 +47,8 @@ class FakeDriver:
     faulty : set of str
         Kernels that access memory that is not theirs; the next synchronisation says so.
     launched : list of str
+    attributes : list of dict
+        Of each launch that has some: cluster size, and whether it is cooperative.
     calls : Counter
     """
 
@@ -57,13 +59,19 @@ class FakeDriver:
     CUfunction_attribute = SimpleNamespace(
         CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="dynamic shared",
         CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES="static shared",
+        CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED="any cluster",
     )
+    CUlaunchAttributeID = SimpleNamespace(
+        CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION="clusterDim", CU_LAUNCH_ATTRIBUTE_COOPERATIVE="cooperative"
+    )
+    CUlaunchConfig = SimpleNamespace
 
     def __init__(self) -> None:
         self.version, self.count, self.init = 13000, 1, Result.CUDA_SUCCESS
         self.free = self.total = 2 * GIB
         self.faulty: set[str] = set()
         self.launched: list[str] = []
+        self.attributes: list[dict[str, Any]] = []
         self.contexts: list[int] = []
         self.waits: list[tuple[int, Any]] = []
         self.calls: Counter[str] = Counter()
@@ -149,6 +157,15 @@ class FakeDriver:
         if function in self.faulty:
             self._fault = Result.CUDA_ERROR_ILLEGAL_ADDRESS
         return (Result.CUDA_SUCCESS,)
+
+    @staticmethod
+    def CUlaunchAttribute() -> SimpleNamespace:
+        return SimpleNamespace(id=None, value=SimpleNamespace(clusterDim=SimpleNamespace(), cooperative=0))
+
+    def cuLaunchKernelEx(self, config: Any, function: str, *parameters: int) -> tuple[Result]:
+        assert config.numAttrs == len(config.attrs)
+        self.attributes.append({each.id: getattr(each.value, each.id) for each in config.attrs})
+        return self.cuLaunchKernel(function, config.gridDimX)
 
     def cuStreamSynchronize(self, stream: int) -> tuple[Result]:
         self.calls["synchronize"] += 1

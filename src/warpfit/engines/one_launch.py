@@ -187,7 +187,7 @@ def launch_of(plan: Plan, data: TrainingData) -> Any:
 
     runtime = cast(Any, backends.get(plan.device)).runtime
     _require(generation(runtime.arch) >= 75, "tensor cores, of sm_75 or later", runtime.arch)
-    launch = choose(network, runtime.arch, runtime.max_shared_bytes)
+    launch = choose(network, runtime.arch, runtime.max_shared_bytes, runtime.num_multiprocessors)
     _, most = runtime.memory_info()
     needed = int(data.x.nbytes) + int(data.y.nbytes) + _epoch_bytes(launch, len(data))
     _require(needed <= most, f"at most {most} bytes of data and batches of an epoch", needed)
@@ -232,14 +232,14 @@ class _Run:
         state, ops, steps = self.state, self.ops, self.reports.steps_per_epoch
         first_epoch, epochs = state.epoch, self._epochs_from(state.epoch, self.epochs_at_once)
         rates = self.inputs.rates[: epochs * steps] * state.plateau.scale
-        record = ops.zeros((epochs * steps, 3), "float64")
+        record = ops.zeros((epochs * steps, self.shape.replicas, 3), "float64")
         self._start(epochs, rates, record)
         all_finite = ops.all_finite(list(state.arrays.values()))
         # While the device works, all that the next launch may need: how long it will be is not known yet.
         next_epoch = first_epoch + epochs
         if next_epoch < self.last_epoch:
             self.inputs = self._inputs(next_epoch, self._epochs_from(next_epoch, GROWTH * epochs))
-        host_record = ops.to_numpy(record)
+        host_record = ops.to_numpy(record).sum(axis=1)
         self.reports.check_finite(host_record, first_epoch * steps)
         self.reports.check_arrays(ops.to_numpy(all_finite), next_epoch * steps - 1)
         state.step += epochs * steps
@@ -267,8 +267,9 @@ class _Run:
         optimizer: Any = self.plan.optimizer
         batches, targets = self._gather(epochs)
         gram, gram_scales = self._gram(batches, epochs * self.reports.steps_per_epoch)
+        exchange = ops.zeros((shape.cluster * shape.exchange_bytes,), "uint8") if shape.replicas > 1 else None
         self.kernel(
-            shape.cluster,
+            shape.cluster * shape.replicas,
             shape.threads,
             batches,
             targets,
@@ -278,6 +279,7 @@ class _Run:
             record,
             gram,
             gram_scales,
+            exchange,
             num_rows,
             epochs,
             self.scale,
@@ -286,6 +288,7 @@ class _Run:
             shape.network.activation.slope,
             shared_bytes=shape.shared_bytes,
             cluster=shape.cluster,
+            is_cooperative=shape.replicas > 1,
         )
 
     def _gather(self, epochs: int) -> tuple[Array, Array]:

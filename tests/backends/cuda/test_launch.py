@@ -55,6 +55,11 @@ class ReadingDevice:
             SimpleNamespace(grid=grid, block=block, shared_bytes=shared_bytes, values=values)
         )
 
+    def launch_cluster(self, *settings: Any) -> None:
+        *others, cluster, is_cooperative = settings
+        self.launch(*others)
+        self.launches[-1].together = (cluster, is_cooperative)
+
 
 @pytest.fixture(autouse=True)
 def forget_formats() -> Iterator[None]:
@@ -104,6 +109,15 @@ def test_sizes_have_three_parts(monkeypatch: pytest.MonkeyPatch, given_size: Any
     kernel(given_size, given_size, shared_bytes=64)
     (launched,) = device.launches
     assert (launched.grid, launched.block, launched.shared_bytes) == (three, three, 64)
+
+
+@pytest.mark.parametrize("together", [(8, False), (1, True), (2, True)])
+def test_blocks_that_wait_for_each_other(monkeypatch: pytest.MonkeyPatch, together: tuple[int, bool]) -> None:
+    kernel, device = probe(monkeypatch, ["int"])
+    cluster, is_cooperative = together
+    kernel(16, 32, 5, cluster=cluster, is_cooperative=is_cooperative)
+    (launched,) = device.launches
+    assert (launched.grid, launched.values, launched.together) == ((16, 1, 1), [5], together)
 
 
 @pytest.mark.parametrize(

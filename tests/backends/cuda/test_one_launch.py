@@ -16,8 +16,9 @@ from warpfit.backends.cuda.one_launch import CLUSTERS, OneLaunch, TrainedNetwork
 from warpfit.errors import ConfigError
 
 SHARED_BYTES = shared_bytes_of("sm_90a")
+MULTIPROCESSORS = 132
 SIZES = [(1, 1, 1), (6, 0, 3), (17, 33, 2), (64, 64, 10), (784, 0, 10), (129, 0, 128), (784, 256, 10)]
-BATCHES = (1, 16, 33, 64, 272, 512)
+BATCHES = (1, 16, 33, 64, 272, 512, 1024)
 
 
 def network(**changes: Any) -> TrainedNetwork:
@@ -30,10 +31,12 @@ def of_size(size: tuple[int, int, int], **changes: Any) -> TrainedNetwork:
     return network(**dict(zip(("features", "hidden", "outputs"), size, strict=True)), **changes)
 
 
-def bytes_in_the_way(network: TrainedNetwork, arch: str, limit: int, what: str) -> tuple[int, int]:
+def bytes_in_the_way(
+    network: TrainedNetwork, arch: str, limit: int, what: str, multiprocessors: int = MULTIPROCESSORS
+) -> tuple[int, int]:
     """Return what there is at most, and what would be needed, as the error names them."""
     with pytest.raises(ConfigError) as error:
-        choose(network, arch, limit)
+        choose(network, arch, limit, multiprocessors)
     found = re.search(rf"expected at most (\d+) bytes of {what}.*, got (\d+)$", str(error.value))
     assert found, error.value
     return int(found[1]), int(found[2])
@@ -84,23 +87,26 @@ def assert_covers(launch: OneLaunch) -> None:
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a", "sm_100a", "sm_120a"])
 @pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("multiprocessors", [1, 20, MULTIPROCESSORS])
 def test_every_shape_can_be_launched_or_says_what_is_in_the_way(
-    size: tuple[int, int, int], arch: str
+    size: tuple[int, int, int], arch: str, multiprocessors: int
 ) -> None:
     limit, fitting = shared_bytes_of(arch), 0
     for batch, momentum, cross_entropy in product(BATCHES, (False, True), (False, True)):
         wanted = of_size(size, batch=batch, momentum=momentum, cross_entropy=cross_entropy)
         try:
-            launch = choose(wanted, arch, limit)
+            launch = choose(wanted, arch, limit, multiprocessors)
         except ConfigError:
-            most, got = bytes_in_the_way(wanted, arch, limit, "(?:weights for the registers|shared memory)")
+            what = "(?:weights for the registers|shared memory)"
+            most, got = bytes_in_the_way(wanted, arch, limit, what, multiprocessors)
             assert got > most
             continue
         assert_can_be_launched(launch, arch, limit)
         assert_covers(launch)
+        assert launch.replicas == 1 or launch.cluster * launch.replicas <= 8 / 9 * multiprocessors
         fitting += 1
-    if arch in ("sm_90a", "sm_100a"):  # where all but the longest batches of 128 outputs fit
-        assert fitting == 24 or (size[2] == 128 and fitting >= 18)
+    if arch in ("sm_90a", "sm_100a"):  # where all fit, or without replicas all but the longest batches
+        assert fitting >= (28 if multiprocessors == MULTIPROCESSORS else 18)
     elif size != (784, 256, 10):
         assert fitting >= 7
 
@@ -111,7 +117,7 @@ def test_no_shape_takes_more_shared_memory_than_there_is(size: tuple[int, int, i
     wanted, kept = of_size(size, batch=128, momentum=momentum), set()
     for limit in range(SHARED_BYTES, 0, -2048):
         try:
-            launch = choose(wanted, "sm_90a", limit)
+            launch = choose(wanted, "sm_90a", limit, 1)
         except ConfigError:
             break
         assert_can_be_launched(launch, "sm_90a", limit)
@@ -120,11 +126,11 @@ def test_no_shape_takes_more_shared_memory_than_there_is(size: tuple[int, int, i
 
 
 def test_weights_are_shared_out_evenly() -> None:
-    launch = choose(of_size((784, 256, 10)), "sm_90a", SHARED_BYTES)
+    launch = choose(of_size((784, 256, 10)), "sm_90a", SHARED_BYTES, MULTIPROCESSORS)
     assert (launch.cluster, launch.block_features, launch.block_units) == (16, 784, 16)
     # 49 tiles of 16 by 16 weights over 8 warps: one has 7, of 4 bytes in float32 and 2 in half precision each.
     assert (launch.warps_k, launch.warps_u, launch.tiles_of_warp, launch.held) == (8, 1, 7, 7 * 12)
-    with_momentum = choose(of_size((784, 256, 10), momentum=True), "sm_90a", SHARED_BYTES)
+    with_momentum = choose(of_size((784, 256, 10), momentum=True), "sm_90a", SHARED_BYTES, MULTIPROCESSORS)
     assert with_momentum.held == 7 * 20
 
 
@@ -143,22 +149,54 @@ def test_weights_are_shared_out_evenly() -> None:
 def test_which_networks_look_ahead(
     size: tuple[int, int, int], changes: dict[str, Any], looks_ahead: bool
 ) -> None:
-    launch = choose(of_size(size, **changes), "sm_90a", SHARED_BYTES)
+    launch = choose(of_size(size, **changes), "sm_90a", SHARED_BYTES, MULTIPROCESSORS)
     assert launch.looks_ahead == looks_ahead
+    assert launch.replicas == 1
     rows = 16 * launch.row_tiles
     assert launch.gram_bytes == (2 * rows**2 if looks_ahead else 0)
     assert str(launch).endswith(", products of a batch ahead" if looks_ahead else " of shared memory")
 
 
 @pytest.mark.parametrize(
-    ("clusters", "words"), [((1,), "one block, "), ((4,), "a cluster of 4 blocks, in each ")]
+    ("size", "batch", "multiprocessors", "cluster", "replicas"),
+    [
+        ((784, 256, 10), 176, 132, 16, 1),
+        ((784, 256, 10), 192, 132, 16, 4),
+        ((784, 256, 10), 512, 132, 16, 7),  # more are not resident
+        ((784, 256, 10), 512, 60, 16, 3),
+        ((784, 256, 10), 512, 20, 16, 1),
+        ((784, 64, 10), 512, 132, 4, 8),
+        ((64, 64, 1), 256, 132, 4, 4),
+        ((784, 0, 10), 208, 132, 16, 4),  # 13 tiles: 4, 4, 4 and 1
+        ((784, 0, 10), 528, 132, 16, 7),  # 33 tiles: 5 each, and 3
+        ((784, 0, 128), 100, 132, 16, 1),
+        ((784, 256, 128), 160, 132, 16, 2),  # which alone would have no room
+    ],
+)
+def test_how_many_replicas_share_out_a_batch(
+    size: tuple[int, int, int], batch: int, multiprocessors: int, cluster: int, replicas: int
+) -> None:
+    launch = choose(of_size(size, batch=batch), "sm_90a", SHARED_BYTES, multiprocessors)
+    assert (launch.cluster, launch.replicas) == (cluster, replicas)
+    assert launch.row_tiles * (replicas - 1) < -(-batch // 16) <= launch.row_tiles * replicas
+    assert bool(launch.exchange_bytes) == (replicas > 1)
+
+
+@pytest.mark.parametrize(
+    ("clusters", "batch", "words"),
+    [
+        ((1,), 64, "one block, "),
+        ((4,), 64, "a cluster of 4 blocks, in each "),
+        ((1,), 256, "4 blocks that share out a batch, in each "),
+        ((4,), 256, "4 clusters of 4 blocks that share out a batch, in each block "),
+    ],
 )
 def test_a_shape_says_its_numbers(
-    monkeypatch: pytest.MonkeyPatch, clusters: tuple[int, ...], words: str
+    monkeypatch: pytest.MonkeyPatch, clusters: tuple[int, ...], batch: int, words: str
 ) -> None:
     monkeypatch.setattr(one_launch, "CLUSTERS", clusters)
     choose.cache_clear()
-    launch = choose(network(), "sm_90a", SHARED_BYTES)
+    launch = choose(network(batch=batch), "sm_90a", SHARED_BYTES, MULTIPROCESSORS)
     choose.cache_clear()
     assert str(launch) == (
         f"{words}{launch.warps_k}x{launch.warps_u} warps over features and units, {launch.slots} tiles of rows in "
@@ -168,8 +206,9 @@ def test_a_shape_says_its_numbers(
 
 def test_architectures_without_clusters_have_one_block() -> None:
     for arch in jit.ARCHITECTURES:
-        launch = choose(network(), arch, shared_bytes_of(arch))
+        launch = choose(network(batch=512), arch, shared_bytes_of(arch), MULTIPROCESSORS)
         assert (launch.cluster == 1) == (generation(arch) < 90)
+        assert launch.replicas == 8
 
 
 # -- what does not fit ---------------------------------------------------------------------------------------
@@ -182,7 +221,7 @@ def test_architectures_without_clusters_have_one_block() -> None:
 )
 def test_weights_that_registers_do_not_hold_name_their_bytes(changes: dict[str, Any]) -> None:
     wanted = network(**{"features": 784, **changes})
-    most, got = bytes_in_the_way(wanted, "sm_90a", SHARED_BYTES, "weights for the registers of a block")
+    most, got = bytes_in_the_way(wanted, "sm_90a", SHARED_BYTES, "weights for the registers of a block", 1)
     # In float32 and in half precision, and a velocity of each.
     own = wanted.features * (wanted.hidden or 16) // 16 * (10 if wanted.momentum else 6)
     assert most < own <= got < 1.2 * own
@@ -195,11 +234,12 @@ def test_weights_that_registers_do_not_hold_name_their_bytes(changes: dict[str, 
     ids=lambda wanted: f"{wanted.features}-{wanted.hidden}-{wanted.outputs}",
 )
 def test_batches_that_shared_memory_does_not_hold_name_their_bytes(wanted: TrainedNetwork) -> None:
-    most, got = bytes_in_the_way(wanted, "sm_90a", SHARED_BYTES, "shared memory")
+    most, got = bytes_in_the_way(wanted, "sm_90a", SHARED_BYTES, "shared memory", 1)
     assert most == SHARED_BYTES < got
-    assert choose(wanted, "sm_90a", got).shared_bytes == got
+    assert choose(wanted, "sm_90a", got, 1).shared_bytes == got
     with pytest.raises(ConfigError):
-        choose(wanted, "sm_90a", got - 1)
+        choose(wanted, "sm_90a", got - 1, 1)
+    assert choose(wanted, "sm_90a", SHARED_BYTES, MULTIPROCESSORS).replicas > 1
 
 
 @pytest.mark.parametrize(
@@ -211,7 +251,7 @@ def test_batches_that_shared_memory_does_not_hold_name_their_bytes(wanted: Train
 )
 def test_what_is_not_run_at_all(changes: dict[str, Any], arch: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        choose(network(**changes), arch, SHARED_BYTES)
+        choose(network(**changes), arch, SHARED_BYTES, MULTIPROCESSORS)
 
 
 def test_variants_are_of_all_kernels() -> None:

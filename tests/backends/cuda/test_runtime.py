@@ -287,6 +287,22 @@ def test_a_launch_that_is_refused(device: Runtime) -> None:
         device.launch(SimpleNamespace(name="add", handle="add"), (0, 1, 1), BLOCK, 0, 0)
 
 
+@pytest.mark.parametrize(("cluster", "is_cooperative"), [(4, False), (1, True), (16, True)])
+def test_launches_of_blocks_that_wait_for_each_other(
+    driver: FakeDriver, device: Runtime, cluster: int, is_cooperative: bool
+) -> None:
+    function = SimpleNamespace(name="train", handle="train")
+    device.launch_cluster(function, (32, 1, 1), BLOCK, 0, 0, cluster, is_cooperative)
+    (attributes,) = driver.attributes
+    size = attributes.pop("clusterDim", None)
+    assert (vars(size) if size else None) == ({"x": cluster, "y": 1, "z": 1} if cluster > 1 else None)
+    assert attributes == ({"cooperative": 1} if is_cooperative else {})
+    assert driver.calls["any cluster 1"] == (cluster > 1)
+    words = rf"launching train with grid \(0, 1, 1\) in clusters of {cluster} blocks of \(256, 1, 1\) failed"
+    with pytest.raises(DeviceError, match=words):
+        device.launch_cluster(function, (0, 1, 1), BLOCK, 0, 0, cluster, is_cooperative)
+
+
 @pytest.mark.parametrize(("asked", "waits"), [(None, 1), (1, 1), (4711, 4711)])
 def test_other_streams_wait_for_what_was_started(
     driver: FakeDriver, device: Runtime, asked: int | None, waits: int

@@ -65,7 +65,13 @@ class Kernel:
         self._lock = threading.Lock()
 
     def __call__(
-        self, grid: Size, block: Size, *arguments: Any, shared_bytes: int = 0, cluster: int = 1
+        self,
+        grid: Size,
+        block: Size,
+        *arguments: Any,
+        shared_bytes: int = 0,
+        cluster: int = 1,
+        is_cooperative: bool = False,
     ) -> None:
         """Start the kernel.
 
@@ -78,6 +84,8 @@ class Kernel:
             Dynamic shared memory of a block.
         cluster : int
             Blocks along x that form a cluster.
+        is_cooperative : bool
+            Whether all blocks are resident at once, so that they may wait for each other.
         """
         values = [a.pointer if type(a) is DeviceArray else 0 if a is None else a for a in arguments]
         with self._lock:
@@ -88,10 +96,10 @@ class Kernel:
                     f"{self.name}: expected arguments that fit its parameters, but {error}"
                 ) from error
             sizes = (_three(grid), _three(block), shared_bytes, self._parameters)
-            if cluster == 1:
+            if cluster == 1 and not is_cooperative:
                 self._launch(self._function, *sizes)
             else:
-                self._runtime.launch_cluster(self._function, *sizes, cluster)
+                self._runtime.launch_cluster(self._function, *sizes, cluster, is_cooperative)
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{key}={value}" for key, value in self.defines)

@@ -6,6 +6,7 @@ says how blocks and warps share them, or what is in the way.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -40,6 +41,9 @@ LEAST_FEATURES = 48
 AHEAD_UNITS, AHEAD_TILES = 32, 4
 MOST_OUTPUTS = 128
 CLUSTERS = (1, 2, 4, 8, 16)
+# Replicas that share out a batch of so many tiles; threads have registers for what so many send, and no more.
+REPLICAS = ((32, 8), (12, 4), (0, 1))
+MOST_REPLICAS = 8
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,8 @@ class OneLaunch:
         Whether products with a batch are found beside the step before.
     slots, sum_slots : int
         Tiles of x in shared memory at once, and of sums between weight warps and row warps.
+    replicas : int
+        Such clusters, which share out the rows of a batch and add up their gradients.
     """
 
     network: TrainedNetwork
@@ -111,11 +117,12 @@ class OneLaunch:
     looks_ahead: bool
     slots: int
     sum_slots: int
+    replicas: int = 1
 
     @property
     def row_tiles(self) -> int:
-        """Tiles of 16 rows of a batch."""
-        return -(-self.network.batch // 16)
+        """Tiles of 16 rows that a replica has of a batch."""
+        return -(-self.network.batch // (16 * self.replicas))
 
     @property
     def kept(self) -> int:
@@ -166,7 +173,19 @@ class OneLaunch:
     def step_bytes(self) -> int:
         """Bytes of device memory for a step: batch, Gram matrix and scale, targets, rate and row of the record."""
         targets = 4 * self.network.batch * self.network.target_words
-        return self.batch_bytes + self.gram_bytes + targets + (32 if self.looks_ahead else 28)
+        record = 24 * self.replicas
+        return self.batch_bytes + self.gram_bytes + targets + record + (8 if self.looks_ahead else 4)
+
+    @property
+    def exchange_bytes(self) -> int:
+        """Bytes of device memory that the replicas' blocks of one rank exchange, as ``struct Exchange`` has it."""
+        if self.replicas == 1:
+            return 0
+        weight_threads = 32 * self.warps_k * self.warps_u
+        of_weights = 2 * self.tiles_of_warp * (self.replicas + 1) * weight_threads
+        units, outputs = self.block_units // 16, _padded(self.network.outputs) // 16
+        of_outputs = units * (3 * outputs + 1) if self.network.hidden else outputs
+        return 16 * (of_weights + 2 * self.replicas * of_outputs * 32)
 
     @property
     def threads(self) -> int:
@@ -193,8 +212,14 @@ class OneLaunch:
 
     @property
     def held(self) -> int:
-        """Registers of a thread for weights, velocities, and the weights' copies in half precision."""
-        return self.tiles_of_warp * (8 + 4 + 8 * self.network.momentum)
+        """Registers of a thread for weights, velocities, and the weights' copies in half precision.
+
+        Of replicas each has a part of the weights and velocities, but all of the gradient.
+        """
+        in_float32 = 1 + self.network.momentum
+        if self.replicas == 1:
+            return self.tiles_of_warp * (8 * in_float32 + 4)
+        return self.tiles_of_warp * (8 + 4) + 8 * in_float32 * -(-self.tiles_of_warp // self.replicas)
 
     @property
     def slot_bytes(self) -> int:
@@ -232,6 +257,7 @@ class OneLaunch:
             "OUTPUTS": network.outputs,
             "BATCH": network.batch,
             "CLUSTER": self.cluster,
+            "REPLICAS": self.replicas,
             "WARPS_K": self.warps_k,
             "WARPS_U": self.warps_u,
             "ROW_WARPS": self.row_warps,
@@ -249,6 +275,7 @@ class OneLaunch:
             "MOMENTUM": int(network.momentum),
             "NESTEROV": int(network.nesterov),
             "SHARED_BYTES": self.shared_bytes,
+            "EXCHANGE_BYTES": self.exchange_bytes,
             "BOUNDED_WAITS": int(is_debugging()),
         }
 
@@ -283,6 +310,13 @@ class OneLaunch:
 
     def __str__(self) -> str:
         blocks = "one block," if self.cluster == 1 else f"a cluster of {self.cluster} blocks, in each"
+        if self.replicas > 1:
+            whole, each = (
+                ("blocks", "each")
+                if self.cluster == 1
+                else (f"clusters of {self.cluster} blocks", "each block")
+            )
+            blocks = f"{self.replicas} {whole} that share out a batch, in {each}"
         ahead = ", products of a batch ahead" if self.looks_ahead else ""
         return (
             f"{blocks} {self.warps_k}x{self.warps_u} warps over features and units, {self.slots} tiles of rows in "
@@ -301,7 +335,7 @@ def _padded(size: int) -> int:
 
 
 @lru_cache(maxsize=256)
-def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> OneLaunch:
+def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multiprocessors: int) -> OneLaunch:
     """Return how to launch a network's training.
 
     Raises
@@ -313,7 +347,25 @@ def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> OneLaun
         raise ConfigError(f"expected an architecture whose tensor cores multiply {network.dtype}, got {arch}")
     if network.outputs > MOST_OUTPUTS:
         raise ConfigError(f"expected at most {MOST_OUTPUTS} outputs, got {network.outputs}")
-    shapes = [shape for cluster in _clusters(network, arch) for shape in _shapes(network, cluster, arch)]
+    tiles = -(-network.batch // 16)
+    wanted = next(count for least, count in REPLICAS if tiles >= least)
+    for replicas in range(wanted, MOST_REPLICAS):  # more need less each
+        with suppress(ConfigError):
+            return _best(network, arch, max_shared_bytes, num_multiprocessors, replicas)
+    return _best(network, arch, max_shared_bytes, num_multiprocessors, MOST_REPLICAS)
+
+
+def _best(
+    network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multiprocessors: int, replicas: int
+) -> OneLaunch:
+    """Return the best shape of so many replicas, or fewer, or raise ConfigError if none fits."""
+    shapes = [
+        shape
+        for cluster in _clusters(network, arch)
+        for shape in _shapes(
+            network, cluster, arch, _replicas_with_rows(network, cluster, num_multiprocessors, replicas)
+        )
+    ]
     held = [shape for shape in shapes if shape.held + WORKING_REGISTERS <= shape.registers[0]]
     if not held:
         least = min(shapes, key=lambda shape: shape.held - shape.registers[0])
@@ -380,7 +432,18 @@ def _clusters(network: TrainedNetwork, arch: str) -> list[int]:
     return [size for size in CLUSTERS if size <= min(most, max(1, parts))]
 
 
-def _shapes(network: TrainedNetwork, cluster: int, arch: str) -> list[OneLaunch]:
+def _replicas_with_rows(
+    network: TrainedNetwork, cluster: int, num_multiprocessors: int, replicas: int
+) -> int:
+    """Return how many replicas there can be, of those asked for, so that all are resident and have rows."""
+    # Multiprocessors come in groups that no cluster crosses: 9 of them have room for 8 blocks, as a rule.
+    resident = max(1, num_multiprocessors * 8 // (9 * cluster))
+    tiles = -(-network.batch // 16)
+    tiles_of_replica = -(-tiles // min(replicas, resident, tiles))
+    return -(-tiles // tiles_of_replica)
+
+
+def _shapes(network: TrainedNetwork, cluster: int, arch: str, replicas: int) -> list[OneLaunch]:
     """Return the ways to share a block's work out to warps, with the least shared memory."""
     shapes = []
     for weight_warps, warps_u, others in product(WEIGHT_WARPS, (1, 2, 4, 8), OTHER_WARPS):
@@ -388,7 +451,7 @@ def _shapes(network: TrainedNetwork, cluster: int, arch: str) -> list[OneLaunch]
         if weight_warps % warps_u == 0 and num_warps <= MOST_WARPS:
             moves = generation(arch) >= 90 and num_warps > 8  # no thread can have more than 255
             warps_k = weight_warps // warps_u
-            shape = OneLaunch(network, cluster, warps_k, warps_u, *others, moves, 1, False, 2, 1)
+            shape = OneLaunch(network, cluster, warps_k, warps_u, *others, moves, 1, False, 2, 1, replicas)
             if shape.block_units // 16 % warps_u == 0:
                 shapes.append(_least(shape))
                 if _may_look_ahead(shape):
@@ -398,7 +461,12 @@ def _shapes(network: TrainedNetwork, cluster: int, arch: str) -> list[OneLaunch]
 
 def _may_look_ahead(shape: OneLaunch) -> bool:
     """Return whether a shape can look ahead, and it pays: see docs/one-launch.md."""
-    can = shape.network.hidden > 0 and shape.row_tiles <= shape.row_warps and shape.block_units <= AHEAD_UNITS
+    can = (
+        shape.network.hidden > 0
+        and shape.replicas == 1
+        and shape.row_tiles <= shape.row_warps
+        and shape.block_units <= AHEAD_UNITS
+    )
     return can and shape.tiles_of_warp >= AHEAD_TILES
 
 
@@ -439,13 +507,16 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         replace(base, features=784, hidden=256, batch=64, momentum=True),
         replace(base, features=784, hidden=256, batch=8),
         replace(base, features=784, hidden=256, momentum=True, nesterov=True),
+        replace(base, features=784, hidden=256, batch=512),
+        replace(base, features=784, hidden=256, batch=1024, momentum=True),
+        replace(linear, batch=1000),
     ]
-    launches = [choose(network, "sm_90a", 227 << 10) for network in dict.fromkeys(networks)]
-    launches += [choose(network, "sm_80", 163 << 10) for network in (*halves, replace(base, hidden=0))]
+    launches = [choose(network, "sm_90a", 227 << 10, 132) for network in dict.fromkeys(networks)]
+    launches += [choose(network, "sm_80", 163 << 10, 108) for network in (*halves, replace(base, hidden=0))]
     found = [("one_launch", launch.defines) for launch in launches]
     found += [("gram_batches", launch.gram_defines) for launch in launches if launch.looks_ahead]
     found += [
-        ("gather_batches", choose(network, "sm_90a", 227 << 10).gather_defines(source))
+        ("gather_batches", choose(network, "sm_90a", 227 << 10, 132).gather_defines(source))
         for network in (*halves, linear)
         for source in ("uint8", "float16", "float32", "float64")
     ]

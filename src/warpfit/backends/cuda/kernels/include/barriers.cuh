@@ -27,6 +27,22 @@ __device__ inline void wait(Barrier& barrier, unsigned phase) {
 #endif
 }
 
+// How long a thread has looked in vain for what another leaves in memory.
+struct Patience {
+#if BOUNDED_WAITS
+    int64 start = clock64();
+#endif
+
+    __device__ void wait() const {
+        let_others_run();
+#if BOUNDED_WAITS
+        if (clock64() - start < 2'000'000'000) return;
+        printf("block %u, thread %u: no end to the wait for another replica\n", blockIdx.x, threadIdx.x);
+        __trap();
+#endif
+    }
+};
+
 // Arrivals of a warp: one for all its lanes, or of each, so that racecheck can follow them.
 constexpr unsigned OF_WARP = BOUNDED_WAITS ? 32 : 1;
 

@@ -17,6 +17,7 @@ struct HeldWeights {
     static constexpr int MINE_K = (FEATURE_TILES + GROUPS_K - 1) / GROUPS_K;
     static constexpr int MINE_U = UNIT_TILES / GROUPS_U;
     static_assert(UNIT_TILES % GROUPS_U == 0, "the groups along the units have as many tiles each");
+    static constexpr int MINE = MINE_U * MINE_K;
 
     using Sums = float[MINE_U][2][4];
     // As B fragments of the product with the features: of each tile the halves of its units, each two words.
@@ -37,35 +38,35 @@ struct HeldWeights {
     template <class F>
     __device__ void each(F f) {
 #pragma unroll
-        for (int i = 0; i < MINE_U * MINE_K * 8; ++i) f((&tiles[0][0][0][0])[i]);
+        for (int i = 0; i < MINE * 8; ++i) f((&tiles[0][0][0][0])[i]);
     }
 
     // f(weight, velocity) likewise, of two layers of the same shape.
     template <class F>
     __device__ void each_with(HeldWeights& velocities, F f) {
 #pragma unroll
-        for (int i = 0; i < MINE_U * MINE_K * 8; ++i) {
+        for (int i = 0; i < MINE * 8; ++i) {
             f((&tiles[0][0][0][0])[i], (&velocities.tiles[0][0][0][0])[i]);
         }
+    }
+
+    // The unit and the feature of each of the eight numbers that a thread has of a tile.
+    __device__ static int unit_of(int tile, int part) {
+        const int lane = threadIdx.x % 32;
+        return (first_unit_tile() + tile / MINE_K) * 16 + lane / 4 + part % 4 / 2 * 8;
+    }
+    __device__ static int feature_of(int tile, int part) {
+        const int lane = threadIdx.x % 32;
+        return feature_tile(tile % MINE_K) * 16 + part / 4 * 8 + lane % 4 * 2 + part % 2;
     }
 
     // f(unit, feature, weight) for each weight of this thread below these numbers.
     template <class F>
     __device__ void each_below(int num_units, int num_features, F f) {
-        const int lane = threadIdx.x % 32;
 #pragma unroll
-        for (int i = 0; i < MINE_U; ++i) {
-#pragma unroll
-            for (int j = 0; j < MINE_K; ++j) {
-#pragma unroll
-                for (int part = 0; part < 8; ++part) {
-                    const int unit = (first_unit_tile() + i) * 16 + lane / 4 + part % 4 / 2 * 8;
-                    const int feature = feature_tile(j) * 16 + part / 4 * 8 + lane % 4 * 2 + part % 2;
-                    if (unit < num_units && feature < num_features) {
-                        f(unit, feature, tiles[i][j][part / 4][part % 4]);
-                    }
-                }
-            }
+        for (int i = 0; i < MINE * 8; ++i) {
+            const int unit = unit_of(i / 8, i % 8), feature = feature_of(i / 8, i % 8);
+            if (unit < num_units && feature < num_features) f(unit, feature, (&tiles[0][0][0][0])[i]);
         }
     }
 
@@ -102,6 +103,14 @@ struct HeldWeights {
         }
     }
 
+    // Takes fragments from words(tile, pair): two weights, rounded, that lie next to each other.
+    template <class F>
+    __device__ static void set_fragments(Fragments& b, F words) {
+#pragma unroll
+        for (int i = 0; i < MINE * 4; ++i)
+            b[i / 4 / MINE_K][i / 4 % MINE_K][i % 2][i % 4 / 2] = words(i / 4, i % 4);
+    }
+
     // The products of tiles of 16 rows of x with the weights, over this warp's features and units.
     template <int TILES>
     __device__ static void multiply(const Fragments& b, const T* const (&x)[TILES], int x_stride,
@@ -130,9 +139,11 @@ struct HeldWeights {
     }
 
     // Adds dzᵀ x over tiles of 16 rows; dz is [row][unit], tile after tile. The sum over the tiles is added in float32:
-    // tensor cores cut off what is small beside the number that they add to, product by product.
-    template <int TILES>
-    __device__ void add_product(const T* dz, int dz_stride, const T* const (&x)[TILES], int x_stride) {
+    // tensor cores cut off what is small beside the number that they add to, product by product. finish(tile, numbers) for
+    // each tile that is done.
+    template <int TILES, class F>
+    __device__ void add_product(const T* dz, int dz_stride, const T* const (&x)[TILES], int x_stride,
+                                F finish) {
         unsigned a[TILES][MINE_U][4];
 #pragma unroll
         for (int i = 0; i < TILES * MINE_U; ++i) {
@@ -141,10 +152,10 @@ struct HeldWeights {
         }
 #pragma unroll
         for (int j = 0; j < MINE_K; ++j) {
-            if (!has_tile(j)) break;
             float sums[MINE_U][2][4] = {};
 #pragma unroll
             for (int t = 0; t < TILES; ++t) {
+                if (!has_tile(j)) break;
                 unsigned low[2], high[2];
                 load_b_pair_transposed(low, high, x[t] + feature_tile(j) * 16, x_stride);
 #pragma unroll
@@ -156,6 +167,8 @@ struct HeldWeights {
 #pragma unroll
             for (int i = 0; i < MINE_U * 8; ++i)
                 tiles[i / 8][j][i % 8 / 4][i % 4] += sums[i / 8][i % 8 / 4][i % 4];
+#pragma unroll
+            for (int u = 0; u < MINE_U; ++u) finish(u * MINE_K + j, tiles[u][j]);
         }
     }
 };

@@ -11,7 +11,7 @@ __device__ inline void copy_rows(T (&slot)[16][X_STRIDE], const T* rows, int cou
     if (lane > 0) return;
     const unsigned bytes = count * X_STRIDE * sizeof(T);
     mbarrier_expect(&full, bytes);
-    copy_bulk(slot, rows, bytes, &full);
+    if (REPLICAS == 1 || bytes > 0) copy_bulk(slot, rows, bytes, &full);
 #else
     for (int i = lane; i < count * X_STRIDE / 8; i += 32)
         copy_async_16(&slot[0][0] + i * 8, rows + i * 8, true);
@@ -21,12 +21,12 @@ __device__ inline void copy_rows(T (&slot)[16][X_STRIDE], const T* rows, int cou
 
 // The targets of the rows of tile r that are this block's, if it has any there.
 __device__ inline void copy_targets(float (&place)[OWN_ROWS][TARGET_WORDS], const float* targets, int r) {
-    const int first = own_rank() * OWN_ROWS;
-    if (r < first / 16 || r >= first / 16 + OWN_TILES) return;
+    if (!is_own(r)) return;
+    const int first = own_rank() * OWN_ROWS, num_rows = own_rows(BATCH);
     const int begin = OWN_ROWS < 16 ? first : r * 16;
     for (int i = threadIdx.x % 32; i < OWN_OF_TILE * TARGET_WORDS; i += 32) {
         const int row = begin + i / TARGET_WORDS, word = i % TARGET_WORDS;
-        const bool is_there = row < BATCH;
+        const bool is_there = row < num_rows;
         copy_async_4(&place[row - first][word], targets + (is_there ? row * TARGET_WORDS + word : 0),
                      is_there);
     }
@@ -35,14 +35,20 @@ __device__ inline void copy_targets(float (&place)[OWN_ROWS][TARGET_WORDS], cons
 // Keeps the ring full.
 __device__ inline void load_batches(Shared& shared, const Run& run, const T* batches, const float* targets) {
     const int num_steps = run.first_step().num_steps;
-    batches += static_cast<int64>(HIDDEN ? 0 : own_rank()) * BATCH * X_STRIDE;
+    batches +=
+        ((HIDDEN ? 0 : static_cast<int64>(own_rank()) * BATCH) + own_replica() * REPLICA_ROWS) * X_STRIDE;
+    targets += own_replica() * REPLICA_ROWS * TARGET_WORDS;
     Cursor<SLOTS> cursor(0);
     Cursor<GROUP * GROUPS_AHEAD> in_groups(0);
     for (int step = 0, load = 0; step < num_steps;) {
-        const int r = load < ROW_TILES ? load : load - ROW_TILES, left = BATCH - r * 16;
+        const int r = load < ROW_TILES ? load : load - ROW_TILES, left = own_rows(BATCH) - r * 16;
         Barrier& full = shared.x_full[in_groups.slot / GROUP];
         wait(shared.x_empty[cursor.slot], cursor.round + 1);
-        copy_rows(shared.x[cursor.slot], batches + r * 16 * X_STRIDE, left < 16 ? left : 16, full);
+        copy_rows(shared.x[cursor.slot], batches + r * 16 * X_STRIDE,
+                  left < 0    ? 0
+                  : left < 16 ? left
+                              : 16,
+                  full);
         if (load < ROW_TILES) copy_targets(shared.targets[step % TARGET_STEPS], targets, r);
         copy_async_arrive(&full);
         cursor.advance<1>();

@@ -2,16 +2,17 @@
 #pragma once
 
 #include "reduce.cuh"
-#include "trained_block.cuh"
+#include "replicas.cuh"
 
-// Updates 16 biases from `first` on with the sums of their columns of dz, tile after tile.
+constexpr int OUTPUT_TILES = HIDDEN ? UNIT_TILES * OUT_TILES : 0;
+
+// Sums of 16 columns of dz, tile after tile; in the lanes of which l % 4 is 0, [0] is that of column l / 4, and [2]
+// that of column l / 4 + 8.
 template <int STRIDE, int BARRIERS>
-__device__ inline void update_biases(const Run& run, float rate, int step, Barrier (&full)[BARRIERS],
-                                     const T (&dz)[ROWS][STRIDE], int first, float* bias, float* velocity) {
-    const int lane = threadIdx.x % 32;
+__device__ inline void add_columns(int step, Barrier (&full)[BARRIERS], const T (&dz)[ROWS][STRIDE],
+                                   int first, float (&sums)[4]) {
     const unsigned ones = packed<T>(1.0f, 1.0f);
     const unsigned b[2] = {ones, ones};
-    float sums[4] = {};  // in the lanes of which l % 4 is 0: [0] of column l / 4, and [2] of column l / 4 + 8
 #pragma unroll 1
     for (int group = 0; group < GROUPS; ++group) {
         unsigned a[GROUP][4];
@@ -21,88 +22,166 @@ __device__ inline void update_biases(const Run& run, float rate, int step, Barri
 #pragma unroll
         for (int i = 0; i < GROUP; ++i) TensorCore<T>::multiply(sums, a[i], b);
     }
-    if (lane % 4 != 0) return;
-    const int i = first + lane / 4;
-    run.update(bias[i], velocity[i], sums[0], rate);
-    run.update(bias[i + 8], velocity[i + 8], sums[2], rate);
 }
+
+// 16 biases of the layer that takes the features: of hidden units, or of outputs.
+struct BiasTile {
+    static constexpr int COUNT = HIDDEN ? UNIT_TILES : OUT_TILES, QUADS = 1;
+    int number;
+
+    // Warps that have less of the output layer come first.
+    __device__ static int first_of(int warp) {
+        return (warp + OUTPUT_WARPS - OUTPUT_TILES % OUTPUT_WARPS) % OUTPUT_WARPS;
+    }
+    __device__ int first_quad() const { return OUTPUT_TILES * 3 + number; }
+
+    __device__ void find(Shared& shared, int step, float (&sums)[1][4]) const {
+#if HIDDEN
+        add_columns(step, shared.dh_full, shared.dh, number * 16, sums[0]);
+#else
+        add_columns(step, shared.dz_full, shared.dz, number * 16, sums[0]);
+#endif
+    }
+
+    __device__ void update(Shared& shared, const Run& run, float rate, int, const float (&sums)[1][4]) const {
+        const int lane = threadIdx.x % 32, i = number * 16 + lane / 4;
+        if (lane % 4 != 0) return;
+#if HIDDEN
+        float *bias = shared.bias, *velocity = shared.bias_velocity;
+#else
+        float *bias = shared.output_bias, *velocity = shared.output_bias_velocity;
+#endif
+        run.update(bias[i], velocity[i], sums[0][0], rate);
+        run.update(bias[i + 8], velocity[i + 8], sums[0][2], rate);
+    }
+};
+
+// A tile of 16 units by 16 columns of the output layer's weights after a hidden layer; the first of its columns also has
+// their biases.
+struct OutputTile {
+    static constexpr int COUNT = OUTPUT_TILES;
+    static constexpr int QUADS = 3;  // weights of each 8 columns, and biases
+    int number;
+
+    __device__ static int first_of(int warp) { return warp; }
+    __device__ int first_quad() const { return number * QUADS; }
 
 #if HIDDEN
-// Updates tile (u, o) of the output layer's weights with the gradient of a batch, tile after tile; the first of its
-// columns also their biases.
-__device__ inline void update_output_tile(Shared& shared, const Run& run, float rate, int step, int u,
-                                          int o) {
-    OutputLayer& layer = shared.outputs;
-    const int lane = threadIdx.x % 32;
-    const unsigned one = packed<T>(1.0f, 1.0f), ones[4] = {one, one, one, one};
-    float sums[2][4] = {}, of_bias[2][4] = {};
+    __device__ void find(Shared& shared, int step, float (&sums)[3][4]) const {
+        const int u = number / OUT_TILES, o = number % OUT_TILES;
+        const unsigned one = packed<T>(1.0f, 1.0f), ones[4] = {one, one, one, one};
+        float of_bias[2][4] = {};
 #pragma unroll 1
-    for (int group = 0; group < GROUPS; ++group) {
-        wait(shared.dz_full[group], step);
+        for (int group = 0; group < GROUPS; ++group) {
+            wait(shared.dz_full[group], step);
 #pragma unroll
-        for (int i = 0; i < GROUP; ++i) {
-            const int row = (group * GROUP + i) * 16;
-            unsigned a[4], low[2], high[2];
-            load_a_transposed(a, &shared.h[row][u * 16], UNIT_STRIDE);
-            load_b_pair_transposed(low, high, &shared.dz[row][o * 16], OUT_STRIDE);
-            TensorCore<T>::multiply(sums[0], a, low);
-            TensorCore<T>::multiply(sums[1], a, high);
-            TensorCore<T>::multiply(of_bias[0], ones, low);
-            TensorCore<T>::multiply(of_bias[1], ones, high);
+            for (int i = 0; i < GROUP; ++i) {
+                const int row = (group * GROUP + i) * 16;
+                unsigned a[4], low[2], high[2];
+                load_a_transposed(a, &shared.h[row][u * 16], UNIT_STRIDE);
+                load_b_pair_transposed(low, high, &shared.dz[row][o * 16], OUT_STRIDE);
+                TensorCore<T>::multiply(sums[0], a, low);
+                TensorCore<T>::multiply(sums[1], a, high);
+                TensorCore<T>::multiply(of_bias[0], ones, low);
+                TensorCore<T>::multiply(of_bias[1], ones, high);
+            }
+        }
+#pragma unroll
+        for (int part = 0; part < 4; ++part) sums[2][part] = of_bias[part / 2][part % 2];
+    }
+
+    __device__ void update(Shared& shared, const Run& run, float rate, int step,
+                           const float (&sums)[3][4]) const {
+        OutputLayer& layer = shared.outputs;
+        const int lane = threadIdx.x % 32, u = number / OUT_TILES, o = number % OUT_TILES;
+#pragma unroll
+        for (int part = 0; part < 4; ++part) {
+            const int col = o * 16 + part / 2 * 8 + lane * 2 + part % 2;
+            if (u > 0 || lane >= 4) break;
+            run.update(shared.output_bias[col], shared.output_bias_velocity[col], sums[2][part], rate);
+        }
+#pragma unroll
+        for (int part = 0; part < 4; ++part) {
+            const int unit = u * 16 + lane / 4 + part % 2 * 8, col = o * 16 + part / 2 * 8 + lane % 4 * 2;
+            float updated[2];
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                float& weight = layer.w[unit][col + i];
+                run.update(weight, layer.v[MOMENTUM ? unit : 0][col + i], sums[part / 2][part % 2 * 2 + i],
+                           rate);
+                updated[i] = weight * run.unscale;
+            }
+            *reinterpret_cast<unsigned*>(&layer.half[(step + 1) % 2][unit][col]) =
+                packed<T>(updated[0], updated[1]);
         }
     }
-#pragma unroll
-    for (int part = 0; part < 4; ++part) {
-        const int col = o * 16 + part / 2 * 8 + lane * 2 + part % 2;
-        if (u > 0 || lane >= 4) break;
-        run.update(shared.output_bias[col], shared.output_bias_velocity[col], of_bias[part / 2][part % 2],
-                   rate);
-    }
-#pragma unroll
-    for (int part = 0; part < 4; ++part) {
-        const int unit = u * 16 + lane / 4 + part % 2 * 8, col = o * 16 + part / 2 * 8 + lane % 4 * 2;
-        float updated[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            float& weight = layer.w[unit][col + i];
-            run.update(weight, layer.v[MOMENTUM ? unit : 0][col + i], sums[part / 2][part % 2 * 2 + i], rate);
-            updated[i] = weight * run.unscale;
-        }
-        *reinterpret_cast<unsigned*>(&layer.half[(step + 1) % 2][unit][col]) =
-            packed<T>(updated[0], updated[1]);
-    }
+#else
+    __device__ void find(Shared&, int, float (&)[3][4]) const {}
+    __device__ void update(Shared&, const Run&, float, int, const float (&)[3][4]) const {}
+#endif
+};
+
+// f(tile) for each that falls to this warp.
+template <class Tile, class F>
+__device__ inline void each_tile(int warp, F f) {
+    for (int i = Tile::first_of(warp); i < Tile::COUNT; i += OUTPUT_WARPS) f(Tile{i});
 }
 
-// The output layer.
+// Updates tiles with the gradient of a batch.
+template <class Tile>
+__device__ inline void update_tiles(Shared& shared, const Run& run, float rate, int step, int warp) {
+    each_tile<Tile>(warp, [&](const Tile& tile) {
+        float sums[Tile::QUADS][4] = {};
+        tile.find(shared, step, sums);
+        tile.update(shared, run, rate, step, sums);
+    });
+}
+
+#if REPLICAS > 1
+// The gradients of tiles: sent, and later added up over the replicas for the update.
+template <class Tile>
+__device__ inline void send_tiles(Shared& shared, Exchange& exchange, int step, int warp) {
+    each_tile<Tile>(warp, [&](const Tile& tile) {
+        float sums[Tile::QUADS][4] = {};
+        tile.find(shared, step, sums);
+        send(&exchange.outputs[step % 2][own_replica()][tile.first_quad()][threadIdx.x % 32], 32, step / 2,
+             sums);
+    });
+}
+
+template <class Tile>
+__device__ inline void update_tiles(Shared& shared, const Run& run, const Exchange& exchange, float rate,
+                                    int step, int warp) {
+    each_tile<Tile>(warp, [&](const Tile& tile) {
+        float sums[Tile::QUADS][4];
+        receive_sums<1>(sums, step / 2, [&](int replica, int quad) {
+            return &exchange.outputs[step % 2][replica][tile.first_quad() + quad][threadIdx.x % 32];
+        });
+        tile.update(shared, run, rate, step, sums);
+    });
+}
+
 __device__ inline void update_outputs(Shared& shared, const Run& run, float rate, int step, int warp) {
-    for (int task = warp; task < UNIT_TILES * OUT_TILES; task += OUTPUT_WARPS)
-        update_output_tile(shared, run, rate, step, task / OUT_TILES, task % OUT_TILES);
-}
-
-// The biases of the hidden units; warps that have less of the output layer come first.
-__device__ inline void update_hidden(Shared& shared, const Run& run, float rate, int step, int warp) {
-    const int first = (warp + OUTPUT_WARPS - UNIT_TILES * OUT_TILES % OUTPUT_WARPS) % OUTPUT_WARPS;
-    for (int u = first; u < UNIT_TILES; u += OUTPUT_WARPS)
-        update_biases(run, rate, step, shared.dh_full, shared.dh, u * 16, shared.bias, shared.bias_velocity);
+    Exchange& exchange = run.exchanges[own_rank()];
+    send_tiles<OutputTile>(shared, exchange, step, warp);
+    send_tiles<BiasTile>(shared, exchange, step, warp);
+    update_tiles<OutputTile>(shared, run, exchange, rate, step, warp);
+    update_tiles<BiasTile>(shared, run, exchange, rate, step, warp);
 }
 #else
-__device__ inline void update_hidden(Shared&, const Run&, float, int, int) {}
-
 __device__ inline void update_outputs(Shared& shared, const Run& run, float rate, int step, int warp) {
-    for (int task = warp; task < OUT_TILES; task += OUTPUT_WARPS) {
-        update_biases(run, rate, step, shared.dz_full, shared.dz, task * 16, shared.output_bias,
-                      shared.output_bias_velocity);
-    }
+    update_tiles<OutputTile>(shared, run, rate, step, warp);
+    if (!AHEAD) update_tiles<BiasTile>(shared, run, rate, step, warp);
 }
 #endif
 
-// Writes a row of the record.
+// Writes a row of the record: of `count` rows of a step, those of this replica.
 __device__ inline void record_step(Shared& shared, double* row, int step, int count) {
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % 32, num_rows = own_rows(count);
     if (CLUSTER > 1) wait(shared.losses_full[step % 2], step / 2);
     double loss = 0;
     unsigned correct = 0;
-    for (int i = lane; i < count; i += 32) {
+    for (int i = lane; i < num_rows; i += 32) {
         loss += shared.losses[step % 2][i].loss;
         correct += shared.losses[step % 2][i].is_correct;
     }
@@ -110,7 +189,7 @@ __device__ inline void record_step(Shared& shared, double* row, int step, int co
     correct = reduce_warp<Sum>(correct);
     if (lane == 0) {
         row[0] = loss;
-        row[1] = count;
+        row[1] = num_rows;
         row[2] = correct;
     }
 }
@@ -120,7 +199,6 @@ __device__ inline void train_outputs(Shared& shared, const Run& run, double* rec
     Step step = run.first_step();
     for (Rates rates(run.rates, step); step.is_there(); rates.advance(step)) {
         update_outputs(shared, run, rates.now, step.index, warp);
-        if (!AHEAD) update_hidden(shared, run, rates.now, step.index, warp);
         // All warps wait for all that changes once a step, lest they fall a round behind.
 #pragma unroll 1
         for (int group = 0; group < GROUPS; ++group) wait(shared.dz_full[group], step.index);
@@ -131,11 +209,14 @@ __device__ inline void train_outputs(Shared& shared, const Run& run, double* rec
 #endif
         arrive_warp(shared.outputs_ready);
         if (AHEAD) {  // the next step's outputs do not wait for its biases
-            update_hidden(shared, run, rates.now, step.index, warp);
+            update_tiles<BiasTile>(shared, run, rates.now, step.index, warp);
             wait(shared.dh_full[0], step.index);  // of a warp without biases, too
             arrive_warp(shared.biases_ready);
         }
-        if (has_record) record_step(shared, record + 3 * step.index, step.index, step.count());
+        if (has_record) {
+            record_step(shared, record + 3 * (step.index * REPLICAS + own_replica()), step.index,
+                        step.count());
+        }
         step.advance();
     }
 }

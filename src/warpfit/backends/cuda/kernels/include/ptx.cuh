@@ -184,6 +184,26 @@ __device__ inline void copy_async_wait() {
 
 #endif
 
+// ld.relaxed and st.relaxed (9.7.9.8, 9.7.9.12), sm_70: of memory that several blocks use. Each word comes and goes as a
+// whole, in no order with others.
+__device__ inline uint4 load_relaxed(const uint4* pointer) {
+    uint4 words;
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+                 : "l"(pointer)
+                 : "memory");
+    return words;
+}
+
+__device__ inline void store_relaxed(uint4* pointer, uint4 words) {
+    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(pointer), "r"(words.x),
+                 "r"(words.y), "r"(words.z), "r"(words.w)
+                 : "memory");
+}
+
+// Nothing: threads of a GPU do not wait for others to let them run. An emulated one does.
+__device__ inline void let_others_run() {}
+
 // setmaxnreg (9.7.20.5), "a" targets: from here on each thread of this group of four warps has as many registers; 0
 // leaves them as they are.
 template <int COUNT>

@@ -234,17 +234,11 @@ __device__ inline void send_gradients(Shared& shared, int row, int below, const 
     }
 }
 
-// Whether rows of tile r are this block's.
-__device__ inline bool is_own(int r) {
-    const int first = own_rank() * OWN_ROWS / 16;
-    return r >= first && r < first + OWN_TILES;
-}
-
 // From all blocks' parts of the outputs of this block's rows of tile r to their gradients, which go to all, and what is
 // left for their losses.
 __device__ inline void exchange_rows(Shared& shared, const Run& run, int step, int count, float factor, int r,
                                      OutputRest (&rests)[2]) {
-    const int lane = threadIdx.x % 32, first = own_rank() * OWN_ROWS, tile = r - first / 16;
+    const int lane = threadIdx.x % 32, first = own_rank() * OWN_ROWS, tile = r - first_own_tile();
     if (lane == 0) mbarrier_expect(&shared.parts_full[tile], CLUSTER * OWN_OF_TILE * 16 * output_messages(0));
     wait(shared.parts_full[tile], step);
     Outputs z;
@@ -259,7 +253,7 @@ __device__ inline void exchange_rows(Shared& shared, const Run& run, int step, i
 
 // Sends the losses of this block's rows of tile r to the first block.
 __device__ inline void send_losses(Shared& shared, int step, int count, int r, const OutputRest (&rests)[2]) {
-    const int lane = threadIdx.x % 32, first = own_rank() * OWN_ROWS, tile = r - first / 16;
+    const int lane = threadIdx.x % 32, first = own_rank() * OWN_ROWS, tile = r - first_own_tile();
 #pragma unroll
     for (int below = 0; below < (OWN_OF_TILE + 7) / 8; ++below) {
         const int own = lane / 4 + 8 * below, row = first + tile * 16 + own;
@@ -331,8 +325,8 @@ __device__ inline void find_unit_gradients(Shared& shared, int step, int r, F de
 __device__ inline void pass_tiles(Shared& shared, const Run& run, int warp) {
     Step step = run.first_step();
     for (Rates rates(run.rates, step); step.is_there(); rates.advance(step)) {
-        const int count = step.count();
-        const float factor = factor_of(run, rates.now, count);
+        const int count = own_rows(step.count());
+        const float factor = factor_of(run, rates.now, step.count());
 #pragma unroll 1
         for (int r = warp; r < ROW_TILES + 2 * ROW_WARPS; r += ROW_WARPS) {
             if (r < ROW_TILES) {

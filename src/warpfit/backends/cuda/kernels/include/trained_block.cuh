@@ -16,7 +16,9 @@ constexpr int X_STRIDE = X_WIDTH + 8;
 constexpr int PARTS = HIDDEN ? 1 : CLUSTER;
 constexpr int UNIT_TILES = UNIT_WIDTH / 16, UNIT_STRIDE = UNIT_WIDTH + 8;
 constexpr int OUT_WIDTH = (OUTPUTS + 15) / 16 * 16, OUT_TILES = OUT_WIDTH / 16, OUT_STRIDE = OUT_WIDTH + 8;
-constexpr int ROW_TILES = (BATCH + 15) / 16, ROWS = ROW_TILES * 16;
+// Rows of a step that a replica takes, as far as there are that many.
+constexpr int REPLICA_ROWS = REPLICAS > 1 ? (BATCH + 16 * REPLICAS - 1) / (16 * REPLICAS) * 16 : BATCH;
+constexpr int ROW_TILES = (REPLICA_ROWS + 15) / 16, ROWS = ROW_TILES * 16;
 // OWN_ROWS rows of a batch, one after the other, are those whose loss a block finds: whole tiles, or a power of
 // two. The last blocks may have fewer, or none.
 constexpr int OWN_TILES = (ROW_TILES + CLUSTER - 1) / CLUSTER;
@@ -44,6 +46,7 @@ static_assert(KEPT == 0 || (KEPT == ROW_TILES && SLOTS >= KEPT), "a batch stays 
 static_assert(ROW_WARPS % GROUP == 0, "row warps take a group together");
 static_assert(AHEAD || (SUM_SLOTS >= ROW_WARPS && SUM_SLOTS >= GROUP),
               "no warp waits for a round after next");
+static_assert(!AHEAD || REPLICAS == 1, "what is added to the early product is one cluster's gradient");
 static_assert(!AHEAD || (HIDDEN && ROW_WARPS >= ROW_TILES && SLOTS >= 2 * ROW_TILES),
               "looking ahead takes a warp for each tile, and room for two batches");
 // Groups of x that are on their way or in use.
@@ -92,7 +95,9 @@ __device__ inline int own_rank() {
 #endif
 }
 
-__device__ inline void barrier_of_all() {
+__device__ inline int own_replica() { return static_cast<int>(blockIdx.x) / CLUSTER; }
+
+__device__ inline void barrier_of_cluster() {
 #if CLUSTER > 1
     cluster_barrier();
 #else
@@ -113,6 +118,17 @@ struct Part {
 __device__ inline Part own_units() { return HIDDEN ? Part::of_block(UNIT_WIDTH, HIDDEN) : Part{0, OUTPUTS}; }
 __device__ inline Part own_features() {
     return HIDDEN ? Part{0, FEATURES} : Part::of_block(X_WIDTH, FEATURES);
+}
+
+// The first tile of 16 rows that has rows of this block, and whether a tile has.
+__device__ inline int first_own_tile() { return own_rank() * OWN_ROWS / 16; }
+__device__ inline bool is_own(int r) { return r >= first_own_tile() && r < first_own_tile() + OWN_TILES; }
+
+// Of `count` rows of a step, those that are this replica's.
+__device__ inline int own_rows(int count) {
+    if (REPLICAS == 1) return count;
+    const int left = count - own_replica() * REPLICA_ROWS;
+    return left < 0 ? 0 : left < REPLICA_ROWS ? left : REPLICA_ROWS;
 }
 
 // Where a warp stands in the run.
@@ -170,6 +186,8 @@ struct Forecast {
     }
 };
 
+struct Exchange;  // of replicas.cuh
+
 // What does not change in a run.
 struct Run {
     const float* rates;
@@ -177,6 +195,7 @@ struct Run {
     float scale, unscale, momentum, weight_decay, slope;
     const RowWords* gram;  // of gram_batches.cu
     const float* gram_scales;
+    Exchange* exchanges;  // of each rank, where there are replicas
 
     __device__ Step first_step() const { return Step(num_rows, num_epochs); }
 

@@ -2,7 +2,7 @@
 // gradient to them.
 #pragma once
 
-#include "trained_block.cuh"
+#include "replicas.cuh"
 
 // Where a weight warp stands in the ring of x.
 struct Reader {
@@ -35,16 +35,17 @@ struct Reader {
     }
 };
 
-// Multiplies the tiles of a batch by the weights, as far as they are known, and leaves the parts of the sums to
-// the row warps.
-__device__ inline void multiply_batch(Shared& shared, const Run& run, const Weights& weights,
-                                      const Weights& velocities, const Forecast& forecast, int step,
-                                      Reader& reader) {
-    Weights::Fragments b;
+// The weights as products take them; looking ahead, what is known of the next ones.
+__device__ inline void round_weights(const Run& run, const Weights& weights, const Weights& velocities,
+                                     const Forecast& forecast, Weights::Fragments& b) {
     const Forecast unscaled = forecast.times(run.unscale);
     weights.round(b, velocities, [&](float weight, float velocity) {
         return AHEAD ? unscaled.value(weight, velocity) : weight * run.unscale;
     });
+}
+
+// Multiplies the tiles of a batch by the weights, and leaves the parts of the sums to the row warps.
+__device__ inline void multiply_batch(Shared& shared, const Weights::Fragments& b, int step, Reader& reader) {
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
     for (int first = 0; first < ROW_TILES; first += GROUP) {
@@ -92,11 +93,9 @@ __device__ inline void end_update(const Run& run, float rate, Weights& weights, 
     weights.each_with(velocities, [&](float& weight, float& velocity) { weight -= step * velocity; });
 }
 
-// Adds the gradient of a batch to the weights.
-__device__ inline void add_gradients(Shared& shared, const Run& run, float rate, Weights& weights,
-                                     Weights& velocities, int step, Reader& reader) {
-    Weights& target = MOMENTUM ? velocities : weights;
-    begin_update(run, rate, weights, velocities);
+// Adds the gradient of a batch to `target`; finish(tile, numbers) for each tile that is done.
+template <class F>
+__device__ inline void add_gradients(Shared& shared, Weights& target, int step, Reader& reader, F finish) {
 #pragma unroll 1
     for (int first = 0; first < ROW_TILES; first += BACK_GROUP) {
         const T* x[BACK_GROUP];
@@ -110,12 +109,14 @@ __device__ inline void add_gradients(Shared& shared, const Run& run, float rate,
         const T* dz = &shared.dz[first * 16][0];
         wait(shared.dz_full[first / GROUP], step);
 #endif
-        target.add_product(dz, UNIT_STRIDE, x, X_STRIDE);
+        const bool is_last = first + BACK_GROUP == ROW_TILES;
+        target.add_product(dz, UNIT_STRIDE, x, X_STRIDE, [&](int tile, const float (&numbers)[2][4]) {
+            if (is_last) finish(tile, numbers);
+        });
 #pragma unroll
         for (int tile = 0; tile < BACK_GROUP; ++tile) arrive_warp(shared.x_empty[x_slots[tile]]);
     }
     if (AHEAD) arrive_warp(shared.dh_empty);
-    end_update(run, rate, weights, velocities);
 }
 
 // Multiplies the batch of a step or, looking ahead, those up to the next one of the epoch that have not been yet.
@@ -126,16 +127,48 @@ __device__ inline void multiply_batches(Shared& shared, const Run& run, float ra
 #pragma unroll 1
     for (; next <= step.index + !step.is_last_of_epoch(); ++next) {
         const Forecast forecast = next > step.index ? run.forecast(rate) : Forecast{1, 0, 0};
-        multiply_batch(shared, run, weights, velocities, forecast, next, reader);
+        Weights::Fragments b;
+        round_weights(run, weights, velocities, forecast, b);
+        multiply_batch(shared, b, next, reader);
     }
 }
 #else
 __device__ inline void multiply_batches(Shared& shared, const Run& run, float, const Weights& weights,
                                         const Weights& velocities, const Step& step, int&, Reader& reader) {
-    multiply_batch(shared, run, weights, velocities, Forecast{1, 0, 0}, step.index, reader);
+    Weights::Fragments b;
+    round_weights(run, weights, velocities, Forecast{1, 0, 0}, b);
+    multiply_batch(shared, b, step.index, reader);
 }
 #endif
 
+#if REPLICAS > 1
+__device__ inline void train_weights(Shared& shared, const Run& run, float* w1, float* w1_velocity) {
+    OwnWeights own;
+    own.read(own.weights, w1, run.scale);
+    if (MOMENTUM) own.read(own.velocities, w1_velocity, run.scale);
+    Weights gradients;
+    Weights::Fragments b;
+    const Part units = own_units(), features = own_features();
+    gradients.read(w1 + static_cast<int64>(features.first) * ALL_UNITS + units.first, ALL_UNITS, units.count,
+                   features.count, run.scale);
+    round_weights(run, gradients, gradients, Forecast{1, 0, 0}, b);
+    Reader forward(0), backward(ROW_TILES - KEPT);
+    Step step = run.first_step();
+    for (Rates rates(run.rates, step); step.is_there(); rates.advance(step)) {
+        multiply_batch(shared, b, step.index, forward);
+        gradients.each([](float& gradient) { gradient = 0; });
+        add_gradients(shared, gradients, step.index, backward, [&](int tile, const float (&numbers)[2][4]) {
+            own.send_gradient(run, step.index, tile, numbers);
+        });
+        own.update(run, step.index, rates.now, b);
+        forward.skip<ROW_TILES - KEPT>();
+        backward.skip<ROW_TILES - KEPT>();
+        step.advance();
+    }
+    own.write(own.weights, w1, run.unscale);
+    if (MOMENTUM) own.write(own.velocities, w1_velocity, run.unscale);
+}
+#else
 __device__ inline void train_weights(Shared& shared, const Run& run, float* w1, float* w1_velocity) {
     const Part units = own_units(), features = own_features();
     const int64 own = static_cast<int64>(features.first) * ALL_UNITS + units.first;
@@ -148,7 +181,10 @@ __device__ inline void train_weights(Shared& shared, const Run& run, float* w1, 
     int next = 0;  // batch to be multiplied
     for (Rates rates(run.rates, step); step.is_there(); rates.advance(step)) {
         multiply_batches(shared, run, rates.now, weights, velocities, step, next, forward);
-        add_gradients(shared, run, rates.now, weights, velocities, step.index, backward);
+        begin_update(run, rates.now, weights, velocities);
+        add_gradients(shared, MOMENTUM ? velocities : weights, step.index, backward,
+                      [](int, const float (&)[2][4]) {});
+        end_update(run, rates.now, weights, velocities);
         forward.skip<ROW_TILES - KEPT>();
         backward.skip<ROW_TILES - KEPT>();
         step.advance();
@@ -156,3 +192,4 @@ __device__ inline void train_weights(Shared& shared, const Run& run, float* w1, 
     weights.write(w1 + own, ALL_UNITS, units.count, features.count, run.unscale);
     if (MOMENTUM) velocities.write(w1_velocity + own, ALL_UNITS, units.count, features.count, run.unscale);
 }
+#endif
