@@ -3,21 +3,24 @@
 // Layout:   batches (steps, PARTS, BATCH, X_WIDTH + 8) 16-bit and targets (steps, BATCH, TARGET_WORDS) of all epochs,
 //           as gather_batches leaves them; PARTS is CLUSTER without a hidden layer, else 1. w1 (FEATURES, ALL_UNITS),
 //           ALL_UNITS being HIDDEN, or OUTPUTS without a hidden layer; w2 (HIDDEN, OUTPUTS); biases; velocities
-//           of each, if MOMENTUM; record (steps, 3) float64: loss, rows, rows that are right; rates (steps,) float32;
-//           gram and gram_scales, if AHEAD, as gram_batches leaves them.
-// Launch:   one cluster of CLUSTER blocks of 32 (WARPS_K WARPS_U + ROW_WARPS + OUTPUT_WARPS + 1) threads;
-//           SHARED_BYTES of dynamic shared memory. Defines: DTYPE, FEATURES, HIDDEN (0: none), OUTPUTS, BATCH,
-//           CLUSTER (1, 2, 4, 8 or 16), WARPS_K, WARPS_U, ROW_WARPS, OUTPUT_WARPS, WEIGHT_REGISTERS and
-//           OTHER_REGISTERS (of a thread; 0: as launched), SLOTS (of the ring of x), KEPT (tiles of x that stay
-//           from the forward pass to the backward pass: all or none), SUM_SLOTS (a power of two), OWN_OF_TILE (1 to
-//           16, a power of two: rows of a tile whose loss one block finds), GROUP (tiles that warps
-//           wait for together), AHEAD (1: products with a batch are found beside the step before), ACTIVATION,
-//           CROSS_ENTROPY, MOMENTUM, NESTEROV, SHARED_BYTES, BOUNDED_WAITS.
+//           of each, if MOMENTUM; record (steps, REPLICAS, 3) float64: each replica's part of the loss, its rows, and
+//           those that are right; rates (steps,) float32; gram and gram_scales, if AHEAD, as gram_batches leaves
+//           them; exchanges (CLUSTER,), zeros, if there are replicas.
+// Launch:   REPLICAS clusters of CLUSTER blocks of 32 (WARPS_K WARPS_U + ROW_WARPS + OUTPUT_WARPS + 1) threads, all
+//           resident at once; SHARED_BYTES of dynamic shared memory. Defines: DTYPE, FEATURES, HIDDEN (0: none),
+//           OUTPUTS, BATCH, CLUSTER (1, 2, 4, 8 or 16), REPLICAS (that share out a batch), WARPS_K, WARPS_U,
+//           ROW_WARPS, OUTPUT_WARPS, WEIGHT_REGISTERS and OTHER_REGISTERS (of a thread; 0: as launched), SLOTS (of
+//           the ring of x), KEPT (tiles of x that stay from the forward pass to the backward pass: all or none),
+//           SUM_SLOTS (a power of two), OWN_OF_TILE (1 to 16, a power of two: rows of a tile whose loss one block
+//           finds), GROUP (tiles that warps wait for together), AHEAD (1: products with a batch are found beside
+//           the step before), ACTIVATION, CROSS_ENTROPY, MOMENTUM, NESTEROV, SHARED_BYTES, EXCHANGE_BYTES (of each
+//           rank; 0 for one replica), BOUNDED_WAITS.
 // Numerics: products of 16-bit numbers with float32 sums; weights, velocities and sums in float32, times
 //           `scale`, a power of two that keeps gradients in the range of 16 bits. Sums in a fixed order.
 // Cost:     of a step 4 BATCH ALL_UNITS FEATURES FLOP and the output layer's; each block reads its part of
 //           the batch from L2 once, or twice if it is not kept, and from shared memory twice. In a cluster each
-//           block sends 4 BATCH bytes for each of the outputs, padded to 16, and receives 2 BATCH for each.
+//           block sends 4 BATCH bytes for each of the outputs, padded to 16, and receives 2 BATCH for each. A block
+//           of several replicas writes and reads its part of the weights, in float32, about three times.
 // Reference: the layerwise engine over backends/numpy; PTX ISA 9.7.14.5 (ldmatrix, mma), 9.7.13.15 (mbarrier).
 //
 // Warps have roles, and wait for each other's tiles of 16 rows at barriers in shared memory:

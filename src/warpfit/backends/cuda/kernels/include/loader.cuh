@@ -41,13 +41,10 @@ __device__ inline void load_batches(Shared& shared, const Run& run, const T* bat
     Cursor<SLOTS> cursor(0);
     Cursor<GROUP * GROUPS_AHEAD> in_groups(0);
     for (int step = 0, load = 0; step < num_steps;) {
-        const int r = load < ROW_TILES ? load : load - ROW_TILES, left = own_rows(BATCH) - r * 16;
+        const int r = load < ROW_TILES ? load : load - ROW_TILES;
         Barrier& full = shared.x_full[in_groups.slot / GROUP];
         wait(shared.x_empty[cursor.slot], cursor.round + 1);
-        copy_rows(shared.x[cursor.slot], batches + r * 16 * X_STRIDE,
-                  left < 0    ? 0
-                  : left < 16 ? left
-                              : 16,
+        copy_rows(shared.x[cursor.slot], batches + r * 16 * X_STRIDE, clamped(own_rows(BATCH) - r * 16, 16),
                   full);
         if (load < ROW_TILES) copy_targets(shared.targets[step % TARGET_STEPS], targets, r);
         copy_async_arrive(&full);

@@ -17,6 +17,9 @@ constexpr unsigned LAST_BIT = 1;
 // The last bit of numbers that a place takes in this turn of its. Before the first, 0, it has zeros.
 __device__ inline unsigned mark_of(int turn) { return (turn + 1) & LAST_BIT; }
 
+// What arrives of a number.
+__device__ inline float without_last_bit(unsigned word) { return __uint_as_float(word & ~LAST_BIT); }
+
 // Sends quads of numbers to places that lie `stride` apart.
 template <int QUADS>
 __device__ inline void send(uint4* place, int stride, int turn, const float (&numbers)[QUADS][4]) {
@@ -55,10 +58,10 @@ __device__ inline void receive(float (&numbers)[QUADS][4], int turn, F place) {
     }
 #pragma unroll
     for (int i = 0; i < QUADS; ++i) {
-        numbers[i][0] = __uint_as_float(words[i].x & ~LAST_BIT);
-        numbers[i][1] = __uint_as_float(words[i].y & ~LAST_BIT);
-        numbers[i][2] = __uint_as_float(words[i].z & ~LAST_BIT);
-        numbers[i][3] = __uint_as_float(words[i].w & ~LAST_BIT);
+        numbers[i][0] = without_last_bit(words[i].x);
+        numbers[i][1] = without_last_bit(words[i].y);
+        numbers[i][2] = without_last_bit(words[i].z);
+        numbers[i][3] = without_last_bit(words[i].w);
     }
 }
 

@@ -95,7 +95,7 @@ __device__ inline int own_rank() {
 #endif
 }
 
-__device__ inline int own_replica() { return static_cast<int>(blockIdx.x) / CLUSTER; }
+__device__ inline int own_replica() { return REPLICAS > 1 ? static_cast<int>(blockIdx.x) / CLUSTER : 0; }
 
 __device__ inline void barrier_of_cluster() {
 #if CLUSTER > 1
@@ -105,13 +105,16 @@ __device__ inline void barrier_of_cluster() {
 #endif
 }
 
+// The nearest number from 0 to `most`.
+__device__ inline int clamped(int number, int most) { return number < 0 ? 0 : number < most ? number : most; }
+
 // What a block has of units or features: from where on, and how many.
 struct Part {
     int first, count;
 
     __device__ static Part of_block(int width, int whole) {
-        const int first = own_rank() * width, left = whole - first;
-        return {first, left < 0 ? 0 : left < width ? left : width};
+        const int first = own_rank() * width;
+        return {first, clamped(whole - first, width)};
     }
 };
 
@@ -126,9 +129,7 @@ __device__ inline bool is_own(int r) { return r >= first_own_tile() && r < first
 
 // Of `count` rows of a step, those that are this replica's.
 __device__ inline int own_rows(int count) {
-    if (REPLICAS == 1) return count;
-    const int left = count - own_replica() * REPLICA_ROWS;
-    return left < 0 ? 0 : left < REPLICA_ROWS ? left : REPLICA_ROWS;
+    return REPLICAS > 1 ? clamped(count - own_replica() * REPLICA_ROWS, REPLICA_ROWS) : count;
 }
 
 // Where a warp stands in the run.

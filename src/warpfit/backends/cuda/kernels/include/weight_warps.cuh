@@ -151,6 +151,8 @@ __device__ inline void train_weights(Shared& shared, const Run& run, float* w1, 
     const Part units = own_units(), features = own_features();
     gradients.read(w1 + static_cast<int64>(features.first) * ALL_UNITS + units.first, ALL_UNITS, units.count,
                    features.count, run.scale);
+    // As they would come from the replicas, so that where a run is cut changes no bit.
+    gradients.each([](float& weight) { weight = without_last_bit(__float_as_uint(weight)); });
     round_weights(run, gradients, gradients, Forecast{1, 0, 0}, b);
     Reader forward(0), backward(ROW_TILES - KEPT);
     Step step = run.first_step();
