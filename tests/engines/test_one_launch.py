@@ -859,6 +859,20 @@ def test_bytes_count_the_batches_of_a_launch(
     assert plans[0].bytes - plans[1].bytes == min(epochs, 2) * batches - epoch
 
 
+def test_bytes_count_what_replicas_exchange(
+    cuda: str, only_cluster: Callable[[int], None], replicas: Callable[[int], None]
+) -> None:
+    x, y = blobs(NUM_ROWS)
+    only_cluster(1)
+    found = []
+    for count in (1, 2):
+        replicas(count)
+        found.append(fit(mlp(6, 3), x, y, batch_size=32, epochs=1).plan.bytes)
+    # Two quads of each of 128 threads, twice the gradients and once the weights; twice two of each of 32 for biases.
+    exchanged = 16 * (2 * 3 * 128 + 2 * 2 * 32)
+    assert found[1] - found[0] == exchanged + 3 * 24  # and a row of the record for each step
+
+
 def test_a_launch_takes_no_more_epochs_than_its_batches_have_room(
     cuda: str, launches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

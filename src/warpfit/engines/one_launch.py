@@ -74,9 +74,10 @@ class OneLaunchEngine(Engine):
         return "float16", "the data suits float16"
 
     def copied_bytes(self, plan: Plan, data: TrainingData) -> int:
-        """Return the bytes of the batches of the epochs that one launch takes, with targets, rates and record."""
+        """Return the bytes of the batches of the epochs that one launch takes, with all that it needs for them."""
         launch = launch_of(plan, data)
-        return _epoch_bytes(launch, len(data)) * min(plan.epochs, _epochs_held(launch, len(data)))
+        epochs = min(plan.epochs, _epochs_held(launch, len(data)))
+        return _epoch_bytes(launch, len(data)) * epochs + int(launch.exchange_bytes)
 
     def run(
         self,
@@ -189,7 +190,7 @@ def launch_of(plan: Plan, data: TrainingData) -> Any:
     _require(generation(runtime.arch) >= 75, "tensor cores, of sm_75 or later", runtime.arch)
     launch = choose(network, runtime.arch, runtime.max_shared_bytes, runtime.num_multiprocessors)
     _, most = runtime.memory_info()
-    needed = int(data.x.nbytes) + int(data.y.nbytes) + _epoch_bytes(launch, len(data))
+    needed = int(data.x.nbytes) + int(data.y.nbytes) + _epoch_bytes(launch, len(data)) + launch.exchange_bytes
     _require(needed <= most, f"at most {most} bytes of data and batches of an epoch", needed)
     return launch
 
@@ -267,7 +268,7 @@ class _Run:
         optimizer: Any = self.plan.optimizer
         batches, targets = self._gather(epochs)
         gram, gram_scales = self._gram(batches, epochs * self.reports.steps_per_epoch)
-        exchange = ops.zeros((shape.cluster * shape.exchange_bytes,), "uint8") if shape.replicas > 1 else None
+        exchange = ops.zeros((shape.exchange_bytes,), "uint8") if shape.replicas > 1 else None
         self.kernel(
             shape.cluster * shape.replicas,
             shape.threads,

@@ -178,14 +178,14 @@ class OneLaunch:
 
     @property
     def exchange_bytes(self) -> int:
-        """Bytes of device memory that the replicas' blocks of one rank exchange, as ``struct Exchange`` has it."""
+        """Bytes of device memory for what replicas exchange: ``struct Exchange`` for each rank."""
         if self.replicas == 1:
             return 0
         weight_threads = 32 * self.warps_k * self.warps_u
         of_weights = 2 * self.tiles_of_warp * (self.replicas + 1) * weight_threads
         units, outputs = self.block_units // 16, _padded(self.network.outputs) // 16
         of_outputs = units * (3 * outputs + 1) if self.network.hidden else outputs
-        return 16 * (of_weights + 2 * self.replicas * of_outputs * 32)
+        return 16 * (of_weights + 2 * self.replicas * of_outputs * 32) * self.cluster
 
     @property
     def threads(self) -> int:
@@ -275,7 +275,7 @@ class OneLaunch:
             "MOMENTUM": int(network.momentum),
             "NESTEROV": int(network.nesterov),
             "SHARED_BYTES": self.shared_bytes,
-            "EXCHANGE_BYTES": self.exchange_bytes,
+            "EXCHANGE_BYTES": self.exchange_bytes // self.cluster,
             "BOUNDED_WAITS": int(is_debugging()),
         }
 
