@@ -107,40 +107,6 @@ __device__ inline void clear_gradients(Shared& shared) {
     each_of_block(ROWS * OUT_STRIDE, [&](int i) { (&shared.dz[0][0])[i] = T{0}; });
 }
 
-// The arrays of a network's parameters, or of their velocities; those of the output layer are null if it is the only one.
-struct Arrays {
-    float *w1, *b1, *w2, *b2;
-
-    __device__ float* output_bias() const { return HIDDEN ? b2 : b1; }
-};
-
-// Reads what lies in shared memory: all but the weights that x meets.
-__device__ inline void read_shared(Shared& shared, const Arrays& values, const Arrays& velocities,
-                                   float scale) {
-#if HIDDEN
-    const Part units = own_units();
-    read_scaled(shared.bias, values.b1 + units.first, UNIT_WIDTH, units.count, scale);
-    read_scaled(shared.bias_velocity, MOMENTUM ? velocities.b1 + units.first : nullptr, UNIT_WIDTH,
-                units.count, scale);
-    read_output_layer(shared.outputs, values.w2, velocities.w2, scale);
-#endif
-    read_scaled(shared.output_bias, values.output_bias(), OUT_WIDTH, OUTPUTS, scale);
-    read_scaled(shared.output_bias_velocity, velocities.output_bias(), OUT_WIDTH, OUTPUTS, scale);
-}
-
-__device__ inline void write_shared(const Shared& shared, const Arrays& values, const Arrays& velocities,
-                                    float unscale) {
-#if HIDDEN
-    const Part units = own_units();
-    write_scaled(values.b1 + units.first, shared.bias, units.count, unscale);
-    if (MOMENTUM) write_scaled(velocities.b1 + units.first, shared.bias_velocity, units.count, unscale);
-    write_output_layer(shared.outputs, values.w2, velocities.w2, unscale);
-#endif
-    if (own_rank() > 0) return;  // all blocks have the same biases of the outputs
-    write_scaled(values.output_bias(), shared.output_bias, OUTPUTS, unscale);
-    if (MOMENTUM) write_scaled(velocities.output_bias(), shared.output_bias_velocity, OUTPUTS, unscale);
-}
-
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     one_launch(const T* batches, const float* targets, const float* rates, float* w1, float* b1, float* w2,
                float* b2, float* w1_velocity, float* b1_velocity, float* w2_velocity, float* b2_velocity,
@@ -150,11 +116,21 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     Shared& shared = *whole;
     const Run run{rates,        num_rows, num_epochs, scale,       1 / scale, momentum,
                   weight_decay, slope,    gram,       gram_scales, exchanges};
-    const Arrays values{w1, b1, w2, b2}, velocities{w1_velocity, b1_velocity, w2_velocity, b2_velocity};
+    const Part units = own_units();
     make_barriers(shared);
     clear_ring(shared);
     clear_gradients(shared);
-    read_shared(shared, values, velocities, scale);
+#if HIDDEN
+    read_scaled(shared.bias, b1 + units.first, UNIT_WIDTH, units.count, scale);
+    read_scaled(shared.bias_velocity, MOMENTUM ? b1_velocity + units.first : nullptr, UNIT_WIDTH, units.count,
+                scale);
+    read_output_layer(shared.outputs, w2, w2_velocity, scale);
+    float *output_bias = b2, *output_bias_velocity = b2_velocity;
+#else
+    float *output_bias = b1, *output_bias_velocity = b1_velocity;
+#endif
+    read_scaled(shared.output_bias, output_bias, OUT_WIDTH, OUTPUTS, scale);
+    read_scaled(shared.output_bias_velocity, output_bias_velocity, OUT_WIDTH, OUTPUTS, scale);
     barrier_of_cluster();  // no block writes to another that has not begun
 
     const int warp = threadIdx.x / 32;
@@ -173,6 +149,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
         }
     }
     __syncwarp();
-    barrier_of_cluster();  // nor to one that has left
-    if (own_replica() == 0) write_shared(shared, values, velocities, run.unscale);
+    barrier_of_cluster();           // nor to one that has left
+    if (own_replica() > 0) return;  // all have the same
+#if HIDDEN
+    write_scaled(b1 + units.first, shared.bias, units.count, run.unscale);
+    if (MOMENTUM) write_scaled(b1_velocity + units.first, shared.bias_velocity, units.count, run.unscale);
+    write_output_layer(shared.outputs, w2, w2_velocity, run.unscale);
+#endif
+    if (own_rank() > 0) return;  // all blocks have the same biases of the outputs
+    write_scaled(output_bias, shared.output_bias, OUTPUTS, run.unscale);
+    if (MOMENTUM) write_scaled(output_bias_velocity, shared.output_bias_velocity, OUTPUTS, run.unscale);
 }

@@ -50,23 +50,31 @@ struct HeldWeights {
         }
     }
 
-    // The unit and the feature of each of the eight numbers that a thread has of a tile.
-    __device__ static int unit_of(int tile, int part) {
+    // The unit and the feature of each of the eight numbers that a thread has of tile (i, j).
+    __device__ static int unit_of(int i, int part) {
         const int lane = threadIdx.x % 32;
-        return (first_unit_tile() + tile / MINE_K) * 16 + lane / 4 + part % 4 / 2 * 8;
+        return (first_unit_tile() + i) * 16 + lane / 4 + part % 4 / 2 * 8;
     }
-    __device__ static int feature_of(int tile, int part) {
+    __device__ static int feature_of(int j, int part) {
         const int lane = threadIdx.x % 32;
-        return feature_tile(tile % MINE_K) * 16 + part / 4 * 8 + lane % 4 * 2 + part % 2;
+        return feature_tile(j) * 16 + part / 4 * 8 + lane % 4 * 2 + part % 2;
     }
 
     // f(unit, feature, weight) for each weight of this thread below these numbers.
     template <class F>
     __device__ void each_below(int num_units, int num_features, F f) {
 #pragma unroll
-        for (int i = 0; i < MINE * 8; ++i) {
-            const int unit = unit_of(i / 8, i % 8), feature = feature_of(i / 8, i % 8);
-            if (unit < num_units && feature < num_features) f(unit, feature, (&tiles[0][0][0][0])[i]);
+        for (int i = 0; i < MINE_U; ++i) {
+#pragma unroll
+            for (int j = 0; j < MINE_K; ++j) {
+#pragma unroll
+                for (int part = 0; part < 8; ++part) {
+                    const int unit = unit_of(i, part), feature = feature_of(j, part);
+                    if (unit < num_units && feature < num_features) {
+                        f(unit, feature, tiles[i][j][part / 4][part % 4]);
+                    }
+                }
+            }
         }
     }
 
@@ -152,10 +160,14 @@ struct HeldWeights {
         }
 #pragma unroll
         for (int j = 0; j < MINE_K; ++j) {
+            if (!has_tile(j)) {
+#pragma unroll
+                for (int u = 0; u < MINE_U; ++u) finish(u * MINE_K + j, tiles[u][j]);
+                break;
+            }
             float sums[MINE_U][2][4] = {};
 #pragma unroll
             for (int t = 0; t < TILES; ++t) {
-                if (!has_tile(j)) break;
                 unsigned low[2], high[2];
                 load_b_pair_transposed(low, high, x[t] + feature_tile(j) * 16, x_stride);
 #pragma unroll

@@ -33,28 +33,23 @@ __device__ inline void send(uint4* place, int stride, int turn, const float (&nu
     }
 }
 
-__device__ inline bool has_come(const uint4& words, int turn) {
-    return ((words.x ^ mark_of(turn)) | (words.y ^ mark_of(turn)) | (words.z ^ mark_of(turn)) |
-            (words.w ^ mark_of(turn))) %
-               2 ==
-           0;
+// Not 0 if a number of a quad has not come.
+__device__ inline unsigned missing_marks(const uint4& words, int turn) {
+    const unsigned mark = mark_of(turn);
+    return ((words.x ^ mark) | (words.y ^ mark) | (words.z ^ mark) | (words.w ^ mark)) & LAST_BIT;
 }
 
 // Waits for the quads at place(i) for all i below QUADS.
 template <int QUADS, class F>
 __device__ inline void receive(float (&numbers)[QUADS][4], int turn, F place) {
     uint4 words[QUADS];
-#pragma unroll
-    for (int i = 0; i < QUADS; ++i) words[i] = load_relaxed(place(i));
     for (Patience patience;; patience.wait()) {
-        bool have_come = true;
+        unsigned missing = 0;
 #pragma unroll
-        for (int i = 0; i < QUADS; ++i) have_come &= has_come(words[i], turn);
-        if (have_come) break;
+        for (int i = 0; i < QUADS; ++i) words[i] = load_relaxed(place(i));
 #pragma unroll
-        for (int i = 0; i < QUADS; ++i) {
-            if (!has_come(words[i], turn)) words[i] = load_relaxed(place(i));
-        }
+        for (int i = 0; i < QUADS; ++i) missing |= missing_marks(words[i], turn);
+        if (missing == 0) break;
     }
 #pragma unroll
     for (int i = 0; i < QUADS; ++i) {
@@ -119,7 +114,8 @@ struct OwnWeights {
         each([&](int i, int tile) {
 #pragma unroll
             for (int part = 0; part < 8; ++part) {
-                const int unit = Weights::unit_of(tile, part), feature = Weights::feature_of(tile, part);
+                const int unit = Weights::unit_of(tile / Weights::MINE_K, part);
+                const int feature = Weights::feature_of(tile % Weights::MINE_K, part);
                 if (unit < units.count && feature < features.count) {
                     f(held[i][part],
                       static_cast<int64>(features.first + feature) * ALL_UNITS + units.first + unit);
