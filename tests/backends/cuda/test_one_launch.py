@@ -87,7 +87,7 @@ def assert_covers(launch: OneLaunch) -> None:
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a", "sm_100a", "sm_120a"])
 @pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("multiprocessors", [1, 20, MULTIPROCESSORS])
+@pytest.mark.parametrize("multiprocessors", [20, MULTIPROCESSORS])
 def test_every_shape_can_be_launched_or_says_what_is_in_the_way(
     size: tuple[int, int, int], arch: str, multiprocessors: int
 ) -> None:
