@@ -109,8 +109,11 @@ def test_every_module_belongs_to_a_family() -> None:
     assert {module for family in FAMILIES.values() for module in family.modules} == MODULES.keys()
 
 
+# Products take as long as all others together.
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "products" else ()) for name in FAMILIES]
+)
 def test_every_kernel_in_every_dtype(
     name: str, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
