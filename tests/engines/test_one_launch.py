@@ -125,9 +125,18 @@ def assert_follows_numpy(
 # -- the numbers of NumPy ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("loss", ["cross_entropy", "mse"])
+SHAPES = [(1, 1), (6, 3), (17, 5, 2), (1, 1, 1), (33, 16, 17), (40, 37, 10)]
+
+
+# Here and below, each case is a kernel to compile: `make test` has a part of them.
 @pytest.mark.parametrize(
-    "sizes", [(1, 1), (6, 3), (17, 5, 2), (1, 1, 1), (33, 16, 17), (40, 37, 10)], ids=str
+    ("sizes", "loss"),
+    [
+        pytest.param(sizes, loss, marks=pytest.mark.slow if (i + j) % 2 else ())
+        for i, sizes in enumerate(SHAPES)
+        for j, loss in enumerate(("cross_entropy", "mse"))
+    ],
+    ids=str,
 )
 def test_shapes(cuda: str, sizes: tuple[int, ...], loss: str) -> None:
     assert_follows_numpy(sizes, loss=loss)
@@ -145,7 +154,10 @@ def test_optimizers(cuda: str, sizes: tuple[int, ...], name: str) -> None:
     assert_follows_numpy(sizes, optimizer=OPTIMIZERS[name], activation=nn.Tanh)
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if i >= 2 else ()) for i, name in enumerate(ACTIVATIONS)],
+)
 def test_activations(cuda: str, name: str) -> None:
     assert_follows_numpy((6, 8, 3), activation=ACTIVATIONS[name])
 
@@ -464,7 +476,6 @@ UNEVEN = [
 ]
 
 
-# Each case is a kernel to compile: the first few in every run, the others in the long one.
 @pytest.mark.parametrize(
     "case",
     [pytest.param(case, marks=pytest.mark.slow if i >= 5 else ()) for i, case in enumerate(UNEVEN)],
@@ -812,10 +823,12 @@ def test_it_needs_a_gpu() -> None:
         ((40, 100, 10), 4, {"batch_size": 64, "optimizer": OPTIMIZERS["momentum"]}),
         ((40, 250, 3), 16, {"loss": "mse", "optimizer": OPTIMIZERS["nesterov"]}),
         ((50, 256, 3), 16, {"batch_size": 1, "optimizer": {"lr": 0.01, "weight_decay": 0.01}}),
-        ((784, 256, 10), 16, {"batch_size": 64}),
-        ((784, 10), 16, {"batch_size": 48}),
-        ((784, 10), 8, {"batch_size": 128, "precision": "bfloat16"}),
-        ((100, 7), 4, {"loss": "mse", "optimizer": OPTIMIZERS["momentum"]}),
+        pytest.param((784, 256, 10), 16, {"batch_size": 64}, marks=pytest.mark.slow),
+        pytest.param((784, 10), 16, {"batch_size": 48}, marks=pytest.mark.slow),
+        pytest.param((784, 10), 8, {"batch_size": 128, "precision": "bfloat16"}, marks=pytest.mark.slow),
+        pytest.param(
+            (100, 7), 4, {"loss": "mse", "optimizer": OPTIMIZERS["momentum"]}, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_clusters(
