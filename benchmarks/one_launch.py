@@ -365,9 +365,9 @@ def curve_point(case: Case) -> dict[str, Any]:
     """Return ours at a batch and a network, and on how many blocks and replicas."""
     program = Ours(case, "float16", *rows_of(case))
     us = spread([second / program.steps * 1e6 for second in program.turn()])
-    replicas = program.launch.replicas
-    blocks = program.launch.cluster * replicas
-    return {"us": us, "blocks": blocks, "replicas": replicas, "plan": program.history.plan.reason}
+    launch = program.launch
+    blocks = launch.cluster * launch.replicas
+    return {"us": us, "blocks": blocks, "replicas": launch.replicas, "plan": program.history.plan.reason}
 
 
 def curve(name: str) -> dict[str, Any]:

@@ -109,7 +109,7 @@ def test_every_module_belongs_to_a_family() -> None:
     assert {module for family in FAMILIES.values() for module in family.modules} == MODULES.keys()
 
 
-# Products take as long as all others together.
+# Products take twice as long as any other.
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name == "products" else ()) for name in FAMILIES]

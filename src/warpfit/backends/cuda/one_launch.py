@@ -511,8 +511,9 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         replace(base, features=784, hidden=256, batch=1024, momentum=True),
         replace(linear, batch=1000),
     ]
+    single_blocks = (*halves, replace(base, hidden=0), replace(base, batch=512))
     launches = [choose(network, "sm_90a", 227 << 10, 132) for network in dict.fromkeys(networks)]
-    launches += [choose(network, "sm_80", 163 << 10, 108) for network in (*halves, replace(base, hidden=0))]
+    launches += [choose(network, "sm_80", 163 << 10, 108) for network in single_blocks]
     found = [("one_launch", launch.defines) for launch in launches]
     found += [("gram_batches", launch.gram_defines) for launch in launches if launch.looks_ahead]
     found += [

@@ -359,36 +359,40 @@ class Runtime:
     ) -> None:
         """Start a kernel whose blocks form clusters along x, or which are all resident at once, or both."""
         self.activate()
-        driver = self._driver
-        attributes = []
         if cluster > 1:
-            (error,) = driver.cuFuncSetAttribute(
+            (error,) = self._driver.cuFuncSetAttribute(
                 function.handle,
-                driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
+                self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
                 1,
             )
             self._check(error, f"launching {function.name}")
-            size = driver.CUlaunchAttribute()
-            size.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-            size.value.clusterDim.x, size.value.clusterDim.y, size.value.clusterDim.z = (cluster, 1, 1)
-            attributes.append(size)
-        if is_cooperative:
-            together = driver.CUlaunchAttribute()
-            together.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
-            together.value.cooperative = 1
-            attributes.append(together)
-        config = driver.CUlaunchConfig()
+        attributes = self._launch_attributes(cluster, is_cooperative)
+        config = self._driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = grid
         config.blockDimX, config.blockDimY, config.blockDimZ = block
         config.sharedMemBytes, config.hStream = shared_bytes, self._stream_handle
         config.attrs, config.numAttrs = attributes, len(attributes)
         self._recent.append(function.name)
-        (error,) = driver.cuLaunchKernelEx(config, function.handle, parameters, 0)
+        (error,) = self._driver.cuLaunchKernelEx(config, function.handle, parameters, 0)
         self._check(
             error, f"launching {function.name} with grid {grid} in clusters of {cluster} blocks of {block}"
         )
         if self._blocking:
             self.synchronize()
+
+    def _launch_attributes(self, cluster: int, is_cooperative: bool) -> list[Any]:
+        driver, found = self._driver, []
+        if cluster > 1:
+            size = driver.CUlaunchAttribute()
+            size.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            size.value.clusterDim.x, size.value.clusterDim.y, size.value.clusterDim.z = (cluster, 1, 1)
+            found.append(size)
+        if is_cooperative:
+            together = driver.CUlaunchAttribute()
+            together.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+            together.value.cooperative = 1
+            found.append(together)
+        return found
 
     # -- order -------------------------------------------------------------------------------------------
 

@@ -1,4 +1,5 @@
-// Waiting and arriving at barriers in shared memory, and places in rings whose slots they guard.
+// Waiting and arriving at barriers in shared memory, and places in rings whose slots they guard; and how long to look
+// for what other blocks leave in memory.
 //
 // With BOUNDED_WAITS, for debugging, a wait that would not end says where it stands, and stops the kernel.
 #pragma once
@@ -11,12 +12,14 @@
 
 using Barrier = unsigned long long;
 
+constexpr int64 LONGEST_WAIT = 2'000'000'000;  // cycles: about a second
+
 // Waits until the phase of this number is complete; any number of the same parity will do.
 __device__ inline void wait(Barrier& barrier, unsigned phase) {
 #if BOUNDED_WAITS
     const int64 start = clock64();
     while (!mbarrier_test(&barrier, phase & 1)) {
-        if (clock64() - start < 2'000'000'000) continue;  // about a second
+        if (clock64() - start < LONGEST_WAIT) continue;
         printf("block %u, thread %u: no end to phase %u of the barrier at %u\n", blockIdx.x, threadIdx.x,
                phase, shared_address(&barrier));
         __trap();
@@ -36,7 +39,7 @@ struct Patience {
     __device__ void wait() const {
         let_others_run();
 #if BOUNDED_WAITS
-        if (clock64() - start < 2'000'000'000) return;
+        if (clock64() - start < LONGEST_WAIT) return;
         printf("block %u, thread %u: no end to the wait for another replica\n", blockIdx.x, threadIdx.x);
         __trap();
 #endif

@@ -4,8 +4,6 @@
 #include "reduce.cuh"
 #include "replicas.cuh"
 
-constexpr int OUTPUT_TILES = HIDDEN ? UNIT_TILES * OUT_TILES : 0;
-
 // Sums of 16 columns of dz, tile after tile; in the lanes of which l % 4 is 0, [0] is that of column l / 4, and [2]
 // that of column l / 4 + 8.
 template <int STRIDE, int BARRIERS>
@@ -24,42 +22,10 @@ __device__ inline void add_columns(int step, Barrier (&full)[BARRIERS], const T 
     }
 }
 
-// 16 biases of the layer that takes the features: of hidden units, or of outputs.
-struct BiasTile {
-    static constexpr int COUNT = HIDDEN ? UNIT_TILES : OUT_TILES, QUADS = 1;
-    int number;
-
-    // Warps that have less of the output layer come first.
-    __device__ static int first_of(int warp) {
-        return (warp + OUTPUT_WARPS - OUTPUT_TILES % OUTPUT_WARPS) % OUTPUT_WARPS;
-    }
-    __device__ int first_quad() const { return OUTPUT_TILES * 3 + number; }
-
-    __device__ void find(Shared& shared, int step, float (&sums)[1][4]) const {
-#if HIDDEN
-        add_columns(step, shared.dh_full, shared.dh, number * 16, sums[0]);
-#else
-        add_columns(step, shared.dz_full, shared.dz, number * 16, sums[0]);
-#endif
-    }
-
-    __device__ void update(Shared& shared, const Run& run, float rate, int, const float (&sums)[1][4]) const {
-        const int lane = threadIdx.x % 32, i = number * 16 + lane / 4;
-        if (lane % 4 != 0) return;
-#if HIDDEN
-        float *bias = shared.bias, *velocity = shared.bias_velocity;
-#else
-        float *bias = shared.output_bias, *velocity = shared.output_bias_velocity;
-#endif
-        run.update(bias[i], velocity[i], sums[0][0], rate);
-        run.update(bias[i + 8], velocity[i + 8], sums[0][2], rate);
-    }
-};
-
 // A tile of 16 units by 16 columns of the output layer's weights after a hidden layer; the first of its columns also has
 // their biases.
 struct OutputTile {
-    static constexpr int COUNT = OUTPUT_TILES;
+    static constexpr int COUNT = HIDDEN ? UNIT_TILES * OUT_TILES : 0;
     static constexpr int QUADS = 3;  // weights of each 8 columns, and biases
     int number;
 
@@ -121,6 +87,38 @@ struct OutputTile {
 #endif
 };
 
+// 16 biases of the layer that takes the features: of hidden units, or of outputs.
+struct BiasTile {
+    static constexpr int COUNT = HIDDEN ? UNIT_TILES : OUT_TILES, QUADS = 1;
+    int number;
+
+    // Warps that have less of the output layer come first.
+    __device__ static int first_of(int warp) {
+        return (warp + OUTPUT_WARPS - OutputTile::COUNT % OUTPUT_WARPS) % OUTPUT_WARPS;
+    }
+    __device__ int first_quad() const { return OutputTile::COUNT * OutputTile::QUADS + number; }
+
+    __device__ void find(Shared& shared, int step, float (&sums)[1][4]) const {
+#if HIDDEN
+        add_columns(step, shared.dh_full, shared.dh, number * 16, sums[0]);
+#else
+        add_columns(step, shared.dz_full, shared.dz, number * 16, sums[0]);
+#endif
+    }
+
+    __device__ void update(Shared& shared, const Run& run, float rate, int, const float (&sums)[1][4]) const {
+        const int lane = threadIdx.x % 32, i = number * 16 + lane / 4;
+        if (lane % 4 != 0) return;
+#if HIDDEN
+        float *bias = shared.bias, *velocity = shared.bias_velocity;
+#else
+        float *bias = shared.output_bias, *velocity = shared.output_bias_velocity;
+#endif
+        run.update(bias[i], velocity[i], sums[0][0], rate);
+        run.update(bias[i + 8], velocity[i + 8], sums[0][2], rate);
+    }
+};
+
 // f(tile) for each that falls to this warp.
 template <class Tile, class F>
 __device__ inline void each_tile(int warp, F f) {
@@ -138,6 +136,9 @@ __device__ inline void update_tiles(Shared& shared, const Run& run, float rate, 
 }
 
 #if REPLICAS > 1
+static_assert(OUTPUT_QUADS == OutputTile::COUNT * OutputTile::QUADS + BiasTile::COUNT * BiasTile::QUADS,
+              "replicas have room for what they send");
+
 // The gradients of tiles: sent, and later added up over the replicas for the update.
 template <class Tile>
 __device__ inline void send_tiles(Shared& shared, Exchange& exchange, int step, int warp) {
