@@ -49,12 +49,15 @@ def fit(model: nn.Module, x: Any, y: Any, optimizer: Any = None, **settings: Any
     return wf.fit(model, x, y, optimizer=optimizer or sgd(model), **settings)
 
 
-def data(sizes: tuple[int, ...], loss: str = "cross_entropy", num_rows: int = NUM_ROWS) -> tuple[Any, Any]:
-    rng = np.random.default_rng(0)
+def data(
+    sizes: tuple[int, ...], loss: str | losses.Loss = "cross_entropy", num_rows: int = NUM_ROWS
+) -> tuple[Any, Any]:
+    rng, name = np.random.default_rng(0), losses.resolve(loss).name
     x = rng.standard_normal((num_rows, sizes[0])).astype("float32")
-    if loss == "mse":
-        return x, rng.standard_normal((num_rows, sizes[-1])).astype("float32")
-    return x, rng.integers(0, sizes[-1], num_rows)
+    if name == "cross_entropy":
+        return x, rng.integers(0, sizes[-1], num_rows)
+    y = rng.standard_normal((num_rows, sizes[-1])).astype("float32")
+    return x, (y > 0).astype("float32") if name == "binary_cross_entropy" else y
 
 
 def flat(model: nn.Module) -> Any:
@@ -99,7 +102,7 @@ def looks_ahead(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def assert_follows_numpy(
     sizes: tuple[int, ...],
     *,
-    loss: str = "cross_entropy",
+    loss: str | losses.Loss = "cross_entropy",
     precision: str = "float16",
     activation: Any = nn.ReLU,
     optimizer: dict[str, Any] | None = None,
@@ -140,6 +143,38 @@ SHAPES = [(1, 1), (6, 3), (17, 5, 2), (1, 1, 1), (33, 16, 17), (40, 37, 10)]
 )
 def test_shapes(cuda: str, sizes: tuple[int, ...], loss: str) -> None:
     assert_follows_numpy(sizes, loss=loss)
+
+
+LOSSES = {
+    "smoothed": losses.SoftmaxCrossEntropy(0.1),
+    "binary": losses.BinaryCrossEntropy(),
+    "huber": losses.Huber(0.7),
+    "wholly smoothed": losses.SoftmaxCrossEntropy(1.0),
+    "binary, summed": losses.BinaryCrossEntropy(sum_outputs=True),
+    "absolute": losses.AbsoluteError(),
+    "half": losses.MeanSquaredError(half=True),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if i >= 3 else ()) for i, name in enumerate(LOSSES)]
+)
+@pytest.mark.parametrize("sizes", [(6, 3), (6, 8, 18)], ids=str)
+def test_losses(cuda: str, sizes: tuple[int, ...], name: str) -> None:
+    history = assert_follows_numpy(sizes, loss=LOSSES[name], activation=nn.Tanh)
+    assert LOSSES[name] == history.plan.loss
+
+
+def test_rows_whose_outputs_are_all_right_are_counted(cuda: str) -> None:
+    x, y = data((6, 3), "binary_cross_entropy")
+    y[:20] = 0.5  # is on neither side, and counts as below
+    models = [mlp(6, 8, 3), mlp(6, 8, 3)]
+    settings = {"loss": "binary_cross_entropy", "epochs": 3}
+    found = [
+        fit(m, x, y, device=device, **settings) for m, device in zip(models, ("cpu", "cuda"), strict=True)
+    ]
+    assert found[0]["accuracy"] == found[1]["accuracy"]
+    assert 0 < found[0]["accuracy"][-1] < 1
 
 
 @pytest.mark.parametrize("batch_size", [1, 15, 33, 100])
@@ -771,6 +806,12 @@ class Own(nn.Module):
         return self.inner(x)
 
 
+class OwnLoss(losses.SoftmaxCrossEntropy):
+    """A loss of a user, whose formula nobody here knows."""
+
+    name = ""
+
+
 @pytest.mark.parametrize(
     ("make", "settings", "words"),
     [
@@ -779,7 +820,12 @@ class Own(nn.Module):
         (lambda: nn.Sequential(nn.Linear(6, 3), nn.ReLU()), {}, "no activation at the end, got relu"),
         (lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 3)), {}, "linear layers and .*, got dropout"),
         (lambda: nn.Sequential(nn.Linear(6, 3, bias=False)), {}, "layers with a bias, got 0 without"),
-        (lambda: mlp(6, 3), {"loss": losses.SoftmaxCrossEntropy(0.1)}, "cross_entropy without weights"),
+        (
+            lambda: mlp(6, 3),
+            {"loss": losses.SoftmaxCrossEntropy(class_weight=(1, 2, 3))},
+            "a loss without class weights, got",
+        ),
+        (lambda: mlp(6, 3), {"loss": OwnLoss()}, "a loss among cross_entropy, .*, huber, got OwnLoss"),
         (lambda: mlp(6, 3), {"sample_weight": np.ones(NUM_ROWS)}, "no sample_weight"),
         (lambda: mlp(6, 3), {"loss_scale": "dynamic"}, "a fixed loss_scale, got dynamic"),
         (lambda: mlp(6, 200), {}, "at most 128 outputs, got 200"),

@@ -31,13 +31,21 @@ from warpfit.engines.base import (
 from warpfit.engines.reports import Reports
 from warpfit.engines.scaling import DYNAMIC
 from warpfit.errors import ConfigError
-from warpfit.losses import MeanSquaredError, SoftmaxCrossEntropy
+from warpfit.losses import (
+    AbsoluteError,
+    BinaryCrossEntropy,
+    Huber,
+    Loss,
+    MeanSquaredError,
+    SoftmaxCrossEntropy,
+)
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.network import NetworkSpec
 from warpfit.optim.sgd import SGDSpec
 
 __all__ = ["OneLaunchEngine", "launch_of", "trained_network"]
 
+LOSSES = (SoftmaxCrossEntropy, BinaryCrossEntropy, MeanSquaredError, AbsoluteError, Huber)
 # How long a launch should take at most: Ctrl-C is heard after it.
 LAUNCH_SECONDS = 0.25
 # How many times as many epochs as the launch before: their rates are found while that one runs.
@@ -67,7 +75,7 @@ class OneLaunchEngine(Engine):
         largest = _magnitude(ops, data.x)
         if largest > LARGEST_X:
             return "bfloat16", f"x reaches {largest:g}, float16 is for at most {LARGEST_X:g}"
-        if isinstance(plan.loss, MeanSquaredError):
+        if _has_steep_slopes(plan.loss):
             largest = _magnitude(ops, data.y)
             if largest > LARGEST_TARGET:
                 return "bfloat16", f"y reaches {largest:g}, float16 is for at most {LARGEST_TARGET:g}"
@@ -93,6 +101,11 @@ class OneLaunchEngine(Engine):
         run = _Run(plan, state, data, state.epoch + epochs, is_border)
         while state.epoch < run.last_epoch:
             yield from run.launch_epochs()
+
+
+def _has_steep_slopes(loss: Loss) -> bool:
+    """Return whether a loss's slope grows with the distance from the target, beyond what float16 takes."""
+    return isinstance(loss, MeanSquaredError) or (isinstance(loss, Huber) and loss.delta > LARGEST_TARGET)
 
 
 def _magnitude(ops: Any, array: Array) -> float:
@@ -128,13 +141,8 @@ def _linear_layers(plan: Plan) -> list[tuple[str, LinearSpec]]:
 
 
 def _sgd(plan: Plan) -> SGDSpec:
-    """Return the plan's optimizer, or raise ConfigError if it, or the loss, is not one that the kernel knows."""
-    loss, optimizer = plan.loss, plan.optimizer
-    _require(
-        loss == SoftmaxCrossEntropy() or loss == MeanSquaredError(),
-        "cross_entropy without weights and smoothing, or mse",
-        loss,
-    )
+    """Return the plan's optimizer, or raise ConfigError if it is not one that the kernel knows."""
+    optimizer = plan.optimizer
     if not isinstance(optimizer, SGDSpec):
         raise ConfigError(f"expected optimizer SGD, got {optimizer.kind}")
     _require(
@@ -158,6 +166,9 @@ def trained_network(plan: Plan, data: TrainingData) -> Any:
     _require(dtype in HALF_DTYPES, "precision 'float16' or 'bfloat16'", repr(dtype))
     _require(plan.loss_scale != DYNAMIC, "a fixed loss_scale", plan.loss_scale)
     layers, optimizer = _linear_layers(plan), _sgd(plan)
+    known = ", ".join(loss.name for loss in LOSSES)
+    _require(type(plan.loss) in LOSSES, f"a loss among {known}", plan.loss)
+    _require(plan.loss.class_weights() is None, "a loss without class weights", plan.loss)
     _require(data.sample_weight is None, "no sample_weight", "some")
     names = {f"{name}.{part}" for name, _ in layers for part in ("weight", "bias")}
     _require(set(plan.trained) == names, "an optimizer over all parameters", f"one over {len(plan.trained)}")
@@ -174,7 +185,8 @@ def trained_network(plan: Plan, data: TrainingData) -> Any:
         outputs=last.out_features,
         batch=plan.batch_size,
         activation=first.activation,
-        cross_entropy=isinstance(plan.loss, SoftmaxCrossEntropy),
+        loss=plan.loss.name,
+        smoothed=isinstance(plan.loss, SoftmaxCrossEntropy) and plan.loss.label_smoothing > 0,
         momentum=optimizer.momentum > 0,
         nesterov=optimizer.nesterov,
     )
@@ -287,6 +299,7 @@ class _Run:
             optimizer.momentum,
             optimizer.weight_decay,
             shape.network.activation.slope,
+            *_loss_settings(self.plan.loss, shape.network.outputs),
             shared_bytes=shape.shared_bytes,
             cluster=shape.cluster,
             is_cooperative=shape.replicas > 1,
@@ -332,6 +345,18 @@ def _in_one_piece(ops: Any, array: Any) -> Any:
 
 def _four(arrays: list[Array]) -> list[Array | None]:
     return [*arrays, *[None] * (4 - len(arrays))]
+
+
+def _loss_settings(loss: Loss, outputs: int) -> tuple[float, float, float]:
+    """Return a loss's setting, and what its terms and slopes are multiplied by: see `LossSettings` of the kernel."""
+    if isinstance(loss, SoftmaxCrossEntropy):
+        return loss.label_smoothing, 1.0, 1.0
+    if isinstance(loss, MeanSquaredError):
+        # scikit-learn's form adds its slopes up over the outputs.
+        return (0.0, 0.5 / outputs, 1.0) if loss.half else (0.0, 1.0 / outputs, 2.0 / outputs)
+    sums = isinstance(loss, BinaryCrossEntropy) and loss.sum_outputs
+    factor = 1.0 if sums else 1.0 / outputs
+    return loss.delta if isinstance(loss, Huber) else 0.0, factor, factor
 
 
 def _scale(plan: Plan) -> float:

@@ -40,6 +40,8 @@ LEAST_FEATURES = 48
 # To look ahead, a row warp can hold as many units of a block; and it pays where weight warps have as many tiles.
 AHEAD_UNITS, AHEAD_TILES = 32, 4
 MOST_OUTPUTS = 128
+# Those that tell right rows from wrong.
+COUNTING_LOSSES = ("cross_entropy", "binary_cross_entropy")
 CLUSTERS = (1, 2, 4, 8, 16)
 # Replicas that share out a batch of so many tiles; threads have registers for what so many send, and no more.
 REPLICAS = ((32, 8), (12, 4), (0, 1))
@@ -60,8 +62,10 @@ class TrainedNetwork:
         Rows of a step.
     activation : Activation
         Of the hidden layer.
-    cross_entropy : bool
-        Whether the loss is softmax cross-entropy, else the mean squared error.
+    loss : str
+        By its name: ``'cross_entropy'``, or one that is a sum over outputs.
+    smoothed : bool
+        Whether labels are smoothed.
     momentum, nesterov : bool
     """
 
@@ -71,14 +75,20 @@ class TrainedNetwork:
     outputs: int
     batch: int
     activation: Activation
-    cross_entropy: bool
+    loss: str
+    smoothed: bool
     momentum: bool
     nesterov: bool
 
     @property
+    def is_cross_entropy(self) -> bool:
+        """Whether targets are labels."""
+        return self.loss == "cross_entropy"
+
+    @property
     def target_words(self) -> int:
         """Words of a row's target: its label, or its numbers."""
-        return 1 if self.cross_entropy else self.outputs
+        return 1 if self.is_cross_entropy else self.outputs
 
 
 @dataclass(frozen=True)
@@ -271,7 +281,10 @@ class OneLaunch:
             "SUM_SLOTS": self.sum_slots,
             "OWN_OF_TILE": self.own_of_tile,
             "ACTIVATION": network.activation.name,
-            "CROSS_ENTROPY": int(network.cross_entropy),
+            "LOSS": network.loss,
+            "CROSS_ENTROPY": int(network.is_cross_entropy),
+            "SMOOTHED": int(network.smoothed),
+            "COUNTS_ROWS": int(network.loss in COUNTING_LOSSES),
             "MOMENTUM": int(network.momentum),
             "NESTEROV": int(network.nesterov),
             "SHARED_BYTES": self.shared_bytes,
@@ -290,7 +303,7 @@ class OneLaunch:
             "PARTS": self.parts,
             "PART_WIDTH": self.block_features,
             "TARGET_WORDS": network.target_words,
-            "TARGET_STRIDE": 2 if network.cross_entropy else network.outputs,
+            "TARGET_STRIDE": 2 if network.is_cross_entropy else network.outputs,
         }
 
     @property
@@ -493,13 +506,15 @@ def _group(shape: OneLaunch) -> int:
 
 def variants() -> list[tuple[str, dict[str, str]]]:
     """Return a choice of what a run compiles: each network has its own kernel."""
-    base = TrainedNetwork("float16", 64, 64, 10, 32, Activation("relu"), True, False, False)
+    base = TrainedNetwork("float16", 64, 64, 10, 32, Activation("relu"), "cross_entropy", False, False, False)
     linear = replace(base, features=784, hidden=0, batch=64)
     halves = [replace(base, dtype=dtype) for dtype in HALF_DTYPES]
     networks = [*halves, *(replace(base, activation=Activation(name)) for name in ACTIVATIONS)]
     networks += [
         replace(base, momentum=True),
-        replace(base, momentum=True, nesterov=True, cross_entropy=False, outputs=1),
+        replace(base, momentum=True, nesterov=True, loss="mse", outputs=1),
+        replace(base, smoothed=True),
+        *(replace(base, loss=loss) for loss in ("absolute_error", "huber", "binary_cross_entropy")),
         linear,
         replace(linear, dtype="bfloat16", momentum=True),
         replace(linear, batch=128),

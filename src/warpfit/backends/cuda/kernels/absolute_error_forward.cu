@@ -14,5 +14,5 @@ extern "C" __global__ void __launch_bounds__(256)
                            Acc* weight, double* partials, unsigned* arrivals, double scale, double divisor,
                            int64 num_rows, int64 num_columns) {
     mean_of_terms(prediction, target, sample_weight, loss, weight, partials, arrivals, scale, divisor,
-                  num_rows, num_columns, [=](Acc p, Acc t) { return p > t ? p - t : t - p; });
+                  num_rows, num_columns, [=](Acc p, Acc t) { return absolute_error_term(p, t, Acc(0)); });
 }

@@ -14,5 +14,5 @@ extern "C" __global__ void __launch_bounds__(256)
                                   const T* sample_weight, T* gradient, double divisor, int64 num_rows,
                                   int64 num_columns) {
     gradient_of_mean(logits, target, total_weight, sample_weight, gradient, divisor, num_rows, num_columns,
-                     [=](Acc z, Acc t) { return sigmoid_forward(z, Acc(0)) - t; });
+                     [=](Acc z, Acc t) { return binary_cross_entropy_slope(z, t, Acc(0)); });
 }

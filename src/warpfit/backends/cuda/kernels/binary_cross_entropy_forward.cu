@@ -15,8 +15,5 @@ extern "C" __global__ void __launch_bounds__(256)
                                  Acc* weight, double* partials, unsigned* arrivals, double scale,
                                  double divisor, int64 num_rows, int64 num_columns) {
     mean_of_terms(logits, target, sample_weight, loss, weight, partials, arrivals, scale, divisor, num_rows,
-                  num_columns, [=](Acc z, Acc t) {
-                      const Acc size = z > Acc(0) ? z : -z;
-                      return Max::join(z, Acc(0)) - z * t + logarithm_of_1_plus(exponential(-size));
-                  });
+                  num_columns, [=](Acc z, Acc t) { return binary_cross_entropy_term(z, t, Acc(0)); });
 }

@@ -8,11 +8,10 @@
 // Cost:     2 M · N · sizeof DTYPE bytes.
 // Reference: count_correct_binary of backends/numpy/loss.py.
 #include "include/loss.cuh"
+#include "include/loss_terms.cuh"
 
 using T = DTYPE;
 using Acc = accumulator<T>;
-
-__device__ inline bool matches(T z, T t) { return (load(z) > Acc(0)) == (load(t) > Acc(0.5)); }
 
 extern "C" __global__ void __launch_bounds__(256)
     count_correct_binary(const T* logits, const T* target, int64* count, double* partials, unsigned* arrivals,
@@ -28,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(256)
         if (!wrong) {
             const T* z = logits + row * num_columns;
             const T* t = target + row * num_columns;
-            for (int j = lane; j < num_columns; j += lanes) wrong |= !matches(z[j], t[j]);
+            for (int j = lane; j < num_columns; j += lanes) wrong |= !is_on_side(load(z[j]), load(t[j]));
         }
         for (int offset = lanes / 2; offset > 0; offset /= 2) {
             wrong |= __shfl_xor_sync(FULL_WARP, wrong, offset);

@@ -13,5 +13,5 @@ extern "C" __global__ void __launch_bounds__(256)
                    T* gradient, double divisor, double delta, int64 num_rows, int64 num_columns) {
     const Acc d = static_cast<Acc>(delta);
     gradient_of_mean(prediction, target, total_weight, sample_weight, gradient, divisor, num_rows,
-                     num_columns, [=](Acc p, Acc t) { return Max::join(Min::join(p - t, d), -d); });
+                     num_columns, [=](Acc p, Acc t) { return huber_slope(p, t, d); });
 }

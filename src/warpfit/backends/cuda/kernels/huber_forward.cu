@@ -16,10 +16,5 @@ extern "C" __global__ void __launch_bounds__(256)
                   int64 num_rows, int64 num_columns) {
     const Acc d = static_cast<Acc>(delta);
     mean_of_terms(prediction, target, sample_weight, loss, weight, partials, arrivals, scale, divisor,
-                  num_rows, num_columns, [=](Acc p, Acc t) {
-                      // Both cases are c (|d| - c / 2) with c = min(|d|, delta).
-                      const Acc size = p > t ? p - t : t - p;
-                      const Acc clipped = Min::join(size, d);
-                      return clipped * (size - clipped / 2);
-                  });
+                  num_rows, num_columns, [=](Acc p, Acc t) { return huber_term(p, t, d); });
 }

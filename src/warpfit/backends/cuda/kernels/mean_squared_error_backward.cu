@@ -13,5 +13,5 @@ extern "C" __global__ void __launch_bounds__(256)
                                 const T* sample_weight, T* gradient, double divisor, int64 num_rows,
                                 int64 num_columns) {
     gradient_of_mean(prediction, target, total_weight, sample_weight, gradient, divisor, num_rows,
-                     num_columns, [=](Acc p, Acc t) { return p - t; });
+                     num_columns, [=](Acc p, Acc t) { return mse_slope(p, t, Acc(0)); });
 }

@@ -13,7 +13,7 @@
 //           the ring of x), KEPT (tiles of x that stay from the forward pass to the backward pass: all or none),
 //           SUM_SLOTS (a power of two), OWN_OF_TILE (1 to 16, a power of two: rows of a tile whose loss one block
 //           finds), GROUP (tiles that warps wait for together), AHEAD (1: products with a batch are found beside
-//           the step before), ACTIVATION, CROSS_ENTROPY, MOMENTUM, NESTEROV, SHARED_BYTES, EXCHANGE_BYTES (of each
+//           the step before), ACTIVATION, LOSS, CROSS_ENTROPY, SMOOTHED and COUNTS_ROWS (0 or 1), MOMENTUM, NESTEROV, SHARED_BYTES, EXCHANGE_BYTES (of each
 //           rank; 0 for one replica), BOUNDED_WAITS.
 // Numerics: products of 16-bit numbers with float32 sums; weights, velocities and sums in float32, times
 //           `scale`, a power of two that keeps gradients in the range of 16 bits. Sums in a fixed order.
@@ -111,11 +111,13 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     one_launch(const T* batches, const float* targets, const float* rates, float* w1, float* b1, float* w2,
                float* b2, float* w1_velocity, float* b1_velocity, float* w2_velocity, float* b2_velocity,
                double* record, const RowWords* gram, const float* gram_scales, Exchange* exchanges,
-               int num_rows, int num_epochs, float scale, float momentum, float weight_decay, float slope) {
+               int num_rows, int num_epochs, float scale, float momentum, float weight_decay, float slope,
+               float loss_setting, float of_term, float of_slope) {
     DYNAMIC_SHARED(Shared, whole);
     Shared& shared = *whole;
-    const Run run{rates,        num_rows, num_epochs, scale,       1 / scale, momentum,
-                  weight_decay, slope,    gram,       gram_scales, exchanges};
+    const LossSettings loss{loss_setting, of_term, of_slope};
+    const Run run{rates,        num_rows, num_epochs, scale, 1 / scale,   momentum,
+                  weight_decay, slope,    loss,       gram,  gram_scales, exchanges};
     const Part units = own_units();
     make_barriers(shared);
     clear_ring(shared);

@@ -2,8 +2,8 @@
 // gradient. sample_weight is (M,), or null for ones.
 #pragma once
 
-#include "activation.cuh"
 #include "loss.cuh"
+#include "loss_terms.cuh"
 #include "stream.cuh"
 
 // loss = scale Σ_i s_i Σ_j term(p, t) / (divisor Σ s) and weight = Σ s.

@@ -127,7 +127,7 @@ __device__ inline void look_ahead(Shared& shared, const Run& run, int r) {
         if (is_own(r)) {
             OutputRest rests[2];
             exchange_rows(shared, run, index, numbers.count, numbers.factor, r, rests);
-            send_losses(shared, index, numbers.count, r, rests);
+            send_losses(shared, run, index, numbers.count, r, rests);
         }
 #endif
         last = numbers;

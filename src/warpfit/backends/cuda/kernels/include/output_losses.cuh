@@ -3,8 +3,7 @@
 // joined over its four lanes, in the same order in each.
 #pragma once
 
-#include "math.cuh"
-#include "reduce.cuh"
+#include "loss_terms.cuh"
 
 constexpr float LOG2_E = 1.4426950408889634f;
 
@@ -20,10 +19,17 @@ __device__ inline float reduce_row(float value) {
 }
 
 // What the loss of a row needs when its outputs have made room for their gradients: of logits their largest and
-// the sum of exp(logit - largest), and of this lane alone the label's logit, if it has it, and how many before
-// it are as large as any; of other outputs this lane's part of the sum of squares.
+// the sum of exp(logit - largest), and of this lane alone the label's logit, if it has it, how many before it are
+// as large as any, and with smoothing the sum of logits; of other outputs this lane's part of the sum of terms,
+// and how many are on the wrong side.
 struct OutputRest {
-    float sum, largest, of_label, before;
+    float sum, largest, of_label, before, all;
+};
+
+// What a loss is beside its formula: `setting` is the share of label smoothing or Huber's delta; terms that are
+// added up over outputs, and slopes, come times a factor each.
+struct LossSettings {
+    float setting, of_term, of_slope;
 };
 
 // TILES tiles of 8 columns, of which the first COLUMNS are there.
@@ -43,8 +49,8 @@ struct OutputRows {
     }
 
     // Replaces a row of logits by `factor` times the derivative of its loss.
-    __device__ OutputRest replace_logits(int below, int label, float factor) {
-        OutputRest rest = {0, -infinity(), 0, 0};
+    __device__ OutputRest replace_logits(int below, int label, float factor, float smoothing) {
+        OutputRest rest = {0, -infinity(), 0, 0, 0};
         each(below, [&](int col, float& value) {
             if (col >= COLUMNS) value = -infinity();
             rest.largest = fmaxf(rest.largest, value);
@@ -53,33 +59,48 @@ struct OutputRows {
         each(below, [&](int col, float& value) {
             rest.of_label = col == label ? value : rest.of_label;
             rest.before += col < label && value == rest.largest;
+            if (SMOOTHED && col < COLUMNS) rest.all += value;
             value = power_of_2((value - rest.largest) * LOG2_E);
             rest.sum += value;
         });
         rest.sum = reduce_row<Sum>(rest.sum);
         const float share = factor * reciprocal(rest.sum);
-        each(below, [&](int col, float& value) { value = value * share - (col == label ? factor : 0); });
-        return rest;
-    }
-
-    // Likewise of outputs and half their sum of squared distances from `target`, times 2 factor.
-    __device__ OutputRest replace_numbers(int below, const float* target, float factor) {
-        OutputRest rest = {};
+        const float on_label = SMOOTHED ? factor * (1 - smoothing) : factor,
+                    on_each = factor * smoothing / COLUMNS;
         each(below, [&](int col, float& value) {
-            const float distance = col < COLUMNS ? value - target[col] : 0;
-            rest.sum += distance * distance;
-            value = 2 * distance * factor;
+            value = value * share - (col == label ? on_label : 0);
+            if (SMOOTHED && col < COLUMNS) value -= on_each;
         });
         return rest;
     }
+
+#if !CROSS_ENTROPY
+    // Likewise of outputs and a loss that is a sum of terms.
+    __device__ OutputRest replace_numbers(int below, const float* target, float factor, float setting) {
+        OutputRest rest = {};
+        each(below, [&](int col, float& value) {
+            const bool is_there = col < COLUMNS;
+            const float t = is_there ? target[col] : 0, p = value;
+            rest.sum += is_there ? ACTIVATION_NAME(LOSS, _term)(p, t, setting) : 0;
+            if (COUNTS_ROWS) rest.before += is_there && !is_on_side(p, t);
+            value = is_there ? ACTIVATION_NAME(LOSS, _slope)(p, t, setting) * factor : 0;
+        });
+        return rest;
+    }
+#endif
 };
 
 // The cross-entropy of a row, and whether the label's logit is the first of the largest.
-__device__ inline float cross_entropy(const OutputRest& rest, bool& is_correct) {
-    const float of_label = reduce_row<Sum>(rest.of_label);
+__device__ inline float cross_entropy(const OutputRest& rest, float smoothing, int num_columns,
+                                      bool& is_correct) {
+    const float of_label = reduce_row<Sum>(rest.of_label), whole = logarithm(rest.sum) + rest.largest;
     is_correct = reduce_row<Sum>(rest.before) == 0 && of_label == rest.largest;
-    return logarithm(rest.sum) + rest.largest - of_label;
+    if (!SMOOTHED) return whole - of_label;
+    return whole - (1 - smoothing) * of_label - smoothing / num_columns * reduce_row<Sum>(rest.all);
 }
 
-// The sum of squared distances of a row.
-__device__ inline float squared_error(const OutputRest& rest) { return reduce_row<Sum>(rest.sum); }
+// The sum of a row's terms, and whether all of its outputs are on their targets' side.
+__device__ inline float sum_of_terms(const OutputRest& rest, bool& is_correct) {
+    is_correct = COUNTS_ROWS && reduce_row<Sum>(rest.before) == 0;
+    return reduce_row<Sum>(rest.sum);
+}

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "activation.cuh"
-#include "output_losses.cuh"
 #include "trained_block.cuh"
 
 // The product of a tile of x with tile u of units, added up over the groups of weight warps.
@@ -128,13 +127,18 @@ __device__ inline OutputRest replace_outputs(const Shared& shared, const Run& ru
     const float own_factor = row < count ? factor : 0;
     const float* target = shared.targets[step % TARGET_STEPS][row - own_rank() * OWN_ROWS];
     rows.each(below, [&](int col, float& value) { value += shared.output_bias[col] * run.unscale; });
-    return CROSS_ENTROPY ? rows.replace_logits(below, static_cast<int>(__float_as_uint(*target)), own_factor)
-                         : rows.replace_numbers(below, target, own_factor / OUTPUTS);
+#if CROSS_ENTROPY
+    return rows.replace_logits(below, static_cast<int>(__float_as_uint(*target)), own_factor,
+                               run.loss.setting);
+#else
+    return rows.replace_numbers(below, target, own_factor * run.loss.of_slope, run.loss.setting);
+#endif
 }
 
-__device__ inline RowLoss find_row_loss(const OutputRest& rest, bool is_there) {
-    bool is_correct = false;
-    const float loss = CROSS_ENTROPY ? cross_entropy(rest, is_correct) : squared_error(rest) / OUTPUTS;
+__device__ inline RowLoss find_row_loss(const Run& run, const OutputRest& rest, bool is_there) {
+    bool is_correct;
+    const float loss = CROSS_ENTROPY ? cross_entropy(rest, run.loss.setting, OUTPUTS, is_correct)
+                                     : sum_of_terms(rest, is_correct) * run.loss.of_term;
     return {is_there ? loss : 0, is_there && is_correct};
 }
 
@@ -252,12 +256,13 @@ __device__ inline void exchange_rows(Shared& shared, const Run& run, int step, i
 }
 
 // Sends the losses of this block's rows of tile r to the first block.
-__device__ inline void send_losses(Shared& shared, int step, int count, int r, const OutputRest (&rests)[2]) {
+__device__ inline void send_losses(Shared& shared, const Run& run, int step, int count, int r,
+                                   const OutputRest (&rests)[2]) {
     const int lane = threadIdx.x % 32, first = own_rank() * OWN_ROWS, tile = r - first_own_tile();
 #pragma unroll
     for (int below = 0; below < (OWN_OF_TILE + 7) / 8; ++below) {
         const int own = lane / 4 + 8 * below, row = first + tile * 16 + own;
-        const RowLoss loss = find_row_loss(rests[below], row < count);
+        const RowLoss loss = find_row_loss(run, rests[below], row < count);
         if (lane % 4 == 0 && own < OWN_OF_TILE) {
             store_async_pair(place_in(0, &shared.losses[step % 2][row]), __float_as_uint(loss.loss),
                              loss.is_correct, place_in(0, &shared.losses_full[step % 2]));
@@ -279,7 +284,7 @@ __device__ inline void begin_tile(Shared& shared, const Run& run, int step, int 
     for (int below = 0; below < 2; ++below) {
         const int row = r * 16 + lane / 4 + 8 * below;
         const OutputRest rest = replace_outputs(shared, run, step, count, factor, row, below, z);
-        const RowLoss loss = find_row_loss(rest, row < count);
+        const RowLoss loss = find_row_loss(run, rest, row < count);
         if (lane % 4 == 0) shared.losses[step % 2][row] = loss;
 #pragma unroll
         for (int t = 0; t < 2 * OUT_TILES; ++t) {
@@ -339,7 +344,7 @@ __device__ inline void pass_tiles(Shared& shared, const Run& run, int warp) {
             if (second >= 0 && second < ROW_TILES && is_own(second)) {
                 OutputRest rests[2];
                 exchange_rows(shared, run, step.index, count, factor, second, rests);
-                send_losses(shared, step.index, count, second, rests);
+                send_losses(shared, run, step.index, count, second, rests);
             }
 #endif
 #if HIDDEN

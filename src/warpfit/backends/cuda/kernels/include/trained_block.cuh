@@ -4,6 +4,7 @@
 
 #include "barriers.cuh"
 #include "held_weights.cuh"
+#include "output_losses.cuh"
 
 using T = DTYPE;
 
@@ -194,6 +195,7 @@ struct Run {
     const float* rates;
     int num_rows, num_epochs;
     float scale, unscale, momentum, weight_decay, slope;
+    LossSettings loss;
     const RowWords* gram;  // of gram_batches.cu
     const float* gram_scales;
     Exchange* exchanges;  // of each rank, where there are replicas
