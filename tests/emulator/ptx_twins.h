@@ -38,6 +38,8 @@ inline unsigned short float_to_half(float value) {
 
 inline float reciprocal(float value) { return 1 / value; }
 
+inline float square_root_near(float value) { return std::sqrt(value); }
+
 inline float power_of_2(float exponent) { return std::exp2(exponent); }
 
 inline void store_16_bytes(void* place, uint4 word) { *static_cast<uint4*>(place) = word; }

@@ -12,6 +12,7 @@ import pytest
 import warpfit as wf
 from conftest import on_emulator, on_gpu
 from emulator.runtime import EmulatedRuntime
+from support.one_launch import ACTIVATIONS, BATCH, LIMITS, NUM_ROWS, assert_follows_numpy, data, fit, flat
 from support.rounded import rounded_sgd
 from support.training import adam, assert_same_weights, blobs, mlp, sgd
 from warpfit import backends, losses, nn, optim
@@ -23,45 +24,12 @@ from warpfit.engines.base import TrainingData
 from warpfit.errors import ConfigError, DivergedError
 
 MULTIPROCESSORS = 132  # of an emulated device that has replicas
-NUM_ROWS, BATCH = 70, 16  # four batches of 16 and one of 6
-# How far weights may be from NumPy's in float32, relative to how far they went.
-LIMITS = {"float16": 2e-3, "bfloat16": 1.6e-2}
-ACTIVATIONS = {
-    "relu": nn.ReLU,
-    "leaky_relu": nn.LeakyReLU,
-    "tanh": nn.Tanh,
-    "sigmoid": nn.Sigmoid,
-    "gelu": nn.GELU,
-    "silu": nn.SiLU,
-}
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "plain": {},
     "decayed": {"weight_decay": 0.01},
     "momentum": {"momentum": 0.9, "weight_decay": 0.01},
     "nesterov": {"momentum": 0.9, "nesterov": True},
 }
-
-
-def fit(model: nn.Module, x: Any, y: Any, optimizer: Any = None, **settings: Any) -> wf.History:
-    settings = {"epochs": 2, "batch_size": BATCH, "seed": 5, "verbose": False, **settings}
-    if settings.get("device") != "cpu":
-        settings = {"device": "cuda", "engine": "one_launch", "precision": "float16", **settings}
-    return wf.fit(model, x, y, optimizer=optimizer or sgd(model), **settings)
-
-
-def data(
-    sizes: tuple[int, ...], loss: str | losses.Loss = "cross_entropy", num_rows: int = NUM_ROWS
-) -> tuple[Any, Any]:
-    rng, name = np.random.default_rng(0), losses.resolve(loss).name
-    x = rng.standard_normal((num_rows, sizes[0])).astype("float32")
-    if name == "cross_entropy":
-        return x, rng.integers(0, sizes[-1], num_rows)
-    y = rng.standard_normal((num_rows, sizes[-1])).astype("float32")
-    return x, (y > 0).astype("float32") if name == "binary_cross_entropy" else y
-
-
-def flat(model: nn.Module) -> Any:
-    return np.concatenate([array.ravel() for array in model.state_dict().values()]).astype(float)
 
 
 @pytest.fixture
@@ -97,32 +65,6 @@ def looks_ahead(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     choose.cache_clear()
     yield
     choose.cache_clear()
-
-
-def assert_follows_numpy(
-    sizes: tuple[int, ...],
-    *,
-    loss: str | losses.Loss = "cross_entropy",
-    precision: str = "float16",
-    activation: Any = nn.ReLU,
-    optimizer: dict[str, Any] | None = None,
-    num_rows: int = NUM_ROWS,
-    rows: tuple[Any, Any] | None = None,
-    times_limit: float = 1.0,
-    **settings: Any,
-) -> wf.History:
-    """Train on both, and compare the losses of all steps, and how far the weights went."""
-    x, y = rows or data(sizes, loss, num_rows)
-    on_cpu, on_device = mlp(*sizes, activation=activation), mlp(*sizes, activation=activation)
-    start = flat(on_cpu)
-    settings = {"loss": loss, **settings}
-    expected = fit(on_cpu, x, y, sgd(on_cpu, **optimizer or {}), device="cpu", **settings)
-    history = fit(on_device, x, y, sgd(on_device, **optimizer or {}), precision=precision, **settings)
-    limit = times_limit * LIMITS[precision]
-    np.testing.assert_allclose(history.step_losses, expected.step_losses, rtol=limit, atol=limit)
-    moved = np.linalg.norm(flat(on_cpu) - start)
-    assert np.linalg.norm(flat(on_device) - flat(on_cpu)) <= limit * moved
-    return history
 
 
 # -- the numbers of NumPy ----------------------------------------------------------------------------------
@@ -270,8 +212,8 @@ def test_views_of_device_arrays(cuda: str, name: str) -> None:
     x = views(ops)[name]
     y = ops.asarray(np.random.default_rng(1).integers(0, 3, (NUM_ROWS, 2)))[:, 1]
     models = [mlp(8, 8, 3), mlp(8, 8, 3)]
-    for model, data in zip(models, ((x, y), (ops.to_numpy(x), ops.to_numpy(y))), strict=True):
-        fit(model, *data)
+    for model, rows in zip(models, ((x, y), (ops.to_numpy(x), ops.to_numpy(y))), strict=True):
+        fit(model, *rows)
     assert_same_weights(*models)
 
 
@@ -816,9 +758,18 @@ class OwnLoss(losses.SoftmaxCrossEntropy):
     ("make", "settings", "words"),
     [
         (lambda: mlp(6, 3), {"precision": "float32"}, "precision 'float16' or 'bfloat16', got 'float32'"),
-        (lambda: mlp(6, 5, 5, 3), {}, "one linear layer or two, got 3"),
         (lambda: nn.Sequential(nn.Linear(6, 3), nn.ReLU()), {}, "no activation at the end, got relu"),
-        (lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 3)), {}, "linear layers and .*, got dropout"),
+        (
+            lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 3)),
+            {},
+            "dropout once after a linear layer, got 0",
+        ),
+        (lambda: nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.5)), {}, "no dropout at the end"),
+        (
+            lambda: nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.Linear(6, 3)),
+            {},
+            "linear layers, activations and dropout, got layer_norm",
+        ),
         (lambda: nn.Sequential(nn.Linear(6, 3, bias=False)), {}, "layers with a bias, got 0 without"),
         (
             lambda: mlp(6, 3),
@@ -840,8 +791,8 @@ def test_it_says_what_is_in_the_way(cuda: str, make: Any, settings: dict[str, An
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (adam, "optimizer SGD, got adam"),
-        (lambda model: sgd(model, clip_norm=1.0), "SGD without clip_norm"),
+        (lambda model: sgd(model, clip_norm=1.0), "an optimizer without clip_norm"),
+        (lambda model: adam(model, l2=0.1), "an optimizer without l2, got 0.1"),
         (lambda model: optim.SGD(list(model.parameters())[:1], 0.1), "an optimizer over all parameters"),
     ],
 )

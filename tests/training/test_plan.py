@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -151,10 +152,25 @@ def test_auto_takes_one_launch_where_it_can(
             "float64",
             "precision 'float16' or 'bfloat16', got 'float64'",
         ),
-        (lambda: mlp(6, 5, 5, 3), {}, "float32", "one linear layer or two, got 3"),
+        (
+            lambda: nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.Linear(6, 3)),
+            {},
+            "float32",
+            "linear layers, activations and dropout, got layer_norm",
+        ),
         (lambda: mlp(6, 200), {}, "float32", "at most 128 outputs, got 200"),
-        (lambda: mlp(6, 5, 5, 3), {"precision": "float16"}, "float16", "one linear layer or two, got 3"),
-        (lambda: mlp(6, 3), {"optimizer": adam}, "float32", "optimizer SGD, got adam"),
+        (
+            lambda: nn.Sequential(nn.Linear(6, 3, bias=False)),
+            {"precision": "float16"},
+            "float16",
+            "layers with a bias, got 0 without",
+        ),
+        (
+            lambda: mlp(6, 5, 5, 3),
+            {"optimizer": partial(adam, clip_norm=1.0)},
+            "float32",
+            "an optimizer without clip_norm, got 1.0",
+        ),
         (lambda: mlp(6, 3), {"sample_weight": np.ones(50)}, "float32", "no sample_weight, got some"),
         (lambda: Taped(mlp(6, 3)), {}, "float32", "a Sequential of known layers, got another module"),
         (

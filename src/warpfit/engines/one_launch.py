@@ -1,12 +1,13 @@
 """The one_launch engine: all steps of several epochs in one kernel, with the network in registers and shared memory.
 
-It runs networks of one or two linear layers whose batches and weights fit a block or a cluster of them;
-`trained_network` says what it takes, and its errors what is in the way.
+It runs networks of linear layers whose batches and weights fit a block or a cluster of them; `trained_network` says
+what it takes, and its errors what is in the way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from math import floor, log2
 from time import perf_counter
 from typing import Any, NamedTuple, cast
@@ -39,12 +40,18 @@ from warpfit.losses import (
     MeanSquaredError,
     SoftmaxCrossEntropy,
 )
+from warpfit.nn.dropout import DropoutSpec
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.network import NetworkSpec
+from warpfit.optim.adam import AdamSpec
+from warpfit.optim.base import OptimizerSpec
+from warpfit.optim.rmsprop import RMSpropSpec
 from warpfit.optim.sgd import SGDSpec
+from warpfit.random import DROPOUT, stream_key
 
 __all__ = ["OneLaunchEngine", "launch_of", "trained_network"]
 
+OPTIMIZERS: tuple[type[OptimizerSpec], ...] = (SGDSpec, AdamSpec, RMSpropSpec)
 LOSSES = (SoftmaxCrossEntropy, BinaryCrossEntropy, MeanSquaredError, AbsoluteError, Huber)
 # How long a launch should take at most: Ctrl-C is heard after it.
 LAUNCH_SECONDS = 0.25
@@ -57,6 +64,10 @@ LARGEST_SCALE = 2.0**60
 GATHER_BLOCKS, GATHER_THREADS, GATHER_ROWS = 2048, 256, 8
 # What the epochs of a launch may take together, but for one, which always may.
 LAUNCH_BYTES = 1 << 29
+# ``Dropout`` of the kernel.
+DROPOUT_FIELDS = [("dropped_below", np.uint64), ("scale", np.float32), ("layer", np.uint32)]
+# Columns of a step's settings.
+RATE, EPS, KEPT = 0, 1, 2
 
 
 class OneLaunchEngine(Engine):
@@ -122,35 +133,52 @@ def _require(condition: bool, expected: str, got: Any) -> None:
         raise ConfigError(f"expected {expected}, got {got}")
 
 
-def _linear_layers(plan: Plan) -> list[tuple[str, LinearSpec]]:
-    """Return the names and settings of the plan's one or two layers, or raise ConfigError."""
+class _Layer(NamedTuple):
+    """A linear layer with its activation, and the dropout that follows it."""
+
+    name: str
+    linear: LinearSpec
+    dropout: DropoutSpec
+
+
+def _layers(plan: Plan) -> list[_Layer]:
+    """Return the plan's layers, or raise ConfigError."""
     network = plan.network
     _require(isinstance(network, NetworkSpec), "a Sequential of known layers", "another module")
-    found = []
+    found: list[_Layer] = []
     for name, spec in network.fused.layers:  # type: ignore[union-attr]
+        if isinstance(spec, DropoutSpec):
+            _require(bool(found) and not found[-1].dropout.p, "dropout once after a linear layer", name)
+            found[-1] = found[-1]._replace(dropout=spec)
+            continue
         if not isinstance(spec, LinearSpec):
-            raise ConfigError(f"expected linear layers and activations, got {spec.kind}")
+            raise ConfigError(f"expected linear layers, activations and dropout, got {spec.kind}")
         _require(spec.bias, "layers with a bias", f"{name} without")
-        found.append((name, spec))
-    _require(len(found) in (1, 2), "one linear layer or two", len(found))
-    _require(len({name for name, _ in found}) == len(found), "different layers", "one layer twice")
+        found.append(_Layer(name, spec, DropoutSpec(0.0)))
+    _require(len(found) > 0, "a linear layer", "none")
+    _require(len({layer.name for layer in found}) == len(found), "different layers", "one layer twice")
+    last = found[-1]
     _require(
-        found[-1][1].activation.name == "identity", "no activation at the end", found[-1][1].activation.name
+        last.linear.activation.name == "identity", "no activation at the end", last.linear.activation.name
     )
+    _require(not last.dropout.p, "no dropout at the end", last.dropout)
     return found
 
 
-def _sgd(plan: Plan) -> SGDSpec:
-    """Return the plan's optimizer, or raise ConfigError if it is not one that the kernel knows."""
-    optimizer = plan.optimizer
-    if not isinstance(optimizer, SGDSpec):
-        raise ConfigError(f"expected optimizer SGD, got {optimizer.kind}")
-    _require(
-        optimizer.clip_norm is None and not optimizer.l2 and not optimizer.lr_in_velocity,
-        "SGD without clip_norm, l2 and lr_in_velocity",
-        optimizer,
-    )
-    return optimizer
+def _rule_of(optimizer: OptimizerSpec) -> dict[str, Any]:
+    """Return what a kernel must know of an optimizer, as `TrainedNetwork` has it, or raise ConfigError."""
+    known = ", ".join(spec.kind for spec in OPTIMIZERS)
+    _require(type(optimizer) in OPTIMIZERS, f"an optimizer among {known}", optimizer.kind)
+    for name in ("clip_norm", "l2", "lr_in_velocity"):
+        value = getattr(optimizer, name, None)
+        _require(not value, f"an optimizer without {name}", value)
+    return {
+        "optimizer": optimizer.kind,
+        "slots": len(optimizer.slot_names),
+        "momentum": getattr(optimizer, "momentum", 0) > 0,
+        "nesterov": getattr(optimizer, "nesterov", False),
+        "decays": rule_settings(optimizer)[0] > 0,
+    }
 
 
 def trained_network(plan: Plan, data: TrainingData) -> Any:
@@ -165,46 +193,58 @@ def trained_network(plan: Plan, data: TrainingData) -> Any:
     dtype = "float16" if plan.precision == "auto" else plan.precision
     _require(dtype in HALF_DTYPES, "precision 'float16' or 'bfloat16'", repr(dtype))
     _require(plan.loss_scale != DYNAMIC, "a fixed loss_scale", plan.loss_scale)
-    layers, optimizer = _linear_layers(plan), _sgd(plan)
+    layers, rule = _layers(plan), _rule_of(plan.optimizer)
     known = ", ".join(loss.name for loss in LOSSES)
     _require(type(plan.loss) in LOSSES, f"a loss among {known}", plan.loss)
     _require(plan.loss.class_weights() is None, "a loss without class weights", plan.loss)
     _require(data.sample_weight is None, "no sample_weight", "some")
-    names = {f"{name}.{part}" for name, _ in layers for part in ("weight", "bias")}
+    names = {f"{name}.{part}" for name, *_ in layers for part in ("weight", "bias")}
     _require(set(plan.trained) == names, "an optimizer over all parameters", f"one over {len(plan.trained)}")
-    first, last = layers[0][1], layers[-1][1]
-    _require(
-        min(first.in_features, first.out_features, last.out_features) > 0, "layers of size 1 or more", "0"
-    )
-    from warpfit.backends.cuda.one_launch import TrainedNetwork
+    specs = [layer.linear for layer in layers]
+    widths = (specs[0].in_features, *(spec.out_features for spec in specs))
+    _require(min(widths) > 0, "layers of size 1 or more", "0")
+    from warpfit.backends.cuda.trained_network import TrainedNetwork
 
     return TrainedNetwork(
         dtype=dtype,
-        features=first.in_features,
-        hidden=first.out_features if len(layers) == 2 else 0,
-        outputs=last.out_features,
+        widths=widths,
+        activations=tuple(spec.activation for spec in specs[:-1]),
+        drops=tuple(layer.dropout.p > 0 for layer in layers[:-1]),
         batch=plan.batch_size,
-        activation=first.activation,
         loss=plan.loss.name,
         smoothed=isinstance(plan.loss, SoftmaxCrossEntropy) and plan.loss.label_smoothing > 0,
-        momentum=optimizer.momentum > 0,
-        nesterov=optimizer.nesterov,
+        **rule,
     )
 
 
 def launch_of(plan: Plan, data: TrainingData) -> Any:
-    """Return the `OneLaunch` of a plan, or raise ConfigError with what is in the way."""
+    """Return the `OneLaunch` or `LayersLaunch` of a plan, or raise ConfigError with what is in the way."""
     network = trained_network(plan, data)
     from warpfit.backends.cuda.matmul import generation
-    from warpfit.backends.cuda.one_launch import choose
 
     runtime = cast(Any, backends.get(plan.device)).runtime
     _require(generation(runtime.arch) >= 75, "tensor cores, of sm_75 or later", runtime.arch)
-    launch = choose(network, runtime.arch, runtime.max_shared_bytes, runtime.num_multiprocessors)
+    launch = _chosen(network, runtime)
     _, most = runtime.memory_info()
     needed = int(data.x.nbytes) + int(data.y.nbytes) + _epoch_bytes(launch, len(data)) + launch.exchange_bytes
     _require(needed <= most, f"at most {most} bytes of data and batches of an epoch", needed)
     return launch
+
+
+def _chosen(network: Any, runtime: Any) -> Any:
+    """Return how to run a network: by the kernel for one hidden layer and SGD if it can, which is the faster."""
+    from warpfit.backends.cuda.one_launch import choose, suits
+    from warpfit.backends.cuda.one_launch_layers import choose_layers
+
+    limits = runtime.arch, runtime.max_shared_bytes
+    if not suits(network):
+        return choose_layers(network, *limits)
+    try:
+        return choose(network, *limits, runtime.num_multiprocessors)
+    except ConfigError:
+        with suppress(ConfigError):
+            return choose_layers(network, *limits)
+        raise
 
 
 class _Inputs(NamedTuple):
@@ -224,18 +264,18 @@ class _Run:
         self.plan, self.state, self.data = plan, state, data
         self.last_epoch, self.is_border = last_epoch, is_border
         self.shape = launch_of(plan, data)
-        self.kernel = self.ops.kernel("one_launch", **self.shape.defines)
+        self.kernel = self.ops.kernel(self.shape.kernel, **self.shape.defines)
         self.gather = self.ops.kernel("gather_batches", **self.shape.gather_defines(str(data.x.dtype)))
-        defines = self.shape.gram_defines
-        self.gram = self.ops.kernel("gram_batches", **defines) if self.shape.looks_ahead else None
+        self.gram = (
+            self.ops.kernel("gram_batches", **self.shape.gram_defines) if self.shape.looks_ahead else None
+        )
         self.reports = Reports(plan, state, len(data))
         self.x, self.y = (_in_one_piece(self.ops, array) for array in (data.x, data.y))
-        names = [f"{name}.{part}" for name, _ in _linear_layers(plan) for part in ("weight", "bias")]
-        velocities = state.slots.get("velocity", {})
-        # A network without a hidden layer has two arrays, not four; without momentum there are no velocities.
-        self.parameters = _four([state.parameters[name] for name in names])
-        self.velocities = _four([velocities[name] for name in names] if velocities else [])
-        self.scale = _scale(plan)
+        self.layers = _layers(plan)
+        names = [f"{name}.{part}" for name, *_ in self.layers for part in ("weight", "bias")]
+        slots = [state.slots[name] for name in plan.optimizer.slot_names]
+        self.parameters = [state.parameters[name] for name in names]
+        self.slots = [[arrays[name] for name in names] for arrays in slots]
         self.epochs_at_once = 1  # until one has shown how long it takes
         self.inputs = self._inputs(state.epoch, 1)
 
@@ -276,34 +316,74 @@ class _Run:
 
     def _start(self, epochs: int, rates: npt.NDArray[np.float64], record: Array) -> None:
         """Start the kernel on the next epochs."""
-        ops, shape, num_rows = self.ops, self.shape, len(self.data)
-        optimizer: Any = self.plan.optimizer
+        shape = self.shape
         batches, targets = self._gather(epochs)
-        gram, gram_scales = self._gram(batches, epochs * self.reports.steps_per_epoch)
-        exchange = ops.zeros((shape.exchange_bytes,), "uint8") if shape.replicas > 1 else None
+        own = (
+            self._arguments_in_roles(batches, epochs, rates, record)
+            if shape.kernel == "one_launch"
+            else self._arguments_by_layers(epochs, rates, record)
+        )
         self.kernel(
             shape.cluster * shape.replicas,
             shape.threads,
             batches,
             targets,
-            ops.asarray(rates.astype(np.float32)),
-            *self.parameters,
-            *self.velocities,
-            record,
-            gram,
-            gram_scales,
-            exchange,
-            num_rows,
-            epochs,
-            self.scale,
-            optimizer.momentum,
-            optimizer.weight_decay,
-            shape.network.activation.slope,
+            *own,
             *_loss_settings(self.plan.loss, shape.network.outputs),
             shared_bytes=shape.shared_bytes,
             cluster=shape.cluster,
             is_cooperative=shape.replicas > 1,
         )
+
+    def _arguments_in_roles(
+        self, batches: Array, epochs: int, rates: npt.NDArray[np.float64], record: Array
+    ) -> list[Any]:
+        """Return what ``one_launch.cu`` takes between targets and the loss's settings."""
+        ops, shape, optimizer = self.ops, self.shape, cast(SGDSpec, self.plan.optimizer)
+        gram, gram_scales = self._gram(batches, epochs * self.reports.steps_per_epoch)
+        exchange = ops.zeros((shape.exchange_bytes,), "uint8") if shape.replicas > 1 else None
+        # A network without a hidden layer has two arrays, not four; without momentum there are no velocities.
+        velocities = self.slots[0] if self.slots else []
+        return [
+            ops.asarray(rates.astype(np.float32)),
+            *_four(self.parameters),
+            *_four(velocities),
+            record,
+            gram,
+            gram_scales,
+            exchange,
+            len(self.data),
+            epochs,
+            _scale(self.plan),
+            optimizer.momentum,
+            optimizer.weight_decay,
+            shape.activation.slope,
+        ]
+
+    def _arguments_by_layers(self, epochs: int, rates: npt.NDArray[np.float64], record: Array) -> list[Any]:
+        """Return what ``one_launch_layers.cu`` takes between targets and the loss's settings."""
+        ops, optimizer = self.ops, self.plan.optimizer
+        groups = zip(self.parameters, *self.slots, strict=True)
+        places = [array.pointer for arrays in groups for array in arrays]
+        return [
+            ops.asarray(step_settings(optimizer, rates, self.state.step)),
+            ops.asarray(np.array(places, np.int64)),
+            record,
+            len(self.data),
+            epochs,
+            float(self.plan.loss_scale),
+            *rule_settings(optimizer),
+            ops.asarray(self._dropouts()),
+            self.state.step,
+            *stream_key(self.state.seed, DROPOUT),
+            ops.empty((self.shape.far_bytes,), "uint8"),
+        ]
+
+    def _dropouts(self) -> npt.NDArray[np.uint8]:
+        """Return the bytes of each layer's ``Dropout``."""
+        specs = [layer.dropout for layer in self.layers]
+        found = [(round(spec.p * 2**32), 1 / (1 - spec.p), spec.layer_idx) for spec in specs]
+        return np.array(found, DROPOUT_FIELDS).view(np.uint8)
 
     def _gather(self, epochs: int) -> tuple[Array, Array]:
         """Return the batches of the next epochs, and their targets, one after the other."""
@@ -359,6 +439,35 @@ def _loss_settings(loss: Loss, outputs: int) -> tuple[float, float, float]:
     return loss.delta if isinstance(loss, Huber) else 0.0, factor, factor
 
 
+def step_settings(
+    optimizer: OptimizerSpec, rates: npt.NDArray[np.float64], first_step: int
+) -> npt.NDArray[np.float32]:
+    """Return ``StepSettings`` (steps, 4) of steps from one on, which is counted from 0, at these rates (steps,)."""
+    settings = np.zeros((len(rates), 4))
+    settings[:, RATE], settings[:, KEPT] = rates, 1.0
+    if isinstance(optimizer, AdamSpec):
+        steps = first_step + 1 + np.arange(len(rates))
+        beta1, beta2 = optimizer.betas
+        of_mean, of_square = 1 - beta1**steps, np.sqrt(1 - beta2**steps)
+        settings[:, RATE] = rates * of_square / of_mean
+        settings[:, EPS] = optimizer.eps * (1.0 if optimizer.eps_before_correction else of_square)
+        if optimizer.decoupled:
+            settings[:, KEPT] = 1 - rates * optimizer.weight_decay
+    elif isinstance(optimizer, RMSpropSpec):
+        settings[:, EPS] = optimizer.eps
+    return settings.astype(np.float32)
+
+
+def rule_settings(optimizer: OptimizerSpec) -> tuple[float, float, float, float]:
+    """Return ``RuleSettings``: the decay that joins gradients, momentum, and what averages keep."""
+    if isinstance(optimizer, AdamSpec):
+        return 0.0 if optimizer.decoupled else optimizer.weight_decay, 0.0, *optimizer.betas
+    if isinstance(optimizer, RMSpropSpec):
+        return optimizer.weight_decay, optimizer.momentum, 0.0, optimizer.alpha
+    sgd = cast(SGDSpec, optimizer)
+    return sgd.weight_decay, sgd.momentum, 0.0, 0.0
+
+
 def _scale(plan: Plan) -> float:
     """Return the power of two that weights are held times, one for the whole run.
 
@@ -366,7 +475,7 @@ def _scale(plan: Plan) -> float:
     learning rate, without momentum, or not.
     """
     scale, largest_rate = float(plan.loss_scale), plan.optimizer.lr.largest
-    if plan.optimizer.momentum or not largest_rate:  # type: ignore[attr-defined]
+    if cast(SGDSpec, plan.optimizer).momentum or not largest_rate:
         return scale
     return float(min(LARGEST_SCALE, 2.0 ** floor(log2(scale / largest_rate))))
 

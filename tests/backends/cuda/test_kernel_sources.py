@@ -9,6 +9,7 @@ import pytest
 
 from warpfit.backends.base import ACTIVATIONS, BINARY, COMPARISONS, UNARY
 from warpfit.backends.cuda.jit import KERNELS
+from warpfit.engines.one_launch import OPTIMIZERS
 
 LABELS = ["Computes:", "Layout:", "Launch:", "Numerics:", "Cost:", "Reference:"]
 
@@ -98,11 +99,12 @@ def test_only_counters_are_atomic(path: Path) -> None:
 
 
 def chosen_by_define() -> set[str]:
-    """Return the functions that a kernel names by a define: FUNCTION, ACTIVATION or EPILOGUE."""
+    """Return the functions that a kernel names by a define: FUNCTION, ACTIVATION, EPILOGUE or OPTIMIZER."""
     elementwise = {f"{name}_of" for name in (*UNARY, *BINARY, *COMPARISONS)}
     activations = {f"{name}_{way}" for name in ACTIVATIONS for way in ("forward", "derivative")}
     epilogues = {f"epilogue_{name}" for name in ("store", "activation", "mask", "accumulate")}
-    return elementwise | activations | epilogues
+    rules = {f"{spec.kind}_rule" for spec in OPTIMIZERS}
+    return elementwise | activations | epilogues | rules
 
 
 def test_every_function_has_a_caller() -> None:

@@ -12,7 +12,8 @@ from warpfit.backends import Activation
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.backends.cuda import jit, one_launch
 from warpfit.backends.cuda.matmul import generation, shared_bytes_of
-from warpfit.backends.cuda.one_launch import CLUSTERS, OneLaunch, TrainedNetwork, choose, variants
+from warpfit.backends.cuda.one_launch import CLUSTERS, OneLaunch, choose, variants
+from warpfit.backends.cuda.trained_network import TrainedNetwork
 from warpfit.errors import ConfigError
 
 SHARED_BYTES = shared_bytes_of("sm_90a")
@@ -22,9 +23,12 @@ BATCHES = (1, 16, 33, 64, 272, 512, 1024)
 
 
 def network(**changes: Any) -> TrainedNetwork:
-    known: dict[str, Any] = {"features": 64, "hidden": 64, "outputs": 10, "batch": 64, "dtype": "float16"}
-    known |= {"activation": Activation("relu"), "loss": "cross_entropy", "smoothed": False}
-    known |= {"momentum": False, "nesterov": False}
+    sizes = {"features": 64, "hidden": 64, "outputs": 10}
+    sizes |= {name: changes.pop(name) for name in sizes if name in changes}
+    hidden = [sizes["hidden"]] if sizes["hidden"] else []
+    known: dict[str, Any] = {"dtype": "float16", "batch": 64, "loss": "cross_entropy"}
+    known |= {"widths": (sizes["features"], *hidden, sizes["outputs"])}
+    known |= {"activations": (Activation("relu"),) * len(hidden), "drops": (False,) * len(hidden)}
     return TrainedNetwork(**{**known, **changes})
 
 
@@ -63,7 +67,7 @@ def assert_can_be_launched(launch: OneLaunch, arch: str, limit: int) -> None:
     assert launch.row_tiles % launch.group == launch.row_warps % launch.group == 0
     assert launch.sum_slots & (launch.sum_slots - 1) == 0
     if launch.looks_ahead:
-        assert launch.network.hidden
+        assert launch.hidden
         assert launch.row_warps >= launch.row_tiles
         assert launch.slots > 2 * launch.row_tiles
     else:
@@ -74,8 +78,8 @@ def assert_can_be_launched(launch: OneLaunch, arch: str, limit: int) -> None:
 def assert_covers(launch: OneLaunch) -> None:
     """Assert that blocks have room for the network, warps for a block's weights, and owners for all rows."""
     network = launch.network
-    if network.hidden:
-        assert launch.cluster * launch.block_units >= network.hidden
+    if launch.hidden:
+        assert launch.cluster * launch.block_units >= launch.hidden
         assert launch.block_features >= network.features
     else:
         assert launch.parts == launch.cluster
@@ -224,7 +228,7 @@ def test_weights_that_registers_do_not_hold_name_their_bytes(changes: dict[str, 
     wanted = network(**{"features": 784, **changes})
     most, got = bytes_in_the_way(wanted, "sm_90a", SHARED_BYTES, "weights for the registers of a block", 1)
     # In float32 and in half precision, and a velocity of each.
-    own = wanted.features * (wanted.hidden or 16) // 16 * (10 if wanted.momentum else 6)
+    own = wanted.features * (changes.get("hidden", 64) or 16) // 16 * (10 if wanted.momentum else 6)
     assert most < own <= got < 1.2 * own
     assert most < 4 * 65536
 
@@ -232,7 +236,7 @@ def test_weights_that_registers_do_not_hold_name_their_bytes(changes: dict[str, 
 @pytest.mark.parametrize(
     "wanted",
     [network(batch=1024), of_size((784, 256, 10), batch=1024), of_size((784, 0, 10), batch=4096)],
-    ids=lambda wanted: f"{wanted.features}-{wanted.hidden}-{wanted.outputs}",
+    ids=lambda wanted: "-".join(map(str, wanted.widths)),
 )
 def test_batches_that_shared_memory_does_not_hold_name_their_bytes(wanted: TrainedNetwork) -> None:
     most, got = bytes_in_the_way(wanted, "sm_90a", SHARED_BYTES, "shared memory", 1)

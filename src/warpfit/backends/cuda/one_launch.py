@@ -17,9 +17,10 @@ from warpfit.backends.cuda.arrays import power_of_two
 from warpfit.backends.cuda.matmul import generation
 from warpfit.backends.cuda.matmul_mma_config import supports
 from warpfit.backends.cuda.runtime import is_debugging
+from warpfit.backends.cuda.trained_network import MOST_OUTPUTS, TrainedNetwork, padded
 from warpfit.errors import ConfigError
 
-__all__ = ["OneLaunch", "TrainedNetwork", "choose", "variants"]
+__all__ = ["OneLaunch", "choose", "suits", "variants"]
 
 # Warps of a block: those that hold weights; row warps and output warps, which together with the loader fill groups of
 # four, as registers are given to warps.
@@ -39,56 +40,10 @@ MOST_AHEAD = 4
 LEAST_FEATURES = 48
 # To look ahead, a row warp can hold as many units of a block; and it pays where weight warps have as many tiles.
 AHEAD_UNITS, AHEAD_TILES = 32, 4
-MOST_OUTPUTS = 128
-# Those that tell right rows from wrong.
-COUNTING_LOSSES = ("cross_entropy", "binary_cross_entropy")
 CLUSTERS = (1, 2, 4, 8, 16)
 # Replicas that share out a batch of so many tiles; threads have registers for what so many send, and no more.
 REPLICAS = ((32, 8), (12, 4), (0, 1))
 MOST_REPLICAS = 8
-
-
-@dataclass(frozen=True)
-class TrainedNetwork:
-    """What is trained, as far as the kernel depends on it.
-
-    Attributes
-    ----------
-    dtype : str
-        Of products: ``'float16'`` or ``'bfloat16'``.
-    features, hidden, outputs : int
-        Sizes; `hidden` is 0 for a network without a hidden layer.
-    batch : int
-        Rows of a step.
-    activation : Activation
-        Of the hidden layer.
-    loss : str
-        By its name: ``'cross_entropy'``, or one that is a sum over outputs.
-    smoothed : bool
-        Whether labels are smoothed.
-    momentum, nesterov : bool
-    """
-
-    dtype: str
-    features: int
-    hidden: int
-    outputs: int
-    batch: int
-    activation: Activation
-    loss: str
-    smoothed: bool
-    momentum: bool
-    nesterov: bool
-
-    @property
-    def is_cross_entropy(self) -> bool:
-        """Whether targets are labels."""
-        return self.loss == "cross_entropy"
-
-    @property
-    def target_words(self) -> int:
-        """Words of a row's target: its label, or its numbers."""
-        return 1 if self.is_cross_entropy else self.outputs
 
 
 @dataclass(frozen=True)
@@ -129,6 +84,18 @@ class OneLaunch:
     sum_slots: int
     replicas: int = 1
 
+    kernel = "one_launch"
+
+    @property
+    def hidden(self) -> int:
+        """Units of the hidden layer, or 0 if there is none."""
+        return _hidden(self.network)
+
+    @property
+    def activation(self) -> Activation:
+        """The hidden layer's."""
+        return self.network.activations[0] if self.network.activations else Activation("identity")
+
     @property
     def row_tiles(self) -> int:
         """Tiles of 16 rows that a replica has of a batch."""
@@ -153,21 +120,17 @@ class OneLaunch:
     @property
     def block_features(self) -> int:
         """Features that a block multiplies by, a multiple of 16."""
-        return _padded(
-            self.network.features if self.network.hidden else -(-self.network.features // self.cluster)
-        )
+        return padded(self.network.features if self.hidden else -(-self.network.features // self.cluster))
 
     @property
     def block_units(self) -> int:
         """Units of a block, a multiple of 16."""
-        return _padded(
-            -(-self.network.hidden // self.cluster) if self.network.hidden else self.network.outputs
-        )
+        return padded(-(-self.hidden // self.cluster) if self.hidden else self.network.outputs)
 
     @property
     def parts(self) -> int:
         """Parts that a batch's features are shared out to."""
-        return 1 if self.network.hidden else self.cluster
+        return 1 if self.hidden else self.cluster
 
     @property
     def batch_bytes(self) -> int:
@@ -193,8 +156,8 @@ class OneLaunch:
             return 0
         weight_threads = 32 * self.warps_k * self.warps_u
         of_weights = 2 * self.tiles_of_warp * (self.replicas + 1) * weight_threads
-        units, outputs = self.block_units // 16, _padded(self.network.outputs) // 16
-        of_outputs = units * (3 * outputs + 1) if self.network.hidden else outputs
+        units, outputs = self.block_units // 16, padded(self.network.outputs) // 16
+        of_outputs = units * (3 * outputs + 1) if self.hidden else outputs
         return 16 * (of_weights + 2 * self.replicas * of_outputs * 32) * self.cluster
 
     @property
@@ -239,11 +202,11 @@ class OneLaunch:
     @property
     def shared_bytes(self) -> int:
         """Shared memory, as ``struct Shared`` of the kernel has it."""
-        network, units, outputs = self.network, self.block_units, _padded(self.network.outputs)
+        network, units, outputs = self.network, self.block_units, padded(self.network.outputs)
         rows = 16 * self.row_tiles
         halves = rows * (outputs + 8)
         words = self.sum_slots * self.warps_k * units * 16 + 2 * outputs
-        if network.hidden:
+        if self.hidden:
             halves += 2 * rows * (units + 8) + 2 * units * (outputs + 8)
             words += units * outputs + (units if network.momentum else 1) * outputs + 2 * units
         own_tiles = -(-self.row_tiles // self.cluster)
@@ -254,18 +217,17 @@ class OneLaunch:
         groups = self.row_tiles // self.group
         barriers = self.slots // self.group + 1 + self.slots + self.sum_slots + own_tiles + groups + 5
         barriers += 1 + 2 * self.row_tiles if self.looks_ahead else groups + self.sum_slots
-        return _padded(self.slots * self.slot_bytes + 2 * halves + 4 * (words + words % 2) + 8 * barriers)
+        return padded(self.slots * self.slot_bytes + 2 * halves + 4 * (words + words % 2) + 8 * barriers)
 
     @property
     def defines(self) -> dict[str, Any]:
         """The kernel's defines."""
         network = self.network
         return {
-            "DTYPE": network.dtype,
+            **network.defines,
             "FEATURES": network.features,
-            "HIDDEN": network.hidden,
+            "HIDDEN": self.hidden,
             "OUTPUTS": network.outputs,
-            "BATCH": network.batch,
             "CLUSTER": self.cluster,
             "REPLICAS": self.replicas,
             "WARPS_K": self.warps_k,
@@ -280,13 +242,7 @@ class OneLaunch:
             "KEPT": self.kept,
             "SUM_SLOTS": self.sum_slots,
             "OWN_OF_TILE": self.own_of_tile,
-            "ACTIVATION": network.activation.name,
-            "LOSS": network.loss,
-            "CROSS_ENTROPY": int(network.is_cross_entropy),
-            "SMOOTHED": int(network.smoothed),
-            "COUNTS_ROWS": int(network.loss in COUNTING_LOSSES),
-            "MOMENTUM": int(network.momentum),
-            "NESTEROV": int(network.nesterov),
+            "ACTIVATION": self.activation.name,
             "SHARED_BYTES": self.shared_bytes,
             "EXCHANGE_BYTES": self.exchange_bytes // self.cluster,
             "BOUNDED_WAITS": int(is_debugging()),
@@ -294,17 +250,7 @@ class OneLaunch:
 
     def gather_defines(self, source: str) -> dict[str, Any]:
         """Return the defines of the kernel that gathers the batches, from x of dtype `source`."""
-        network = self.network
-        return {
-            "SOURCE": source,
-            "DTYPE": network.dtype,
-            "FEATURES": network.features,
-            "BATCH": network.batch,
-            "PARTS": self.parts,
-            "PART_WIDTH": self.block_features,
-            "TARGET_WORDS": network.target_words,
-            "TARGET_STRIDE": 2 if network.is_cross_entropy else network.outputs,
-        }
+        return self.network.gather_defines(source, self.parts, self.block_features)
 
     @property
     def gram_defines(self) -> dict[str, Any]:
@@ -337,19 +283,9 @@ class OneLaunch:
         )
 
 
-def _up(size: int, unit: int) -> int:
-    """Return the next multiple of `unit`."""
-    return -(-size // unit) * unit
-
-
-def _padded(size: int) -> int:
-    """Return the next multiple of 16: of numbers for tensor cores, of bytes for copies."""
-    return _up(size, 16)
-
-
 @lru_cache(maxsize=256)
 def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multiprocessors: int) -> OneLaunch:
-    """Return how to launch a network's training.
+    """Return how to launch the training, by SGD, of a network with no hidden layer or one.
 
     Raises
     ------
@@ -358,6 +294,8 @@ def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multip
     """
     if not supports(arch, network.dtype):
         raise ConfigError(f"expected an architecture whose tensor cores multiply {network.dtype}, got {arch}")
+    if not suits(network):
+        raise ConfigError(f"expected one or two layers, without dropout, and SGD, got {network}")
     if network.outputs > MOST_OUTPUTS:
         raise ConfigError(f"expected at most {MOST_OUTPUTS} outputs, got {network.outputs}")
     tiles = -(-network.batch // 16)
@@ -366,6 +304,16 @@ def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multip
         with suppress(ConfigError):
             return _best(network, arch, max_shared_bytes, num_multiprocessors, replicas)
     return _best(network, arch, max_shared_bytes, num_multiprocessors, MOST_REPLICAS)
+
+
+def suits(network: TrainedNetwork) -> bool:
+    """Return whether a network is of the kind that this kernel is for."""
+    return len(network.widths) <= 3 and not any(network.drops) and network.optimizer == "sgd"
+
+
+def _hidden(network: TrainedNetwork) -> int:
+    """Return the units of a network's hidden layer, or 0 if it has none."""
+    return network.widths[1] if len(network.widths) == 3 else 0
 
 
 def _best(
@@ -400,7 +348,7 @@ def _best(
 
 def _preference(shape: OneLaunch) -> Any:
     """Return what is larger for the better of two shapes that fit, as measured: see docs/one-launch.md."""
-    is_worth_it = bool(shape.network.hidden) or shape.network.features >= LEAST_FEATURES * shape.cluster
+    is_worth_it = bool(shape.hidden) or shape.network.features >= LEAST_FEATURES * shape.cluster
     return (
         shape.cluster if is_worth_it else -shape.cluster,
         shape.looks_ahead,
@@ -439,7 +387,7 @@ def _filled(shape: OneLaunch, max_shared_bytes: int) -> OneLaunch | None:
 
 def _clusters(network: TrainedNetwork, arch: str) -> list[int]:
     """Return the numbers of blocks that have 16 units or features each."""
-    parts = _padded(network.hidden or network.features) // 16
+    parts = padded(_hidden(network) or network.features) // 16
     # 16 blocks are more than CUDA promises: these have been seen, or made, to run them.
     most = 1 if generation(arch) < 90 else 16 if generation(arch) in (90, 100) else 8
     return [size for size in CLUSTERS if size <= min(most, max(1, parts))]
@@ -475,7 +423,7 @@ def _shapes(network: TrainedNetwork, cluster: int, arch: str, replicas: int) -> 
 def _may_look_ahead(shape: OneLaunch) -> bool:
     """Return whether a shape can look ahead, and it pays: see docs/one-launch.md."""
     can = (
-        shape.network.hidden > 0
+        shape.hidden > 0
         and shape.replicas == 1
         and shape.row_tiles <= shape.row_warps
         and shape.block_units <= AHEAD_UNITS
@@ -506,27 +454,33 @@ def _group(shape: OneLaunch) -> int:
 
 def variants() -> list[tuple[str, dict[str, str]]]:
     """Return a choice of what a run compiles: each network has its own kernel."""
-    base = TrainedNetwork("float16", 64, 64, 10, 32, Activation("relu"), "cross_entropy", False, False, False)
-    linear = replace(base, features=784, hidden=0, batch=64)
+    base = TrainedNetwork("float16", (64, 64, 10), (Activation("relu"),), (False,), 32, "cross_entropy")
+    linear = replace(base, widths=(784, 10), activations=(), drops=(), batch=64)
+    mnist = replace(base, widths=(784, 256, 10))
     halves = [replace(base, dtype=dtype) for dtype in HALF_DTYPES]
-    networks = [*halves, *(replace(base, activation=Activation(name)) for name in ACTIVATIONS)]
+    networks = [*halves, *(replace(base, activations=(Activation(name),)) for name in ACTIVATIONS)]
+    momentum: dict[str, Any] = {"momentum": True, "slots": 1}
     networks += [
-        replace(base, momentum=True),
-        replace(base, momentum=True, nesterov=True, loss="mse", outputs=1),
+        replace(base, **momentum),
+        replace(base, **momentum, nesterov=True, loss="mse", widths=(64, 64, 1)),
         replace(base, smoothed=True),
         *(replace(base, loss=loss) for loss in ("absolute_error", "huber", "binary_cross_entropy")),
         linear,
-        replace(linear, dtype="bfloat16", momentum=True),
+        replace(linear, dtype="bfloat16", **momentum),
         replace(linear, batch=128),
-        replace(base, features=784, hidden=256, batch=64),
-        replace(base, features=784, hidden=256, batch=64, momentum=True),
-        replace(base, features=784, hidden=256, batch=8),
-        replace(base, features=784, hidden=256, momentum=True, nesterov=True),
-        replace(base, features=784, hidden=256, batch=512),
-        replace(base, features=784, hidden=256, batch=1024, momentum=True),
+        replace(mnist, batch=64),
+        replace(mnist, batch=64, **momentum),
+        replace(mnist, batch=8),
+        replace(mnist, **momentum, nesterov=True),
+        replace(mnist, batch=512),
+        replace(mnist, batch=1024, **momentum),
         replace(linear, batch=1000),
     ]
-    single_blocks = (*halves, replace(base, hidden=0), replace(base, batch=512))
+    single_blocks = (
+        *halves,
+        replace(base, widths=(64, 10), activations=(), drops=()),
+        replace(base, batch=512),
+    )
     launches = [choose(network, "sm_90a", 227 << 10, 132) for network in dict.fromkeys(networks)]
     launches += [choose(network, "sm_80", 163 << 10, 108) for network in single_blocks]
     found = [("one_launch", launch.defines) for launch in launches]

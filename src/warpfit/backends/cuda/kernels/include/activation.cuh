@@ -124,3 +124,30 @@ template <class A>
 __device__ inline A activation_derivative(A y, A z, A slope) {
     return ACTIVATION_NAME(ACTIVATION, _derivative)(y, z, slope);
 }
+
+// One of them by its number, for layers of which each has its own.
+enum class Activation { identity, relu, leaky_relu, tanh, sigmoid, gelu, gelu_tanh, silu };
+
+// f(z) and f'(z).
+template <class A>
+struct Activated {
+    A value, derivative;
+};
+
+#define ACTIVATION_CASE(name)                       \
+    if constexpr (KIND == Activation::name) {       \
+        const A y = name##_forward(z, slope);       \
+        return {y, name##_derivative(y, z, slope)}; \
+    }
+
+template <Activation KIND, class A>
+__device__ inline Activated<A> activated(A z, A slope) {
+    ACTIVATION_CASE(identity)
+    ACTIVATION_CASE(relu)
+    ACTIVATION_CASE(leaky_relu)
+    ACTIVATION_CASE(tanh)
+    ACTIVATION_CASE(sigmoid)
+    ACTIVATION_CASE(gelu)
+    ACTIVATION_CASE(gelu_tanh)
+    ACTIVATION_CASE(silu)
+}

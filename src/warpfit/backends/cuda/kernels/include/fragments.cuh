@@ -2,7 +2,8 @@
 // 8 times an odd number of them, so that the rows that ldmatrix reads at once lie in different banks.
 //
 // A has 16 rows m and 16 columns k; B has 16 rows k and, as a pair of fragments, 16 columns n. Each comes
-// row by row, or transposed. `from` is the first number; every lane of the warp calls.
+// row by row, or transposed. `from` is the first number; every lane of the warp calls. Columns may also lie in chunks of
+// 8: then `chunk` is the distance of two, and rows 8 numbers apart are in different banks as well.
 #pragma once
 
 #include "mma.cuh"
@@ -13,16 +14,16 @@ struct alignas(8) RowWords {
 };
 
 template <class T>
-__device__ inline void load_a(unsigned (&a)[4], const T* from, int stride) {
+__device__ inline void load_a(unsigned (&a)[4], const T* from, int stride, int chunk = 8) {
     const int lane = threadIdx.x % 32;
-    ldmatrix_x4(a[0], a[1], a[2], a[3], from + lane % 16 * stride + lane / 16 * 8);
+    ldmatrix_x4(a[0], a[1], a[2], a[3], from + lane % 16 * stride + lane / 16 * chunk);
 }
 
 // Of A stored as (k, m).
 template <class T>
-__device__ inline void load_a_transposed(unsigned (&a)[4], const T* from, int stride) {
+__device__ inline void load_a_transposed(unsigned (&a)[4], const T* from, int stride, int chunk = 8) {
     const int lane = threadIdx.x % 32;
-    const int k = lane % 8 + lane / 16 * 8, m = lane / 8 % 2 * 8;
+    const int k = lane % 8 + lane / 16 * 8, m = lane / 8 % 2 * chunk;
     ldmatrix_x4_trans(a[0], a[1], a[2], a[3], from + k * stride + m);
 }
 
@@ -37,9 +38,9 @@ __device__ inline void load_b_pair(unsigned (&low)[2], unsigned (&high)[2], cons
 // Of B stored as (k, n).
 template <class T>
 __device__ inline void load_b_pair_transposed(unsigned (&low)[2], unsigned (&high)[2], const T* from,
-                                              int stride) {
+                                              int stride, int chunk = 8) {
     const int lane = threadIdx.x % 32;
-    ldmatrix_x4_trans(low[0], low[1], high[0], high[1], from + lane % 16 * stride + lane / 16 * 8);
+    ldmatrix_x4_trans(low[0], low[1], high[0], high[1], from + lane % 16 * stride + lane / 16 * chunk);
 }
 
 // Two numbers in a word, the first in the lower half.

@@ -119,10 +119,10 @@ struct HeldWeights {
             b[i / 4 / MINE_K][i / 4 % MINE_K][i % 2][i % 4 / 2] = words(i / 4, i % 4);
     }
 
-    // The products of tiles of 16 rows of x with the weights, over this warp's features and units.
-    template <int TILES>
-    __device__ static void multiply(const Fragments& b, const T* const (&x)[TILES], int x_stride,
-                                    Sums (&z)[TILES]) {
+    // The products of tiles of 16 rows of x with the weights, over this warp's features and units. load(a, t, tile) gives the
+    // fragment of tile t of rows and a tile of features.
+    template <int TILES, class F>
+    __device__ static void multiply(const Fragments& b, Sums (&z)[TILES], F load) {
         // Two sums where there are few: an mma need not wait for the one before.
         constexpr int CHAINS = MINE_U * TILES == 1 && MINE_K > 1 ? 2 : 1;
         float sums[CHAINS][TILES][MINE_U][2][4] = {};
@@ -131,7 +131,7 @@ struct HeldWeights {
             if (!has_tile(j)) break;
             unsigned a[TILES][4];
 #pragma unroll
-            for (int t = 0; t < TILES; ++t) load_a(a[t], x[t] + feature_tile(j) * 16, x_stride);
+            for (int t = 0; t < TILES; ++t) load(a[t], t, feature_tile(j));
 #pragma unroll
             for (int i = 0; i < TILES * MINE_U * 2; ++i) {
                 const int t = i / 2 / MINE_U, u = i / 2 % MINE_U, half = i % 2;

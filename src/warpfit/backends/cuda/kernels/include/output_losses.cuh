@@ -88,6 +88,15 @@ struct OutputRows {
         return rest;
     }
 #endif
+
+    // Either, of a row whose target is a label or a number for each output.
+    __device__ OutputRest replace(int below, const float* target, float factor, const LossSettings& loss) {
+#if CROSS_ENTROPY
+        return replace_logits(below, static_cast<int>(__float_as_uint(*target)), factor, loss.setting);
+#else
+        return replace_numbers(below, target, factor * loss.of_slope, loss.setting);
+#endif
+    }
 };
 
 // The cross-entropy of a row, and whether the label's logit is the first of the largest.
@@ -103,4 +112,36 @@ __device__ inline float cross_entropy(const OutputRest& rest, float smoothing, i
 __device__ inline float sum_of_terms(const OutputRest& rest, bool& is_correct) {
     is_correct = COUNTS_ROWS && reduce_row<Sum>(rest.before) == 0;
     return reduce_row<Sum>(rest.sum);
+}
+
+struct alignas(8) RowLoss {
+    float loss;
+    unsigned is_correct;
+};
+
+__device__ inline RowLoss find_row_loss(const OutputRest& rest, const LossSettings& loss, int num_columns,
+                                        bool is_there) {
+    bool is_correct;
+    const float value = CROSS_ENTROPY ? cross_entropy(rest, loss.setting, num_columns, is_correct)
+                                      : sum_of_terms(rest, is_correct) * loss.of_term;
+    return {is_there ? value : 0, is_there && is_correct};
+}
+
+// Writes a row of the record of a step: what `num_rows` of its `count` rows add to its mean loss, how many they are, and
+// how many of them are right. A warp calls.
+__device__ inline void write_record(double* row, const RowLoss* losses, int num_rows, int count) {
+    const int lane = threadIdx.x % 32;
+    double loss = 0;
+    unsigned correct = 0;
+    for (int i = lane; i < num_rows; i += 32) {
+        loss += losses[i].loss;
+        correct += losses[i].is_correct;
+    }
+    loss = reduce_warp<Sum>(loss) / count;
+    correct = reduce_warp<Sum>(correct);
+    if (lane == 0) {
+        row[0] = loss;
+        row[1] = num_rows;
+        row[2] = correct;
+    }
 }

@@ -176,25 +176,6 @@ __device__ inline void update_outputs(Shared& shared, const Run& run, float rate
 }
 #endif
 
-// Writes a row of the record: of `count` rows of a step, those of this replica.
-__device__ inline void record_step(Shared& shared, double* row, int step, int count) {
-    const int lane = threadIdx.x % 32, num_rows = own_rows(count);
-    if (CLUSTER > 1) wait(shared.losses_full[step % 2], step / 2);
-    double loss = 0;
-    unsigned correct = 0;
-    for (int i = lane; i < num_rows; i += 32) {
-        loss += shared.losses[step % 2][i].loss;
-        correct += shared.losses[step % 2][i].is_correct;
-    }
-    loss = reduce_warp<Sum>(loss) / count;
-    correct = reduce_warp<Sum>(correct);
-    if (lane == 0) {
-        row[0] = loss;
-        row[1] = num_rows;
-        row[2] = correct;
-    }
-}
-
 __device__ inline void train_outputs(Shared& shared, const Run& run, double* record, int warp) {
     const bool has_record = own_rank() == 0 && warp == OUTPUT_WARPS - 1;
     Step step = run.first_step();
@@ -215,8 +196,10 @@ __device__ inline void train_outputs(Shared& shared, const Run& run, double* rec
             arrive_warp(shared.biases_ready);
         }
         if (has_record) {
-            record_step(shared, record + 3 * (step.index * REPLICAS + own_replica()), step.index,
-                        step.count());
+            const int even = step.index % 2;
+            if (CLUSTER > 1) wait(shared.losses_full[even], step.index / 2);
+            write_record(record + 3 * (step.index * REPLICAS + own_replica()), shared.losses[even],
+                         own_rows(step.count()), step.count());
         }
         step.advance();
     }

@@ -25,6 +25,13 @@ __device__ inline float reciprocal(float value) {
     return result;
 }
 
+// sqrt.approx.ftz.f32 (9.7.3.15): within two units of the last place; subnormal numbers are 0.
+__device__ inline float square_root_near(float value) {
+    float result;
+    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+    return result;
+}
+
 // ex2.approx.ftz.f32 (9.7.3.20): 2 to a power, within two units of the last place; subnormal numbers are 0.
 __device__ inline float power_of_2(float exponent) {
     float result;

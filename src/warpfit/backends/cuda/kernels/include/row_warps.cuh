@@ -127,19 +127,7 @@ __device__ inline OutputRest replace_outputs(const Shared& shared, const Run& ru
     const float own_factor = row < count ? factor : 0;
     const float* target = shared.targets[step % TARGET_STEPS][row - own_rank() * OWN_ROWS];
     rows.each(below, [&](int col, float& value) { value += shared.output_bias[col] * run.unscale; });
-#if CROSS_ENTROPY
-    return rows.replace_logits(below, static_cast<int>(__float_as_uint(*target)), own_factor,
-                               run.loss.setting);
-#else
-    return rows.replace_numbers(below, target, own_factor * run.loss.of_slope, run.loss.setting);
-#endif
-}
-
-__device__ inline RowLoss find_row_loss(const Run& run, const OutputRest& rest, bool is_there) {
-    bool is_correct;
-    const float loss = CROSS_ENTROPY ? cross_entropy(rest, run.loss.setting, OUTPUTS, is_correct)
-                                     : sum_of_terms(rest, is_correct) * run.loss.of_term;
-    return {is_there ? loss : 0, is_there && is_correct};
+    return rows.replace(below, target, own_factor, run.loss);
 }
 
 // What the derivatives of the loss are multiplied by.
@@ -169,9 +157,6 @@ __device__ constexpr int output_messages(int o) {
 __device__ constexpr int gradient_messages(int o) {
     return o < OUT_TILES ? (columns_of(o) + 7) / 8 + gradient_messages(o + 1) : 0;
 }
-
-// What lies in the shared memory of another block as `mine` does in this one's.
-__device__ inline unsigned place_in(unsigned rank, const void* mine) { return cluster_address(mine, rank); }
 
 // Sends this block's part of the outputs of tile r to the blocks whose rows they are.
 __device__ inline void send_outputs(Shared& shared, int r, const Outputs& z) {
@@ -262,7 +247,7 @@ __device__ inline void send_losses(Shared& shared, const Run& run, int step, int
 #pragma unroll
     for (int below = 0; below < (OWN_OF_TILE + 7) / 8; ++below) {
         const int own = lane / 4 + 8 * below, row = first + tile * 16 + own;
-        const RowLoss loss = find_row_loss(run, rests[below], row < count);
+        const RowLoss loss = find_row_loss(rests[below], run.loss, OUTPUTS, row < count);
         if (lane % 4 == 0 && own < OWN_OF_TILE) {
             store_async_pair(place_in(0, &shared.losses[step % 2][row]), __float_as_uint(loss.loss),
                              loss.is_correct, place_in(0, &shared.losses_full[step % 2]));
@@ -284,7 +269,7 @@ __device__ inline void begin_tile(Shared& shared, const Run& run, int step, int 
     for (int below = 0; below < 2; ++below) {
         const int row = r * 16 + lane / 4 + 8 * below;
         const OutputRest rest = replace_outputs(shared, run, step, count, factor, row, below, z);
-        const RowLoss loss = find_row_loss(run, rest, row < count);
+        const RowLoss loss = find_row_loss(rest, run.loss, OUTPUTS, row < count);
         if (lane % 4 == 0) shared.losses[step % 2][row] = loss;
 #pragma unroll
         for (int t = 0; t < 2 * OUT_TILES; ++t) {

@@ -3,8 +3,10 @@
 #pragma once
 
 #include "barriers.cuh"
+#include "cluster.cuh"
 #include "held_weights.cuh"
 #include "output_losses.cuh"
+#include "steps.cuh"
 
 using T = DTYPE;
 
@@ -56,11 +58,6 @@ constexpr int GROUPS_AHEAD = SLOTS / GROUP + 1;
 using Weights = HeldWeights<T, X_WIDTH, UNIT_WIDTH, WARPS_K, WARPS_U>;
 using Outputs = float[2 * OUT_TILES][4];  // of 16 rows, as mma holds them
 
-struct alignas(8) RowLoss {
-    float loss;
-    unsigned is_correct;
-};
-
 struct OutputLayer {
     T half[2][UNIT_WIDTH][OUT_STRIDE];  // weights as products take them, of this step and of the next
     float w[UNIT_WIDTH][OUT_WIDTH], v[MOMENTUM ? UNIT_WIDTH : 1][OUT_WIDTH];
@@ -88,26 +85,7 @@ struct alignas(16) Shared {
 };
 static_assert(sizeof(Shared) == SHARED_BYTES, "the launcher asks for as much");
 
-__device__ inline int own_rank() {
-#if CLUSTER > 1
-    return static_cast<int>(cluster_rank());
-#else
-    return 0;
-#endif
-}
-
 __device__ inline int own_replica() { return REPLICAS > 1 ? static_cast<int>(blockIdx.x) / CLUSTER : 0; }
-
-__device__ inline void barrier_of_cluster() {
-#if CLUSTER > 1
-    cluster_barrier();
-#else
-    __syncthreads();
-#endif
-}
-
-// The nearest number from 0 to `most`.
-__device__ inline int clamped(int number, int most) { return number < 0 ? 0 : number < most ? number : most; }
 
 // What a block has of units or features: from where on, and how many.
 struct Part {
@@ -132,30 +110,6 @@ __device__ inline bool is_own(int r) { return r >= first_own_tile() && r < first
 __device__ inline int own_rows(int count) {
     return REPLICAS > 1 ? clamped(count - own_replica() * REPLICA_ROWS, REPLICA_ROWS) : count;
 }
-
-// Where a warp stands in the run.
-struct Step {
-    int num_rows, steps_of_epoch, num_steps;
-    int index = 0, of_epoch = 0;
-
-    __device__ Step(int num_rows, int num_epochs)
-        : num_rows(num_rows),
-          steps_of_epoch((num_rows + BATCH - 1) / BATCH),
-          num_steps(num_epochs * steps_of_epoch) {}
-
-    __device__ bool is_there() const { return index < num_steps; }
-    __device__ bool is_first_of_epoch() const { return of_epoch == 0; }
-    __device__ bool is_last_of_epoch() const { return of_epoch + 1 == steps_of_epoch; }
-    __device__ int count() const {
-        const int left = num_rows - of_epoch * BATCH;
-        return left < BATCH ? left : BATCH;
-    }
-
-    __device__ void advance() {
-        ++index;
-        if (++of_epoch == steps_of_epoch) of_epoch = 0;
-    }
-};
 
 // A tile's number among all of a run; sums take slot after slot of their ring.
 __device__ inline unsigned place_of_sums(int step, int r) {

@@ -54,7 +54,8 @@ __device__ inline void multiply_batch(Shared& shared, const Weights::Fragments& 
         reader.await(shared);
         reader.read(shared, x, x_slots);
         Weights::Sums z[GROUP];
-        Weights::multiply(b, x, X_STRIDE, z);
+        Weights::multiply(b, z,
+                          [&](unsigned (&a)[4], int t, int tile) { load_a(a, x[t] + tile * 16, X_STRIDE); });
 #pragma unroll
         for (int i = 0; i < GROUP; ++i) {
             const unsigned place = place_of_sums(step, first + i), slot = place % SUM_SLOTS;

@@ -1,0 +1,180 @@
+// The rows of one_launch_layers.cu on their way: from the sums of a product to units, to the gradients of outputs, and to
+// those of units; and how the blocks of a cluster come to have each other's.
+#pragma once
+
+#include "layer_weights.cuh"
+
+// A piece of a block's rows: 8 rows by 8 units. Of the row, a lane has two columns.
+struct Piece {
+    int eighth, chunk;  // of the rows, and of the units
+
+    __device__ int row() const { return eighth * 8 + static_cast<int>(threadIdx.x) % 32 / 4; }
+    __device__ static int column_of_lane() { return static_cast<int>(threadIdx.x) % 4 * 2; }
+    __device__ int unit() const { return chunk * CHUNK_UNITS + column_of_lane(); }
+};
+
+// f(piece) for this warp's pieces of this block's units of layer L.
+template <int L, class F>
+__device__ inline void each_piece(F f) {
+    constexpr int CHUNKS = Shape<L>::BLOCK_CHUNKS;
+    const int count = Shape<L>::own_chunks();
+#pragma unroll 1
+    for (int i = threadIdx.x / 32; i < ROWS / 8 * CHUNKS; i += WARPS) {
+        if (i % CHUNKS < count) f(Piece{i / CHUNKS, i % CHUNKS});
+    }
+}
+
+// The word of this lane's two units of a piece, if `units` begin with this block's.
+template <int COUNT>
+__device__ inline unsigned& word_of(T (&units)[COUNT][ROWS][CHUNK_UNITS], const Piece& piece,
+                                    int first_chunk = 0) {
+    return *reinterpret_cast<unsigned*>(
+        &units[first_chunk + piece.chunk][piece.row()][Piece::column_of_lane()]);
+}
+
+// Sends this block's units of layer L, which are there, to all others.
+template <int L, int COUNT>
+__device__ inline void share_out([[maybe_unused]] T (&units)[COUNT][ROWS][CHUNK_UNITS],
+                                 [[maybe_unused]] Barrier& full) {
+#if CLUSTER > 1
+    constexpr int PARTS = (Shape<L>::BLOCK_CHUNKS * ROWS + 31) / 32;  // what a warp sends at once
+    const uint4* own = reinterpret_cast<const uint4*>(&units[Shape<L>::first() / CHUNK_UNITS]);
+    const int lane = threadIdx.x % 32, count = Shape<L>::own_chunks() * ROWS, rank = own_rank();
+#pragma unroll
+    for (int first = 0; first < PARTS * (CLUSTER - 1); first += WARPS) {
+        const int i = first + threadIdx.x / 32, place = i / (CLUSTER - 1) * 32 + lane;
+        const int other = i % (CLUSTER - 1), to = other + (other >= rank);
+        if (place >= count) continue;
+        const uint4 words = own[place];
+        store_async_quad(place_in(to, own + place), {words.x, words.y, words.z, words.w},
+                         place_in(to, &full));
+    }
+#endif
+}
+
+// What dropout multiplies this lane's two units of a piece by.
+template <int L>
+__device__ inline float2 dropout_of(const Shared& shared, const Run& run, int step, const Piece& piece) {
+    const Dropout& dropout = shared.dropouts[L];
+    const uint32 unit = Shape<L>::first() + piece.unit(), row = piece.row();
+    const Words words =
+        philox({{run.first_step + step, dropout.layer, row, unit / 4}}, run.key[0], run.key[1]);
+    const bool is_upper = unit % 4 >= 2;
+    const uint32 low = is_upper ? words.word[2] : words.word[0],
+                 high = is_upper ? words.word[3] : words.word[1];
+    return {low < dropout.dropped_below ? 0 : dropout.scale,
+            high < dropout.dropped_below ? 0 : dropout.scale};
+}
+
+// From the sums of the product to layer L's units, which go to all blocks, and the activation's derivatives.
+template <int L>
+__device__ inline void activate_units(Shared& shared, const Run& run, int step) {
+    using Weights = decltype(HeldLayer<L>::forward);
+    LayerRows<L>& rows = layer_of<L>(shared.layers);
+    const int count = Shape<L>::count();
+    each_piece<L>([&](const Piece& piece) {
+        const int unit = piece.unit();
+        const float2 sums = Weights::sums_of(shared, piece.eighth, piece.chunk);
+        const float2 bias = *reinterpret_cast<const float2*>(&rows.biases.values[unit]);
+        const auto low = activated<ACTIVATION_OF[L]>(sums.x + bias.x, SLOPE_OF[L]);
+        const auto high = activated<ACTIVATION_OF[L]>(sums.y + bias.y, SLOPE_OF[L]);
+        float2 factors = {1, 1};
+        if constexpr (HAS_DROPOUT[L]) factors = dropout_of<L>(shared, run, step, piece);
+        if (unit >= count) factors.x = 0;
+        if (unit + 1 >= count) factors.y = 0;
+        word_of(rows.units(step), piece, Shape<L>::first() / CHUNK_UNITS) =
+            packed<T>(low.value * factors.x, high.value * factors.y);
+        word_of(rows.derivatives, piece) = packed<T>(low.derivative * factors.x, high.derivative * factors.y);
+    });
+    __syncthreads();
+    share_out<L>(rows.units(step), rows.y_full[step % LayerRows<L>::COPIES]);
+}
+
+// From the sums of the product with the weights of the layer above to the gradients before layer L's activation, which
+// go to all blocks if anybody needs them.
+template <int L>
+__device__ inline void differentiate_units(Shared& shared) {
+    using Weights = decltype(HeldLayer<L + 1>::backward);
+    LayerRows<L>& rows = layer_of<L>(shared.layers);
+    each_piece<L>([&](const Piece& piece) {
+        const float2 derivative = unpacked<T>(word_of(rows.derivatives, piece));
+        const float2 dy = Weights::sums_of(shared, piece.eighth, piece.chunk);
+        word_of(rows.dz, piece, Shape<L>::first_gradient() / CHUNK_UNITS) =
+            packed<T>(dy.x * derivative.x, dy.y * derivative.y);
+    });
+    __syncthreads();
+    if constexpr (L > 0) share_out<L>(rows.dz, rows.dz_full);
+}
+
+// What a warp's rows leave for their losses.
+constexpr int EIGHTHS_OF_WARP = (ROWS / 8 + WARPS - 1) / WARPS;
+using Rests = OutputRest[EIGHTHS_OF_WARP];
+
+// f(i, eighth) for each eighth of the rows that falls to this warp.
+template <class F>
+__device__ inline void each_eighth(F f) {
+#pragma unroll
+    for (int i = 0; i < EIGHTHS_OF_WARP; ++i) {
+        const int eighth = threadIdx.x / 32 + i * WARPS;
+        if (eighth < ROWS / 8) f(i, eighth);
+    }
+}
+
+// From the sums of the last product to the gradients of the outputs. Of rows that are not there they are 0.
+__device__ inline void find_gradients(Shared& shared, const Run& run, int slot, int count, Rests& rests) {
+    using Weights = decltype(HeldLayer<LAYERS - 1>::forward);
+    LayerRows<LAYERS - 1>& outputs = layer_of<LAYERS - 1>(shared.layers);
+    const float factor = run.scale / count;
+    each_eighth([&](int i, int eighth) {
+        Outputs z;  // of which there is the upper row
+#pragma unroll
+        for (int chunk = 0; chunk < 2 * OUT_TILES; ++chunk) {
+            const Piece piece{eighth, chunk};
+            const float2 sums = Weights::sums_of(shared, eighth, chunk);
+            const float2 bias = *reinterpret_cast<const float2*>(&outputs.biases.values[piece.unit()]);
+            z[chunk][0] = sums.x + bias.x;
+            z[chunk][1] = sums.y + bias.y;
+        }
+        OutputRows<2 * OUT_TILES, OUTPUTS> rows{z};
+        const int row = Piece{eighth, 0}.row();
+        rests[i] = rows.replace(0, shared.targets[slot][row], row < count ? factor : 0, run.loss);
+#pragma unroll
+        for (int chunk = 0; chunk < 2 * OUT_TILES; ++chunk) {
+            word_of(outputs.dz, Piece{eighth, chunk}) = packed<T>(z[chunk][0], z[chunk][1]);
+        }
+    });
+}
+
+// The losses of this warp's rows.
+__device__ inline void find_losses(Shared& shared, const Run& run, int step, int count, const Rests& rests) {
+    each_eighth([&](int i, int eighth) {
+        const int row = Piece{eighth, 0}.row();
+        const RowLoss loss = find_row_loss(rests[i], run.loss, OUTPUTS, row < count);
+        if (threadIdx.x % 4 == 0) shared.losses[step % 2][row] = loss;
+    });
+}
+
+// Until the barrier has had all bytes that come from other blocks.
+[[maybe_unused]] __device__ inline void await_rows([[maybe_unused]] Barrier& full,
+                                                   [[maybe_unused]] unsigned phase,
+                                                   [[maybe_unused]] unsigned bytes) {
+#if CLUSTER > 1
+    if (threadIdx.x == 0) mbarrier_expect(&full, bytes);
+    wait(full, phase);
+#endif
+}
+
+// Until all units of layer L are there.
+template <int L>
+__device__ inline void await_units(Shared& shared, int step) {
+    constexpr int COPIES = LayerRows<L>::COPIES;
+    await_rows(layer_of<L>(shared.layers).y_full[step % COPIES], step / COPIES, Shape<L>::bytes_of_others());
+}
+
+// Until all gradients that the backward pass needs of layer L are there.
+template <int L>
+__device__ inline void await_gradients(Shared& shared, int step) {
+    if constexpr (L > 0) {
+        await_rows(layer_of<L>(shared.layers).dz_full, step, Shape<L>::bytes_of_others());
+    }
+}

@@ -1,0 +1,156 @@
+// What a block of one_launch_layers.cu is made of: the sizes of each layer, and its shared memory. All of it follows
+// from the kernel's defines.
+#pragma once
+
+#include "activation.cuh"
+#include "barriers.cuh"
+#include "cluster.cuh"
+#include "held_weights.cuh"
+#include "output_losses.cuh"
+#include "philox.cuh"
+#include "steps.cuh"
+#include "update_rules.cuh"
+
+using T = DTYPE;
+
+// Widths of the features and of each layer's units, and what follows each layer.
+constexpr int SIZES[] = {WIDTHS};
+constexpr Activation ACTIVATION_OF[] = {ACTIVATIONS};
+constexpr float SLOPE_OF[] = {SLOPES};
+constexpr bool HAS_DROPOUT[] = {DROPOUTS};
+
+__device__ constexpr int up(int size, int unit) { return (size + unit - 1) / unit * unit; }
+__device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
+
+constexpr int ROWS = up(BATCH, 16), ROW_TILES = ROWS / 16;
+constexpr int X_WIDTH = up(SIZES[0], 16), X_STRIDE = X_WIDTH + 8;
+constexpr int OUTPUTS = SIZES[LAYERS], OUT_TILES = up(OUTPUTS, 16) / 16;
+constexpr int TARGET_WORDS = CROSS_ENTROPY ? 1 : OUTPUTS;
+// Units lie in chunks of 8, all rows of a chunk one after the other: what a block sends of them lies in one piece, and what the
+// lanes of a warp send at once goes as one.
+constexpr int CHUNK_UNITS = 8;
+
+using Outputs = float[2 * OUT_TILES][4];  // of 16 rows, as mma holds them
+
+// Layer L. Blocks share out the units of hidden layers, in whole chunks; all have all outputs.
+template <int L>
+struct Shape {
+    static constexpr int UNITS = SIZES[L + 1], WIDTH = up(UNITS, 16);
+    static constexpr bool IS_LAST = L + 1 == LAYERS, IS_SHARED_OUT = CLUSTER > 1 && !IS_LAST;
+    static constexpr int BLOCK_UNITS =
+        IS_SHARED_OUT ? up((UNITS + CLUSTER - 1) / CLUSTER, CHUNK_UNITS) : UNITS;
+    static constexpr int BLOCK_WIDTH = up(BLOCK_UNITS, 16),
+                         BLOCK_CHUNKS = up(BLOCK_UNITS, CHUNK_UNITS) / CHUNK_UNITS;
+    // Tiles of 16 units may begin at any chunk, and so reach beyond the last unit.
+    static constexpr int REACH = larger(WIDTH, (UNITS - 1) / BLOCK_UNITS * BLOCK_UNITS + BLOCK_WIDTH);
+    // What goes back from the first layer goes to no other block.
+    static constexpr bool HAS_OWN_GRADIENTS = IS_SHARED_OUT && L == 0;
+    static constexpr int GRADIENT_REACH = HAS_OWN_GRADIENTS ? BLOCK_WIDTH : REACH;
+
+    // This block's first unit, and how many it has; without any, 0.
+    __device__ static int count() {
+        return IS_SHARED_OUT ? clamped(UNITS - own_rank() * BLOCK_UNITS, BLOCK_UNITS) : UNITS;
+    }
+    __device__ static int first() { return IS_SHARED_OUT && count() > 0 ? own_rank() * BLOCK_UNITS : 0; }
+    __device__ static int first_gradient() { return HAS_OWN_GRADIENTS ? 0 : first(); }
+    __device__ static int own_chunks() { return (count() + CHUNK_UNITS - 1) / CHUNK_UNITS; }
+    __device__ static unsigned bytes_of_others() {
+        return (up(UNITS, CHUNK_UNITS) / CHUNK_UNITS - own_chunks()) * ROWS * CHUNK_UNITS * sizeof(T);
+    }
+};
+
+// Rows of units, chunk by chunk.
+template <int WIDTH>
+using Chunks = T[WIDTH / CHUNK_UNITS][ROWS][CHUNK_UNITS];
+
+template <int L>
+struct Biases {
+    float values[Shape<L>::BLOCK_WIDTH], slots[SLOT_PLACES][Shape<L>::BLOCK_WIDTH];
+};
+
+// What layer L has in shared memory: y, its units of a batch, and dz, the gradients before the activation. A block may send the
+// first layer's units while others still read those of the step before, so there are two; of all that comes later
+// in a step, it cannot.
+template <int L, bool IS_LAST = Shape<L>::IS_LAST>
+struct alignas(16) LayerRows {
+    static constexpr int COPIES = Shape<L>::HAS_OWN_GRADIENTS ? 2 : 1;
+    Chunks<Shape<L>::REACH> y[COPIES];
+    Chunks<Shape<L>::GRADIENT_REACH> dz;
+    Chunks<up(Shape<L>::BLOCK_UNITS, CHUNK_UNITS)> derivatives;  // of the activation, of this block's units
+    Biases<L> biases;
+    Barrier y_full[2], dz_full, unused;
+
+    __device__ Chunks<Shape<L>::REACH>& units(int step) { return y[step % COPIES]; }
+};
+
+template <int L>
+struct alignas(16) LayerRows<L, true> {
+    Chunks<Shape<L>::REACH> dz;
+    Biases<L> biases;
+};
+
+// Rows that products take: those of a batch come one after the other, those of units in chunks.
+struct BatchRows {
+    const T* first;
+    static constexpr int STRIDE = X_STRIDE, NEXT_CHUNK = CHUNK_UNITS;
+};
+
+struct UnitRows {
+    const T* first;
+    static constexpr int STRIDE = CHUNK_UNITS, NEXT_CHUNK = ROWS * CHUNK_UNITS;
+};
+
+// The tile of 16 rows and 16 columns from chunk `chunk` on.
+template <class Rows>
+__device__ inline const T* tile_of(const Rows& rows, int r, int chunk) {
+    return rows.first + r * 16 * Rows::STRIDE + chunk * Rows::NEXT_CHUNK;
+}
+
+// Something for each layer from L on.
+template <template <int> class Of, int L = 0>
+struct Stack : Stack<Of, L + 1> {
+    Of<L> layer;
+};
+template <template <int> class Of>
+struct Stack<Of, LAYERS> {};
+
+template <int L, template <int> class Of>
+__device__ inline Of<L>& layer_of(Stack<Of>& stack) {
+    return static_cast<Stack<Of, L>&>(stack).layer;
+}
+
+template <int L>
+using RowsOf = LayerRows<L>;
+
+// A layer's dropout: words below a number drop a unit, and the others come times `scale`.
+struct alignas(16) Dropout {
+    uint64 dropped_below;
+    float scale;
+    uint32 layer;
+};
+
+struct alignas(16) Shared {
+    T x[X_SLOTS][ROWS][X_STRIDE];
+    float2 sums[SUMS][2][32];  // parts of a product, of each 8 rows as a warp's lanes hold them
+    Stack<RowsOf> layers;
+    Dropout dropouts[LAYERS];
+#if NEAR_TILES > 0
+    float4 near_slots[NEAR_TILES][2 * SLOTS][32 * WARPS];  // see Memory
+#endif
+    RowLoss losses[2][ROWS];  // of this step, and of the one before
+    float targets[X_SLOTS][ROWS][TARGET_WORDS];
+    Barrier x_full[2];
+};
+static_assert(sizeof(Shared) == SHARED_BYTES, "the launcher asks for as much");
+
+// What does not change in a run.
+struct Run {
+    const T* batches;
+    const float* targets;
+    double* record;
+    float scale, unscale;
+    LossSettings loss;
+    RuleSettings rule;
+    uint32 first_step, key[2];  // of the dropout's random numbers
+    float4* far_slots;          // see Memory
+};

@@ -1,0 +1,74 @@
+// The optimizers' updates of a parameter in registers, each formula as in backends/numpy/optim.py.
+//
+// `NAME_rule` changes a parameter and what is remembered of it, by the sum of its gradient, which comes scaled.
+// `update_parameter` is that of the define OPTIMIZER: sgd (no slots, or with MOMENTUM a velocity), adam (first and second
+// moment) or rmsprop (average of squares, and with MOMENTUM a velocity). DECAYS: whether decay joins the gradient.
+#pragma once
+
+#include "activation.cuh"
+#include "ptx.cuh"
+
+// Without slots there is a place for one, which nobody reads.
+constexpr int SLOT_PLACES = SLOTS > 0 ? SLOTS : 1;
+
+// What a step multiplies by; of bias corrections, rate and eps have their share already.
+struct alignas(16) StepSettings {
+    float rate, eps;
+    float kept;  // of a parameter: less than 1 where decay is decoupled from the gradient
+    float unused;
+};
+
+// What all steps have in common. `decay` times a parameter joins its gradient. `momentum` is a velocity's; `of_mean` and
+// `of_square` are the parts that averages of gradients and of their squares keep.
+struct RuleSettings {
+    float decay, momentum, of_mean, of_square;
+};
+
+// An average that takes a number in.
+__device__ inline float averaged(float average, float number, float kept) {
+    return kept * average + (1 - kept) * number;
+}
+
+__device__ inline float over_root(float numerator, float square, float eps) {
+    return numerator * reciprocal(square_root_near(square) + eps);
+}
+
+// The gradient is `sum` times `unscale`, and what decays.
+__device__ inline float gradient_of(float w, float sum, float unscale, const RuleSettings& rule) {
+    return DECAYS ? sum * unscale + rule.decay * w : sum * unscale;
+}
+
+__device__ inline void sgd_rule(float& w, float (&slots)[SLOT_PLACES], float sum, float unscale,
+                                const StepSettings& step, const RuleSettings& rule) {
+    if (!MOMENTUM) {
+        if (DECAYS) w *= 1 - step.rate * rule.decay;
+        w -= step.rate * unscale * sum;
+        return;
+    }
+    float g = gradient_of(w, sum, unscale, rule);
+    slots[0] = rule.momentum * slots[0] + g;
+    w -= step.rate * (NESTEROV ? g + rule.momentum * slots[0] : slots[0]);
+}
+
+__device__ inline void adam_rule(float& w, float (&slots)[SLOT_PLACES], float sum, float unscale,
+                                 const StepSettings& step, const RuleSettings& rule) {
+    float &mean = slots[0], &square = slots[SLOT_PLACES - 1];
+    const float g = gradient_of(w, sum, unscale, rule);
+    mean = averaged(mean, g, rule.of_mean);
+    square = averaged(square, g * g, rule.of_square);
+    w = step.kept * w - step.rate * over_root(mean, square, step.eps);
+}
+
+__device__ inline void rmsprop_rule(float& w, float (&slots)[SLOT_PLACES], float sum, float unscale,
+                                    const StepSettings& step, const RuleSettings& rule) {
+    const float g = gradient_of(w, sum, unscale, rule);
+    slots[0] = averaged(slots[0], g * g, rule.of_square);
+    float direction = over_root(g, slots[0], step.eps);
+    if (MOMENTUM) direction = slots[SLOT_PLACES - 1] = rule.momentum * slots[SLOT_PLACES - 1] + direction;
+    w -= step.rate * direction;
+}
+
+__device__ inline void update_parameter(float& w, float (&slots)[SLOT_PLACES], float sum, float unscale,
+                                        const StepSettings& step, const RuleSettings& rule) {
+    ACTIVATION_NAME(OPTIMIZER, _rule)(w, slots, sum, unscale, step, rule);
+}

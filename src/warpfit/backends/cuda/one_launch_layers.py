@@ -1,0 +1,338 @@
+"""How a training run of many layers is launched as one kernel: sizes, tiles, shared memory, and what does not fit.
+
+`kernels/one_launch_layers.cu` is one block, or a cluster of them, that keeps all weights in its registers and goes
+layer by layer; this module says how blocks and warps share them, or what is in the way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise, product
+from typing import Any
+
+from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES, Activation
+from warpfit.backends.cuda.matmul import generation
+from warpfit.backends.cuda.matmul_mma_config import supports
+from warpfit.backends.cuda.runtime import is_debugging
+from warpfit.backends.cuda.trained_network import MOST_OUTPUTS, TrainedNetwork, padded, up
+from warpfit.errors import ConfigError
+
+__all__ = ["LayersLaunch", "choose_layers", "variants"]
+
+# Warps of a block: all take part in everything.
+WARPS = (8, 16)
+REGISTERS, MOST_REGISTERS = 65536, 255
+# What a thread needs beside its weights, and beside what an optimizer remembers of them.
+WORKING_REGISTERS, UPDATING_REGISTERS = 80, 96
+# Units lie, and go from block to block, in chunks of 16 bytes.
+CHUNK = 8
+CLUSTERS = (1, 2, 4, 8, 16)
+X_SLOTS = (2, 1)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What a block has of a layer: ``struct Shape`` of the kernel."""
+
+    units: int
+    block_units: int
+    has_own_gradients: bool
+
+    @property
+    def width(self) -> int:
+        """Units, for tensor cores."""
+        return padded(self.units)
+
+    @property
+    def block_width(self) -> int:
+        """Units of the block, for tensor cores."""
+        return padded(self.block_units)
+
+    @property
+    def reach(self) -> int:
+        """Units in shared memory: tiles of 16 may begin at any chunk."""
+        return max(self.width, (self.units - 1) // self.block_units * self.block_units + self.block_width)
+
+    @property
+    def gradient_reach(self) -> int:
+        """Gradients in shared memory."""
+        return self.block_width if self.has_own_gradients else self.reach
+
+
+@dataclass(frozen=True)
+class LayersLaunch:
+    """How blocks and warps share a network's training; printable.
+
+    Attributes
+    ----------
+    network : TrainedNetwork
+    cluster : int
+        Blocks, which share out the units of each hidden layer.
+    warps : int
+        Of a block.
+    x_slots : int
+        Batches in shared memory at once.
+    near_tiles : int
+        Tiles of weights of a warp of which shared memory has what the optimizer remembers.
+    """
+
+    network: TrainedNetwork
+    cluster: int
+    warps: int
+    x_slots: int
+    near_tiles: int = 0
+
+    kernel = "one_launch_layers"
+    replicas = 1
+    looks_ahead = False
+
+    @property
+    def layers(self) -> list[Layer]:
+        """What a block has of each layer."""
+        *hidden, outputs = self.network.widths[1:]
+        is_shared_out = self.cluster > 1
+        found = [
+            Layer(
+                units,
+                up(-(-units // self.cluster), CHUNK) if is_shared_out else units,
+                is_shared_out and idx == 0,
+            )
+            for idx, units in enumerate(hidden)
+        ]
+        return [*found, Layer(outputs, outputs, False)]
+
+    @property
+    def row_tiles(self) -> int:
+        """Tiles of 16 rows of a batch."""
+        return padded(self.network.batch) // 16
+
+    @property
+    def x_stride(self) -> int:
+        """Numbers from one row of a batch to the next."""
+        return padded(self.network.features) + 8
+
+    @property
+    def matrices(self) -> list[tuple[int, int]]:
+        """Tiles along features and units of all matrices that a block multiplies by."""
+        layers = self.layers
+        first = (padded(self.network.features), layers[0].block_width)
+        forward = [(below.width, above.block_width) for below, above in pairwise(layers)]
+        backward = [(above.width, below.block_width) for below, above in pairwise(layers)]
+        return [(features // 16, units // 16) for features, units in (first, *forward, *backward)]
+
+    def groups(self, feature_tiles: int, unit_tiles: int) -> tuple[int, int]:
+        """Return how many groups of warps share out a matrix along features and units, as the kernel finds them."""
+
+        def tiles_of_warp(groups: int) -> int:
+            return -(-feature_tiles // (self.warps // groups)) * (unit_tiles // groups)
+
+        sizes = [2**power for power in range(self.warps.bit_length())]
+        along_units = min(
+            (size for size in sizes if unit_tiles % size == 0), key=lambda size: (tiles_of_warp(size), -size)
+        )
+        return min(self.warps // along_units, feature_tiles), along_units
+
+    @property
+    def tiles_of_warp(self) -> int:
+        """Tiles of 16 by 16 weights that a warp holds."""
+        tiles = 0
+        for feature_tiles, unit_tiles in self.matrices:
+            along_features, along_units = self.groups(feature_tiles, unit_tiles)
+            tiles += -(-feature_tiles // along_features) * (unit_tiles // along_units)
+        return tiles
+
+    @property
+    def held_tiles(self) -> int:
+        """Tiles of weights of a warp of which registers have what the optimizer remembers."""
+        left = max(0, self.registers - UPDATING_REGISTERS - 8 * self.tiles_of_warp)
+        return min(self.tiles_of_warp, left // (8 * self.network.slots)) if self.network.slots else 0
+
+    @property
+    def far_tiles(self) -> int:
+        """Those of which neither registers nor shared memory have it."""
+        return self.tiles_of_warp - self.held_tiles - self.near_tiles if self.network.slots else 0
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of what the optimizer remembers of a tile of each warp."""
+        return 4 * 8 * self.network.slots * self.threads
+
+    @property
+    def far_bytes(self) -> int:
+        """Bytes of device memory for what the optimizer remembers of the last tiles."""
+        return self.cluster * self.far_tiles * self.slot_bytes
+
+    @property
+    def registers(self) -> int:
+        """Registers that a thread may have."""
+        return min(MOST_REGISTERS, REGISTERS // self.threads)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps
+
+    @property
+    def sums(self) -> int:
+        """Parts of products in shared memory, of 512 bytes, for the largest."""
+        return max(
+            self.groups(features, units)[0] * self.row_tiles * units * 2 for features, units in self.matrices
+        )
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory, as ``struct Shared`` of the kernel has it."""
+        rows = 16 * self.row_tiles
+        slots = max(1, self.network.slots)
+        total = self.x_slots * rows * self.x_stride * 2 + 512 * self.sums
+        for layer in self.layers:
+            total += 2 * rows * layer.gradient_reach + 4 * layer.block_width * (1 + slots)
+        for layer in self.layers[:-1]:
+            copies = 2 if layer.has_own_gradients else 1
+            total += 2 * rows * (copies * layer.reach + up(layer.block_units, CHUNK)) + 4 * 8
+        total += (
+            16 * len(self.layers) + 16 * rows + 4 * self.x_slots * rows * self.network.target_words + 2 * 8
+        )
+        return padded(total + self.near_tiles * self.slot_bytes)
+
+    @property
+    def exchange_bytes(self) -> int:
+        """Bytes of device memory beside those of the steps."""
+        return self.far_bytes
+
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes of a batch of x in device memory."""
+        return 2 * self.network.batch * self.x_stride
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of device memory for a step: batch, targets, settings and row of the record."""
+        return self.batch_bytes + 4 * self.network.batch * self.network.target_words + 16 + 24
+
+    @property
+    def defines(self) -> dict[str, Any]:
+        """The kernel's defines."""
+        network = self.network
+        activations = [activation.name for activation in network.activations] + ["identity"]
+        slopes = [float(activation.slope) for activation in network.activations] + [0.0]
+        return {
+            **network.defines,
+            "LAYERS": len(network.widths) - 1,
+            "WIDTHS": ",".join(map(str, network.widths)),
+            "ACTIVATIONS": ",".join(f"Activation::{name}" for name in activations),
+            "SLOPES": ",".join(map(str, slopes)),
+            "DROPOUTS": ",".join(str(int(drops)) for drops in (*network.drops, False)),
+            "CLUSTER": self.cluster,
+            "WARPS": self.warps,
+            "OPTIMIZER": network.optimizer,
+            "SLOTS": network.slots,
+            "HELD_TILES": self.held_tiles if network.slots else self.tiles_of_warp,
+            "NEAR_TILES": self.near_tiles,
+            "FAR_TILES": self.far_tiles,
+            "DECAYS": int(network.decays),
+            "X_SLOTS": self.x_slots,
+            "SUMS": self.sums,
+            "SHARED_BYTES": self.shared_bytes,
+            "BOUNDED_WAITS": int(is_debugging()),
+        }
+
+    def gather_defines(self, source: str) -> dict[str, Any]:
+        """Return the defines of the kernel that gathers the batches, from x of dtype `source`."""
+        return self.network.gather_defines(source, 1, padded(self.network.features))
+
+    def __str__(self) -> str:
+        blocks = "one block" if self.cluster == 1 else f"a cluster of {self.cluster} blocks"
+        return (
+            f"{blocks} of {self.warps} warps, layer by layer, {self.tiles_of_warp} tiles of weights in a warp's "
+            f"registers, {self.shared_bytes} bytes of shared memory"
+        )
+
+
+@lru_cache(maxsize=256)
+def choose_layers(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> LayersLaunch:
+    """Return how to launch a network's training.
+
+    Raises
+    ------
+    ConfigError
+        If it does not fit; the message names what is in the way, with its bytes.
+    """
+    if not supports(arch, network.dtype):
+        raise ConfigError(f"expected an architecture whose tensor cores multiply {network.dtype}, got {arch}")
+    if network.outputs > MOST_OUTPUTS:
+        raise ConfigError(f"expected at most {MOST_OUTPUTS} outputs, got {network.outputs}")
+    shapes = [
+        LayersLaunch(network, cluster, warps, min(X_SLOTS))
+        for cluster, warps in product(_clusters(network, arch), WARPS)
+    ]
+    held = [shape for shape in shapes if 8 * shape.tiles_of_warp + WORKING_REGISTERS <= shape.registers]
+    if not held:
+        least = min(shapes, key=lambda shape: shape.tiles_of_warp * shape.threads)
+        raise ConfigError(
+            f"expected at most {4 * (least.registers - WORKING_REGISTERS) * least.threads} bytes of weights for the "
+            f"registers of a block, got {32 * least.tiles_of_warp * least.threads}"
+        )
+    filled = [
+        _filled(replace(shape, x_slots=slots), max_shared_bytes)
+        for shape, slots in product(held, X_SLOTS)
+        if replace(shape, x_slots=slots).shared_bytes <= max_shared_bytes
+    ]
+    if not filled:
+        least = min(held, key=lambda shape: shape.shared_bytes)
+        raise ConfigError(
+            f"expected at most {max_shared_bytes} bytes of shared memory for a batch and its units, got "
+            f"{least.shared_bytes}"
+        )
+    return max(filled, key=_preference)
+
+
+def _filled(shape: LayersLaunch, max_shared_bytes: int) -> LayersLaunch:
+    """Return the shape with as much in shared memory of what the optimizer remembers as there is room for."""
+    if not shape.far_tiles:
+        return shape
+    room = (max_shared_bytes - shape.shared_bytes) // shape.slot_bytes
+    return replace(shape, near_tiles=min(shape.far_tiles, room))
+
+
+def _preference(shape: LayersLaunch) -> Any:
+    """Return what is larger for the better of two shapes that fit."""
+    # To read and write what is far takes as long for two tiles as to wait for a batch.
+    delay = shape.far_tiles + 2 * (shape.x_slots == 1)
+    return (shape.cluster, -delay, -shape.tiles_of_warp * shape.warps, -shape.warps)
+
+
+def _clusters(network: TrainedNetwork, arch: str) -> list[int]:
+    """Return the numbers of blocks that all have units of the widest layer."""
+    widest = max(network.widths[1:-1], default=1)
+    most = 1 if generation(arch) < 90 else 16 if generation(arch) in (90, 100) else 8
+    return [size for size in CLUSTERS if size <= min(most, max(1, widest // CHUNK))]
+
+
+def variants() -> list[tuple[str, dict[str, str]]]:
+    """Return a choice of what a run compiles: each network has its own kernel."""
+    relu = Activation("relu")
+    base = TrainedNetwork("float16", (64, 32, 16, 10), (relu, relu), (False, False), 32, "cross_entropy")
+    adam: dict[str, Any] = {"optimizer": "adam", "slots": 2, "decays": True}
+    momentum: dict[str, Any] = {"slots": 1, "momentum": True}
+    mnist = replace(base, widths=(784, 128, 128, 10))
+    networks = [
+        *(replace(base, dtype=dtype) for dtype in HALF_DTYPES),
+        *(replace(base, activations=(Activation(name), relu)) for name in ACTIVATIONS),
+        replace(base, drops=(True, True)),
+        replace(base, widths=(64, 10), activations=(), drops=(), batch=100),
+        replace(base, **adam),
+        replace(base, **adam, loss="mse", dtype="bfloat16"),
+        replace(base, optimizer="rmsprop", **momentum),
+        replace(base, **momentum, nesterov=True, decays=True, loss="huber"),
+        mnist,
+        replace(mnist, **adam),
+        replace(mnist, batch=64),
+    ]
+    single_blocks = [replace(base, batch=16), replace(base, batch=16, **adam)]
+    launches = [choose_layers(network, "sm_90a", 227 << 10) for network in networks]
+    launches += [choose_layers(network, "sm_80", 163 << 10) for network in single_blocks]
+    return [
+        (launch.kernel, {key: str(value) for key, value in launch.defines.items()}) for launch in launches
+    ]

@@ -1,0 +1,114 @@
+"""What a network's training asks of a kernel that runs it whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from warpfit.backends.base import Activation
+
+__all__ = ["COUNTING_LOSSES", "MOST_OUTPUTS", "TrainedNetwork", "padded", "up"]
+
+# Those that tell right rows from wrong.
+COUNTING_LOSSES = ("cross_entropy", "binary_cross_entropy")
+MOST_OUTPUTS = 128
+
+
+@dataclass(frozen=True)
+class TrainedNetwork:
+    """What is trained, as far as a kernel depends on it.
+
+    Attributes
+    ----------
+    dtype : str
+        Of products: ``'float16'`` or ``'bfloat16'``.
+    widths : tuple of int
+        Of the features, of each hidden layer, and of the outputs.
+    activations : tuple of Activation
+        Of each hidden layer.
+    drops : tuple of bool
+        Whether dropout follows each hidden layer.
+    batch : int
+        Rows of a step.
+    loss : str
+        By its name: ``'cross_entropy'``, or one that is a sum over outputs.
+    smoothed : bool
+        Whether labels are smoothed.
+    optimizer : str
+        ``'sgd'``, ``'adam'`` or ``'rmsprop'``.
+    slots : int
+        Numbers that it remembers of a parameter.
+    momentum, nesterov : bool
+    decays : bool
+        Whether a share of the parameters joins their gradients.
+    """
+
+    dtype: str
+    widths: tuple[int, ...]
+    activations: tuple[Activation, ...]
+    drops: tuple[bool, ...]
+    batch: int
+    loss: str
+    smoothed: bool = False
+    optimizer: str = "sgd"
+    slots: int = 0
+    momentum: bool = False
+    nesterov: bool = False
+    decays: bool = False
+
+    @property
+    def features(self) -> int:
+        """Numbers of a row of x."""
+        return self.widths[0]
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that a row becomes."""
+        return self.widths[-1]
+
+    @property
+    def is_cross_entropy(self) -> bool:
+        """Whether targets are labels."""
+        return self.loss == "cross_entropy"
+
+    @property
+    def target_words(self) -> int:
+        """Words of a row's target: its label, or its numbers."""
+        return 1 if self.is_cross_entropy else self.outputs
+
+    @property
+    def defines(self) -> dict[str, Any]:
+        """The defines that all kernels share."""
+        return {
+            "DTYPE": self.dtype,
+            "BATCH": self.batch,
+            "LOSS": self.loss,
+            "CROSS_ENTROPY": int(self.is_cross_entropy),
+            "SMOOTHED": int(self.smoothed),
+            "COUNTS_ROWS": int(self.loss in COUNTING_LOSSES),
+            "MOMENTUM": int(self.momentum),
+            "NESTEROV": int(self.nesterov),
+        }
+
+    def gather_defines(self, source: str, parts: int, part_width: int) -> dict[str, Any]:
+        """Return the defines of the kernel that gathers the batches, from x of dtype `source`."""
+        return {
+            "SOURCE": source,
+            "DTYPE": self.dtype,
+            "FEATURES": self.features,
+            "BATCH": self.batch,
+            "PARTS": parts,
+            "PART_WIDTH": part_width,
+            "TARGET_WORDS": self.target_words,
+            "TARGET_STRIDE": 2 if self.is_cross_entropy else self.outputs,
+        }
+
+
+def up(size: int, unit: int) -> int:
+    """Return the next multiple of `unit`."""
+    return -(-size // unit) * unit
+
+
+def padded(size: int) -> int:
+    """Return the next multiple of 16: of numbers for tensor cores, of bytes for copies."""
+    return up(size, 16)

@@ -1,0 +1,344 @@
+"""The one_launch engine on networks that go layer by layer: any depth, any optimizer, dropout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import warpfit as wf
+from conftest import on_emulator, on_gpu
+from emulator.runtime import EmulatedRuntime
+from support.one_launch import ACTIVATIONS, NUM_ROWS, MakeOptimizer, assert_follows_numpy, data, fit
+from support.training import assert_same_weights, blobs, mlp
+from warpfit import backends, losses, nn, optim
+from warpfit.backends.cuda import one_launch, one_launch_layers, runtime
+from warpfit.backends.cuda.one_launch_layers import choose_layers
+from warpfit.engines import one_launch as engine
+from warpfit.engines.base import TrainingData
+from warpfit.errors import ConfigError, DivergedError
+
+# With an eps near the gradients': else the first steps of Adam and RMSprop take their signs alone, and rounding turns
+# those of the smallest.
+OPTIMIZERS: dict[str, MakeOptimizer] = {
+    "sgd": lambda model: optim.SGD(model.parameters(), 0.05),
+    "decayed": lambda model: optim.SGD(model.parameters(), 0.05, weight_decay=0.01),
+    "momentum": lambda model: optim.SGD(model.parameters(), 0.05, momentum=0.9, weight_decay=0.01),
+    "nesterov": lambda model: optim.SGD(model.parameters(), 0.05, momentum=0.9, nesterov=True),
+    "adam": lambda model: optim.Adam(model.parameters(), 0.01, eps=0.05, weight_decay=0.01),
+    "adamw": lambda model: optim.AdamW(model.parameters(), optim.Cosine(0.01), eps=0.05, weight_decay=0.1),
+    "adam, eps before": lambda model: optim.Adam(
+        model.parameters(), 0.01, eps=0.05, eps_before_correction=True
+    ),
+    "rmsprop": lambda model: optim.RMSprop(model.parameters(), 0.01, eps=0.05, weight_decay=0.01),
+    "rmsprop, momentum": lambda model: optim.RMSprop(model.parameters(), 0.003, eps=0.05, momentum=0.9),
+}
+
+
+@pytest.fixture(autouse=True)
+def by_layers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Lets no network run by the kernel for one hidden layer."""
+    monkeypatch.setattr(one_launch, "suits", lambda network: False)
+    yield
+    choose_layers.cache_clear()
+
+
+@pytest.fixture
+def only_cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Lets networks run by clusters of some sizes only."""
+
+    def only(*sizes: int) -> None:
+        monkeypatch.setattr(one_launch_layers, "CLUSTERS", sizes)
+        choose_layers.cache_clear()
+
+    return only
+
+
+class Case(NamedTuple):
+    """A network and how it is trained; the last batch of an epoch is a short one."""
+
+    sizes: tuple[int, ...]
+    batch_size: int
+    cluster: int
+    loss: str | losses.Loss = "cross_entropy"
+    optimizer: str = "sgd"
+    activations: tuple[str, ...] = ("tanh",)
+    precision: str = "float16"
+    dropout: float = 0.0
+
+    def __str__(self) -> str:
+        return " ".join(["-".join(map(str, self.sizes)), *map(str, self[1:])])
+
+    def make(self) -> nn.Sequential:
+        """Return the network; its layers take the activations in turns."""
+        layers: list[nn.Module] = []
+        for idx, size in enumerate(self.sizes[1:]):
+            layers.append(nn.Linear(self.sizes[idx], size, seed=idx))
+            if idx < len(self.sizes) - 2:
+                layers.append(ACTIVATIONS[self.activations[idx % len(self.activations)]]())
+                layers += [nn.Dropout(self.dropout)] if self.dropout else []
+        return nn.Sequential(*layers)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What `assert_follows_numpy` takes."""
+        return {
+            "make": self.make,
+            "batch_size": self.batch_size,
+            "num_rows": 4 * self.batch_size + self.batch_size // 3 + 1,
+            "loss": self.loss,
+            "optimizer": OPTIMIZERS[self.optimizer],
+            "precision": self.precision,
+        }
+
+
+CASES = [
+    Case((17, 33, 20, 5), 33, 2, "cross_entropy", "adam", ("gelu", "tanh"), dropout=0.3),
+    Case((6, 3), 16, 1, "mse", "rmsprop"),
+    Case((20, 40, 70, 33, 18), 40, 4, "mse", "momentum", ("silu", "sigmoid", "tanh"), "bfloat16"),
+    Case((9, 8, 3), 5, 1, "cross_entropy", "nesterov"),
+    Case((1, 1, 1, 1), 1, 1, "mse", "sgd"),
+    Case((5, 4, 3, 2, 3, 4, 5), 7, 1, "cross_entropy", "sgd", dropout=0.5),
+    Case((40, 65, 130, 7), 64, 8, "cross_entropy", "decayed", ("sigmoid", "gelu")),
+    Case((33, 250, 16, 256, 2), 17, 16, "binary_cross_entropy", "rmsprop, momentum"),
+    Case((129, 100, 9), 48, 4, "huber", "adamw", ("silu",), "bfloat16", 0.1),
+    Case((12, 24, 17, 24, 33), 100, 2, "cross_entropy", "adam, eps before", ("silu",)),
+    Case((70, 16, 128, 128), 20, 16, "absolute_error", "decayed", ("gelu",)),
+]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.slow if i >= 3 else ()) for i, case in enumerate(CASES)],
+    ids=str,
+)
+def test_it_follows_numpy(cuda: str, only_cluster: Callable[..., None], case: Case) -> None:
+    only_cluster(case.cluster)
+    history = assert_follows_numpy(case.sizes, **case.settings)
+    words = "one block" if case.cluster == 1 else f"a cluster of {case.cluster} blocks"
+    assert f"{words} of 8 warps, layer by layer" in history.plan.reason
+
+
+WIDE = [
+    Case((784, 128, 128, 128, 10), 32, 8),
+    Case((784, 128, 128, 128, 10), 32, 16, optimizer="momentum", dropout=0.2),
+    Case((784, 256, 256, 256, 10), 32, 16, precision="bfloat16"),
+    Case((784, 256, 10), 64, 16),
+    Case((64, 64, 64, 64, 1), 48, 8, "mse", "adamw"),
+]
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("case", WIDE, ids=str)
+def test_it_follows_numpy_with_wide_layers(only_cluster: Callable[..., None], case: Case) -> None:
+    test_it_follows_numpy("cuda", only_cluster, case)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name != "adamw" else ()) for name in OPTIMIZERS]
+)
+def test_optimizers(cuda: str, name: str) -> None:
+    assert_follows_numpy((6, 20, 9, 3), activation=nn.Tanh, optimizer=OPTIMIZERS[name], epochs=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations(cuda: str, name: str) -> None:
+    assert_follows_numpy((6, 20, 9, 3), activation=ACTIVATIONS[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "loss",
+    [losses.SoftmaxCrossEntropy(0.1), losses.Huber(0.7), losses.BinaryCrossEntropy(sum_outputs=True)],
+    ids=lambda loss: loss.name,
+)
+def test_losses(cuda: str, loss: losses.Loss) -> None:
+    assert_follows_numpy((6, 8, 9, 18), loss=loss, activation=nn.Tanh)
+
+
+@pytest.mark.parametrize("precision", [pytest.param("float16", marks=pytest.mark.slow), "bfloat16"])
+def test_300_steps(cuda: str, precision: str) -> None:
+    history = assert_follows_numpy(
+        (16, 24, 24, 5),
+        rows=blobs(320, 16, 5),
+        activation=nn.Tanh,
+        precision=precision,
+        batch_size=32,
+        epochs=30,
+        optimizer=OPTIMIZERS["momentum"],
+    )
+    assert history["loss"][-1] < 0.5 * history["loss"][0]
+
+
+def test_dropout_is_that_of_the_step_and_not_of_the_launch(cuda: str, tmp_path: Any) -> None:
+    x, y = blobs(NUM_ROWS, 17, 5)
+    case = CASES[0]
+    whole, first, second = (case.make() for _ in range(3))
+    settings = {"batch_size": case.batch_size}
+    make = OPTIMIZERS["adam"]
+    fit(whole, x, y, make(whole), epochs=4, **settings)
+    checkpoint = wf.Checkpoint(tmp_path / "run.ckpt")
+    fit(first, x, y, make(first), epochs=2, callbacks=[checkpoint], **settings)
+    fit(second, x, y, make(second), epochs=4, resume_from=tmp_path / "run.ckpt", **settings)
+    assert_same_weights(second, whole)
+
+
+@pytest.mark.parametrize("cluster", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_two_runs_are_bit_identical(cuda: str, only_cluster: Callable[..., None], cluster: int) -> None:
+    only_cluster(cluster)
+    x, y = data((17, 5))
+    models = [mlp(17, 33, 20, 5) for _ in range(2)]
+    found = [fit(model, x, y, OPTIMIZERS["adam"](model)).step_losses for model in models]
+    np.testing.assert_array_equal(*found)
+    assert_same_weights(*models)
+
+
+@on_emulator
+@pytest.mark.parametrize("cluster", [pytest.param(1, marks=pytest.mark.slow), 2])
+def test_the_order_of_threads_changes_no_bit(
+    monkeypatch: pytest.MonkeyPatch, only_cluster: Callable[..., None], cluster: int
+) -> None:
+    only_cluster(cluster)
+    x, y = data((17, 5))
+    models = [CASES[0].make() for _ in range(2)]
+    for model, reverse in zip(models, (False, True), strict=True):
+        device: Any = EmulatedRuntime(reverse=reverse)
+        device.name = "cuda:0"
+        monkeypatch.setitem(runtime._OPEN, 0, device)
+        fit(model, x, y, OPTIMIZERS["adam"](model), batch_size=CASES[0].batch_size)
+        model.to("cpu")
+    assert_same_weights(*models)
+
+
+def test_batches_of_which_shared_memory_holds_one(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = data((6, 3))
+    models = [mlp(6, 20, 9, 3) for _ in range(2)]
+    shapes = [engine.launch_of(fit(models[0], x, y).plan, TrainingData(x, y))]
+    while shapes[-1].x_slots == 2:
+        limit = shapes[-1].shared_bytes - 1
+        monkeypatch.setattr(backends.get(cuda).runtime, "max_shared_bytes", limit)
+        history = fit(mlp(6, 20, 9, 3), x, y, epochs=0)
+        shapes.append(engine.launch_of(history.plan, TrainingData(x, y)))
+    assert shapes[-1].x_slots == 1
+    fit(models[1], x, y)
+    assert_same_weights(*models)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", pytest.param("rmsprop", marks=pytest.mark.slow)])
+def test_where_the_optimizer_remembers_changes_no_bit(
+    cuda: str, monkeypatch: pytest.MonkeyPatch, only_cluster: Callable[..., None], optimizer: str
+) -> None:
+    only_cluster(2)
+    x, y = data((17, 5))
+    models, places = [], []
+    for registers, shared_bytes in ((96, None), (200, None), (255, 40_000)):
+        monkeypatch.setattr(one_launch_layers, "UPDATING_REGISTERS", registers)
+        if shared_bytes:
+            monkeypatch.setattr(backends.get(cuda).runtime, "max_shared_bytes", shared_bytes)
+        choose_layers.cache_clear()
+        models.append(mlp(17, 33, 20, 5))
+        history = fit(models[-1], x, y, OPTIMIZERS[optimizer](models[-1]), epochs=3)
+        shape = engine.launch_of(history.plan, TrainingData(x, y))
+        places.append([shape.held_tiles > 0, shape.near_tiles > 0, shape.far_tiles > 0])
+    assert places[0] == [True, False, False]
+    assert places[1][1]
+    assert places[2] == [False, True, True]
+    for other in models[1:]:
+        assert_same_weights(other, models[0])
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(cuda: str) -> None:
+    x, y = data((6, 3))
+    x[20] = 1e6  # beyond float16
+    with pytest.raises(DivergedError, match=r"epoch 1, step 2"):
+        fit(mlp(6, 20, 9, 3), x, y, shuffle=False)
+
+
+@pytest.mark.slow
+def test_debug_builds(cuda: str, monkeypatch: pytest.MonkeyPatch, only_cluster: Callable[..., None]) -> None:
+    monkeypatch.setenv("WARPFIT_DEBUG", "1")
+    test_it_follows_numpy(cuda, only_cluster, CASES[0])
+
+
+# -- a pairwise design ----------------------------------------------------------------------------------------
+
+# Kinks are left out: where rounding takes a unit across one, it takes two runs apart.
+FACTORS: dict[str, tuple[Any, ...]] = {
+    "depth": (1, 2, 3, 4, 5, 6),
+    "width": (1, 8, 17, 33, 64, 100, 129),
+    "features": (1, 7, 16, 50, 784),
+    "outputs": (1, 2, 10, 17, 33),
+    "batch": (1, 7, 16, 33, 64),
+    "cluster": (1, 2, 4, 8, 16),
+    "loss": ("cross_entropy", "smoothed", "mse", "binary_cross_entropy", "absolute_error", "huber"),
+    "optimizer": tuple(OPTIMIZERS),
+    "activation": ("tanh", "sigmoid", "gelu", "silu"),
+    "dropout": (0.0, 0.2),
+    "precision": ("float16", "bfloat16"),
+}
+NUM_DESIGNED, NUM_CANDIDATES = 320, 10
+
+
+def pairs_of(design: tuple[Any, ...]) -> set[Any]:
+    """Return the pairs of levels of two factors that a case has."""
+    return set(combinations(enumerate(design), 2))
+
+
+def designed() -> list[dict[str, Any]]:
+    """Return cases that have every level of each factor with every level of each other."""
+    rng = np.random.default_rng(0)
+    missing = set(combinations(enumerate(FACTORS.values()), 2))
+    uncovered = {((i, a), (j, b)) for (i, levels), (j, others) in missing for a in levels for b in others}
+    found = []
+    for _ in range(NUM_DESIGNED):
+        candidates = [
+            tuple(levels[rng.integers(len(levels))] for levels in FACTORS.values())
+            for _ in range(NUM_CANDIDATES)
+        ]
+        best = max(candidates, key=lambda candidate: len(pairs_of(candidate) & uncovered))
+        uncovered -= pairs_of(best)
+        found.append(dict(zip(FACTORS, best, strict=True)))
+    assert not uncovered
+    return found
+
+
+def case_of(design: dict[str, Any]) -> Case:
+    """Return a case; its hidden layers are of the width and of the next ones in turns."""
+    widths, first = FACTORS["width"], FACTORS["width"].index(design["width"])
+    hidden = [widths[(first + 3 * idx) % len(widths)] for idx in range(design["depth"] - 1)]
+    has_classes = design["loss"] in ("cross_entropy", "smoothed")  # one alone is always right
+    return Case(
+        (design["features"], *hidden, max(2, design["outputs"]) if has_classes else design["outputs"]),
+        design["batch"],
+        design["cluster"],
+        losses.SoftmaxCrossEntropy(0.1) if design["loss"] == "smoothed" else design["loss"],
+        design["optimizer"],
+        (design["activation"], "tanh"),
+        design["precision"],
+        design["dropout"],
+    )
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("design", designed(), ids=lambda design: "-".join(map(str, design.values())))
+def test_designed_cases(only_cluster: Callable[..., None], design: dict[str, Any]) -> None:
+    case = case_of(design)
+    settings, num_rows = case.settings, case.settings.pop("num_rows")
+    x, y = data(case.sizes, case.loss, num_rows)
+    settings["rows"] = x / np.float32(np.sqrt(max(1, case.sizes[0] / 16))), y
+    # Where rounding takes an output across its target, the slope of its absolute error changes its sign.
+    settings["times_limit"] = 4.0 if case.loss == "absolute_error" else 1.0
+    for most in (1, 2, 4, 8, 16):  # no more blocks than asked for, if they hold the network
+        only_cluster(*(size for size in (1, 2, 4, 8, 16) if size <= most))
+        with suppress(ConfigError):
+            if most >= case.cluster:
+                assert_follows_numpy(case.sizes, **settings)
+                return
+    pytest.fail("no cluster holds the network")

@@ -1,0 +1,85 @@
+"""Runs of the one_launch engine beside NumPy's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import warpfit as wf
+from support.training import mlp, sgd
+from warpfit import losses, nn
+
+NUM_ROWS, BATCH = 70, 16  # four batches of 16 and one of 6
+# How far weights may be from NumPy's in float32, relative to how far they went.
+LIMITS = {"float16": 2e-3, "bfloat16": 1.6e-2}
+ACTIVATIONS = {
+    "relu": nn.ReLU,
+    "leaky_relu": nn.LeakyReLU,
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+}
+
+MakeOptimizer = Callable[[nn.Module], wf.optim.Optimizer]
+
+
+def fit(model: nn.Module, x: Any, y: Any, optimizer: Any = None, **settings: Any) -> wf.History:
+    """Train by the one_launch engine, unless `device` is the CPU."""
+    settings = {"epochs": 2, "batch_size": BATCH, "seed": 5, "verbose": False, **settings}
+    if settings.get("device") != "cpu":
+        settings = {"device": "cuda", "engine": "one_launch", "precision": "float16", **settings}
+    return wf.fit(model, x, y, optimizer=optimizer or sgd(model), **settings)
+
+
+def data(
+    sizes: tuple[int, ...], loss: str | losses.Loss = "cross_entropy", num_rows: int = NUM_ROWS
+) -> tuple[Any, Any]:
+    """Return rows for a network of these sizes, and targets for its loss."""
+    rng, name = np.random.default_rng(0), losses.resolve(loss).name
+    x = rng.standard_normal((num_rows, sizes[0])).astype("float32")
+    if name == "cross_entropy":
+        return x, rng.integers(0, sizes[-1], num_rows)
+    y = rng.standard_normal((num_rows, sizes[-1])).astype("float32")
+    return x, (y > 0).astype("float32") if name == "binary_cross_entropy" else y
+
+
+def flat(model: nn.Module) -> Any:
+    """Return all parameters as one vector."""
+    return np.concatenate([array.ravel() for array in model.state_dict().values()]).astype(float)
+
+
+def assert_follows_numpy(
+    sizes: tuple[int, ...],
+    *,
+    loss: str | losses.Loss = "cross_entropy",
+    precision: str = "float16",
+    activation: Any = nn.ReLU,
+    make: Callable[[], nn.Module] | None = None,
+    optimizer: dict[str, Any] | MakeOptimizer | None = None,
+    num_rows: int = NUM_ROWS,
+    rows: tuple[Any, Any] | None = None,
+    times_limit: float = 1.0,
+    **settings: Any,
+) -> wf.History:
+    """Train on both, and compare the losses of all steps, and how far the weights went.
+
+    `make` gives a network of these sizes that is not a multilayer perceptron with one activation; `optimizer` is SGD's
+    settings, or makes one.
+    """
+    x, y = rows or data(sizes, loss, num_rows)
+    make = make or partial(mlp, *sizes, activation=activation)
+    optimizer_of = optimizer if callable(optimizer) else partial(sgd, **optimizer or {})
+    on_cpu, on_device = make(), make()
+    start = flat(on_cpu)
+    settings = {"loss": loss, **settings}
+    expected = fit(on_cpu, x, y, optimizer_of(on_cpu), device="cpu", **settings)
+    history = fit(on_device, x, y, optimizer_of(on_device), precision=precision, **settings)
+    limit = times_limit * LIMITS[precision]
+    np.testing.assert_allclose(history.step_losses, expected.step_losses, rtol=limit, atol=limit)
+    moved = np.linalg.norm(flat(on_cpu) - start)
+    assert np.linalg.norm(flat(on_device) - flat(on_cpu)) <= limit * moved
+    return history
