@@ -773,11 +773,10 @@ class OwnLoss(losses.SoftmaxCrossEntropy):
         (lambda: nn.Sequential(nn.Linear(6, 3, bias=False)), {}, "layers with a bias, got 0 without"),
         (
             lambda: mlp(6, 3),
-            {"loss": losses.SoftmaxCrossEntropy(class_weight=(1, 2, 3))},
-            "a loss without class weights, got",
+            {"loss": losses.SoftmaxCrossEntropy(0.1, class_weight=(1, 2, 3))},
+            "class weights or label smoothing, not both, got",
         ),
         (lambda: mlp(6, 3), {"loss": OwnLoss()}, "a loss among cross_entropy, .*, huber, got OwnLoss"),
-        (lambda: mlp(6, 3), {"sample_weight": np.ones(NUM_ROWS)}, "no sample_weight"),
         (lambda: mlp(6, 3), {"loss_scale": "dynamic"}, "a fixed loss_scale, got dynamic"),
         (lambda: mlp(6, 200), {}, "at most 128 outputs, got 200"),
     ],
@@ -791,7 +790,7 @@ def test_it_says_what_is_in_the_way(cuda: str, make: Any, settings: dict[str, An
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda model: sgd(model, clip_norm=1.0), "an optimizer without clip_norm"),
+        (lambda model: sgd(model, momentum=0.9, lr_in_velocity=True), "an optimizer without lr_in_velocity"),
         (lambda model: adam(model, l2=0.1), "an optimizer without l2, got 0.1"),
         (lambda model: optim.SGD(list(model.parameters())[:1], 0.1), "an optimizer over all parameters"),
     ],

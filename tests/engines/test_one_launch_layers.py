@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -162,6 +164,45 @@ def test_losses(cuda: str, loss: losses.Loss) -> None:
     assert_follows_numpy((6, 8, 9, 18), loss=loss, activation=nn.Tanh)
 
 
+@pytest.mark.parametrize(
+    "sizes",
+    [pytest.param((6, 3), marks=pytest.mark.slow), (6, 20, 9, 3)],
+    ids=str,
+)
+@pytest.mark.parametrize("of", ["classes", pytest.param("both", marks=pytest.mark.slow)])
+def test_weights_of_classes_and_samples(cuda: str, sizes: tuple[int, ...], of: str) -> None:
+    settings: dict[str, Any] = {"loss": losses.SoftmaxCrossEntropy(class_weight=(0.5, 2.0, 0.0))}
+    if of == "both":
+        settings["sample_weight"] = np.random.default_rng(3).random(NUM_ROWS)
+        settings["sample_weight"][::7] = 0.0
+    assert_follows_numpy(sizes, activation=nn.Tanh, **settings)
+
+
+@pytest.mark.slow
+def test_weights_of_samples_whose_targets_are_numbers(cuda: str) -> None:
+    weights = np.random.default_rng(3).random(NUM_ROWS)
+    assert_follows_numpy((6, 20, 3), loss="mse", activation=nn.Tanh, sample_weight=weights)
+
+
+def test_a_batch_that_weighs_nothing_changes_nothing(cuda: str) -> None:
+    x, y = data((6, 3))
+    model, start = mlp(6, 20, 9, 3), mlp(6, 20, 9, 3)
+    history = fit(model, x, y, sample_weight=np.zeros(NUM_ROWS), epochs=1)
+    np.testing.assert_array_equal(history.step_losses, 0)
+    model.to("cpu")
+    assert_same_weights(model, start)
+
+
+@pytest.mark.parametrize(
+    "cluster", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(8, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("clip_norm", [0.3, pytest.param(100.0, marks=pytest.mark.slow)])
+def test_clipping(cuda: str, only_cluster: Callable[..., None], cluster: int, clip_norm: float) -> None:
+    only_cluster(cluster)
+    settings: dict[str, Any] = {"activation": nn.Tanh, "optimizer": {"momentum": 0.9, "clip_norm": clip_norm}}
+    assert_follows_numpy((6, 17 * cluster, 33, 3), **settings)
+
+
 @pytest.mark.parametrize("precision", [pytest.param("float16", marks=pytest.mark.slow), "bfloat16"])
 def test_300_steps(cuda: str, precision: str) -> None:
     history = assert_follows_numpy(
@@ -281,6 +322,8 @@ FACTORS: dict[str, tuple[Any, ...]] = {
     "activation": ("tanh", "sigmoid", "gelu", "silu"),
     "dropout": (0.0, 0.2),
     "precision": ("float16", "bfloat16"),
+    "clip_norm": (None, 0.5),
+    "weighted": (False, True),
 }
 NUM_DESIGNED, NUM_CANDIDATES = 320, 10
 
@@ -325,6 +368,13 @@ def case_of(design: dict[str, Any]) -> Case:
     )
 
 
+def clipped(make: MakeOptimizer, norm: float, model: nn.Module) -> optim.Optimizer:
+    """Return an optimizer that clips."""
+    optimizer = make(model)
+    optimizer.spec = replace(optimizer.spec, clip_norm=norm)
+    return optimizer
+
+
 @pytest.mark.gpu
 @on_gpu
 @pytest.mark.parametrize("design", designed(), ids=lambda design: "-".join(map(str, design.values())))
@@ -333,6 +383,10 @@ def test_designed_cases(only_cluster: Callable[..., None], design: dict[str, Any
     settings, num_rows = case.settings, case.settings.pop("num_rows")
     x, y = data(case.sizes, case.loss, num_rows)
     settings["rows"] = x / np.float32(np.sqrt(max(1, case.sizes[0] / 16))), y
+    if design["weighted"]:
+        settings["sample_weight"] = np.random.default_rng(3).random(num_rows)
+    if design["clip_norm"]:
+        settings["optimizer"] = partial(clipped, settings["optimizer"], design["clip_norm"])
     # Where rounding takes an output across its target, the slope of its absolute error changes its sign.
     settings["times_limit"] = 4.0 if case.loss == "absolute_error" else 1.0
     for most in (1, 2, 4, 8, 16):  # no more blocks than asked for, if they hold the network

@@ -169,7 +169,7 @@ def _rule_of(optimizer: OptimizerSpec) -> dict[str, Any]:
     """Return what a kernel must know of an optimizer, as `TrainedNetwork` has it, or raise ConfigError."""
     known = ", ".join(spec.kind for spec in OPTIMIZERS)
     _require(type(optimizer) in OPTIMIZERS, f"an optimizer among {known}", optimizer.kind)
-    for name in ("clip_norm", "l2", "lr_in_velocity"):
+    for name in ("l2", "lr_in_velocity"):
         value = getattr(optimizer, name, None)
         _require(not value, f"an optimizer without {name}", value)
     return {
@@ -177,6 +177,7 @@ def _rule_of(optimizer: OptimizerSpec) -> dict[str, Any]:
         "slots": len(optimizer.slot_names),
         "momentum": getattr(optimizer, "momentum", 0) > 0,
         "nesterov": getattr(optimizer, "nesterov", False),
+        "clips": optimizer.clip_norm is not None,
         "decays": rule_settings(optimizer)[0] > 0,
     }
 
@@ -196,8 +197,9 @@ def trained_network(plan: Plan, data: TrainingData) -> Any:
     layers, rule = _layers(plan), _rule_of(plan.optimizer)
     known = ", ".join(loss.name for loss in LOSSES)
     _require(type(plan.loss) in LOSSES, f"a loss among {known}", plan.loss)
-    _require(plan.loss.class_weights() is None, "a loss without class weights", plan.loss)
-    _require(data.sample_weight is None, "no sample_weight", "some")
+    smoothed = isinstance(plan.loss, SoftmaxCrossEntropy) and plan.loss.label_smoothing > 0
+    has_class_weights = plan.loss.class_weights() is not None
+    _require(not (smoothed and has_class_weights), "class weights or label smoothing, not both", plan.loss)
     names = {f"{name}.{part}" for name, *_ in layers for part in ("weight", "bias")}
     _require(set(plan.trained) == names, "an optimizer over all parameters", f"one over {len(plan.trained)}")
     specs = [layer.linear for layer in layers]
@@ -212,7 +214,8 @@ def trained_network(plan: Plan, data: TrainingData) -> Any:
         drops=tuple(layer.dropout.p > 0 for layer in layers[:-1]),
         batch=plan.batch_size,
         loss=plan.loss.name,
-        smoothed=isinstance(plan.loss, SoftmaxCrossEntropy) and plan.loss.label_smoothing > 0,
+        smoothed=smoothed,
+        weighted=has_class_weights or data.sample_weight is not None,
         **rule,
     )
 
@@ -271,6 +274,8 @@ class _Run:
         )
         self.reports = Reports(plan, state, len(data))
         self.x, self.y = (_in_one_piece(self.ops, array) for array in (data.x, data.y))
+        weights = (data.sample_weight, data.class_weight) if self.shape.network.weighted else (None, None)
+        self.weights = [None if array is None else self.ops.asarray(array, "float32") for array in weights]
         self.layers = _layers(plan)
         names = [f"{name}.{part}" for name, *_ in self.layers for part in ("weight", "bias")]
         slots = [state.slots[name] for name in plan.optimizer.slot_names]
@@ -372,6 +377,7 @@ class _Run:
             len(self.data),
             epochs,
             float(self.plan.loss_scale),
+            optimizer.clip_norm or 0.0,
             *rule_settings(optimizer),
             ops.asarray(self._dropouts()),
             self.state.step,
@@ -396,6 +402,7 @@ class _Run:
             GATHER_THREADS,
             self.x,
             self.y,
+            *self.weights,
             None if keys is None else ops.asarray(keys[:epochs]),
             batches,
             targets,

@@ -90,22 +90,28 @@ def gathered(
     shuffle: bool = True,
     first_epoch: int = 0,
     blocks: int = 3,
+    sample_weight: Any = None,
+    class_weight: Any = None,
 ) -> tuple[Any, Any]:
     """Return the batches (epochs, steps, parts, batch, width) and the words of their targets, from the device."""
     is_labels = targets.dtype == np.int64
+    is_weighted = sample_weight is not None or class_weight is not None
     words = 1 if is_labels else targets.shape[1]
     defines = {"SOURCE": x.dtype.name, "DTYPE": dtype, "FEATURES": shape.features, "BATCH": shape.batch}
     defines |= {"PARTS": shape.parts, "PART_WIDTH": shape.width}
     defines |= {"TARGET_WORDS": words, "TARGET_STRIDE": 2 if is_labels else words}
+    defines |= {"WEIGHTED": int(is_weighted)}
     outer = shape.epochs, shape.steps
     batches = ops.empty((*outer, shape.parts, shape.batch, shape.width + 8), dtype)
-    batch_targets = ops.empty((*outer, shape.batch, words), "float32")
+    batch_targets = ops.empty((*outer, shape.batch, words + is_weighted), "float32")
     keys = round_keys_of(SEED, range(first_epoch, first_epoch + shape.epochs))
     ops.kernel("gather_batches", **defines)(
         blocks,
         THREADS,
         ops.asarray(x),
         ops.asarray(targets),
+        None if sample_weight is None else ops.asarray(sample_weight),
+        None if class_weight is None else ops.asarray(class_weight),
         ops.asarray(keys) if shuffle else None,
         batches,
         batch_targets,
@@ -169,3 +175,27 @@ def test_halfway_numbers_round_to_even(ops: CudaBackend, dtype: str) -> None:
     batches, _ = gathered(ops, SHAPES[1], x, np.zeros(70, "i8"), dtype, shuffle=False)
     expected = in_batches(SHAPES[1], np.round(x / ulp) * ulp, False, 0)
     np.testing.assert_array_equal(batches[..., 0, :, :6], expected)
+
+
+@pytest.mark.parametrize("shape", SHAPES[1:3], ids=str)
+@pytest.mark.parametrize("of", ["samples", "classes", "both"])
+def test_weights_follow_the_targets(ops: CudaBackend, shape: Shape, of: str) -> None:
+    rng = np.random.default_rng(2)
+    x, labels = numbers(shape, "float32"), rng.integers(0, 4, shape.num_rows)
+    of_samples = None if of == "classes" else rng.random(shape.num_rows).astype("f4")
+    of_classes = None if of == "samples" else rng.random(4).astype("f4")
+    _, targets = gathered(ops, shape, x, labels, sample_weight=of_samples, class_weight=of_classes)
+    weights = np.ones(shape.num_rows, "f4") if of_samples is None else of_samples
+    if of_classes is not None:
+        weights = weights * of_classes[labels]
+    np.testing.assert_array_equal(targets[..., 0], in_batches(shape, labels, True, 0))
+    np.testing.assert_array_equal(targets[..., 1].view("f4"), in_batches(shape, weights, True, 0))
+
+
+def test_weights_follow_targets_that_are_numbers(ops: CudaBackend) -> None:
+    shape, rng = SHAPES[1], np.random.default_rng(2)
+    y = rng.standard_normal((shape.num_rows, 3)).astype("f4")
+    weights = rng.random(shape.num_rows).astype("f4")
+    _, targets = gathered(ops, shape, numbers(shape, "float32"), y, sample_weight=weights)
+    expected = in_batches(shape, np.column_stack([y, weights]), True, 0)
+    np.testing.assert_array_equal(targets.view("f4"), expected)

@@ -295,7 +295,9 @@ def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multip
     if not supports(arch, network.dtype):
         raise ConfigError(f"expected an architecture whose tensor cores multiply {network.dtype}, got {arch}")
     if not suits(network):
-        raise ConfigError(f"expected one or two layers, without dropout, and SGD, got {network}")
+        raise ConfigError(
+            f"expected one or two layers, without dropout, weights of rows and clipping, and SGD, got {network}"
+        )
     if network.outputs > MOST_OUTPUTS:
         raise ConfigError(f"expected at most {MOST_OUTPUTS} outputs, got {network.outputs}")
     tiles = -(-network.batch // 16)
@@ -308,7 +310,8 @@ def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multip
 
 def suits(network: TrainedNetwork) -> bool:
     """Return whether a network is of the kind that this kernel is for."""
-    return len(network.widths) <= 3 and not any(network.drops) and network.optimizer == "sgd"
+    has_more = any(network.drops) or network.weighted or network.clips
+    return len(network.widths) <= 3 and network.optimizer == "sgd" and not has_more
 
 
 def _hidden(network: TrainedNetwork) -> int:

@@ -191,9 +191,8 @@ class LayersLaunch:
         for layer in self.layers[:-1]:
             copies = 2 if layer.has_own_gradients else 1
             total += 2 * rows * (copies * layer.reach + up(layer.block_units, CHUNK)) + 4 * 8
-        total += (
-            16 * len(self.layers) + 16 * rows + 4 * self.x_slots * rows * self.network.target_words + 2 * 8
-        )
+        total += 16 * len(self.layers) + 16 * rows + 4 * self.x_slots * rows * self.network.target_words
+        total += 4 * self.warps + 8 * self.cluster + 3 * 8
         return padded(total + self.near_tiles * self.slot_bytes)
 
     @property
@@ -232,6 +231,8 @@ class LayersLaunch:
             "NEAR_TILES": self.near_tiles,
             "FAR_TILES": self.far_tiles,
             "DECAYS": int(network.decays),
+            "WEIGHTED": int(network.weighted),
+            "CLIPS": int(network.clips),
             "X_SLOTS": self.x_slots,
             "SUMS": self.sums,
             "SHARED_BYTES": self.shared_bytes,
@@ -321,6 +322,7 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         *(replace(base, dtype=dtype) for dtype in HALF_DTYPES),
         *(replace(base, activations=(Activation(name), relu)) for name in ACTIVATIONS),
         replace(base, drops=(True, True)),
+        replace(base, weighted=True, clips=True),
         replace(base, widths=(64, 10), activations=(), drops=(), batch=100),
         replace(base, **adam),
         replace(base, **adam, loss="mse", dtype="bfloat16"),

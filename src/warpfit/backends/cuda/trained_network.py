@@ -41,6 +41,10 @@ class TrainedNetwork:
     momentum, nesterov : bool
     decays : bool
         Whether a share of the parameters joins their gradients.
+    weighted : bool
+        Whether rows have weights.
+    clips : bool
+        Whether the norm of the gradients is limited.
     """
 
     dtype: str
@@ -55,6 +59,8 @@ class TrainedNetwork:
     momentum: bool = False
     nesterov: bool = False
     decays: bool = False
+    weighted: bool = False
+    clips: bool = False
 
     @property
     def features(self) -> int:
@@ -73,8 +79,8 @@ class TrainedNetwork:
 
     @property
     def target_words(self) -> int:
-        """Words of a row's target: its label, or its numbers."""
-        return 1 if self.is_cross_entropy else self.outputs
+        """Words of a row's target: its label, or its numbers, and its weight if it has one."""
+        return (1 if self.is_cross_entropy else self.outputs) + self.weighted
 
     @property
     def defines(self) -> dict[str, Any]:
@@ -99,7 +105,8 @@ class TrainedNetwork:
             "BATCH": self.batch,
             "PARTS": parts,
             "PART_WIDTH": part_width,
-            "TARGET_WORDS": self.target_words,
+            "TARGET_WORDS": self.target_words - self.weighted,
+            "WEIGHTED": int(self.weighted),
             "TARGET_STRIDE": 2 if self.is_cross_entropy else self.outputs,
         }
 

@@ -1,14 +1,14 @@
 // Computes: a training run of a network of linear layers: for each step of each epoch forward pass, loss, backward pass,
 //           and the optimizer's update.
-// Layout:   batches (steps, BATCH, X_WIDTH + 8) 16-bit and targets (steps, BATCH, TARGET_WORDS) of all epochs, as
+// Layout:   batches (steps, BATCH, X_WIDTH + 8) 16-bit and targets (steps, BATCH, TARGET_WORDS + WEIGHTED) of all epochs, as
 //           gather_batches leaves them; settings (steps,); arrays: of each layer where its weights (inputs, units)
 //           lie, what the optimizer remembers of them, its biases (units,), and what it remembers of those, all float32;
-//           dropouts (LAYERS,); far_slots (CLUSTER, FAR_TILES, 2 SLOTS, 32 WARPS), anything; record (steps, 3) float64: loss, rows, and those that are right.
+//           dropouts (LAYERS,); far_slots (CLUSTER, FAR_TILES, 2 SLOTS, 32 WARPS), anything; record (steps, 3) float64: loss, weight, and rows that are right.
 // Launch:   CLUSTER blocks of 32 WARPS threads; SHARED_BYTES of dynamic shared memory. Defines: DTYPE, LAYERS, WIDTHS (of
 //           features and of each layer's units, a list), ACTIVATIONS, SLOPES and DROPOUTS (0 or 1; lists, too), BATCH, CLUSTER (1, 2, 4, 8
 //           or 16), WARPS (a power of two), OPTIMIZER, SLOTS (numbers that it remembers of a parameter), HELD_TILES,
 //           NEAR_TILES and FAR_TILES (tiles of a warp of which they are in registers, shared memory and memory), MOMENTUM,
-//           NESTEROV, DECAYS, LOSS, CROSS_ENTROPY, SMOOTHED and COUNTS_ROWS (0 or 1), X_SLOTS (batches in shared memory, 1 or 2),
+//           NESTEROV, DECAYS, LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS, WEIGHTED and CLIPS (0 or 1), X_SLOTS (batches in shared memory, 1 or 2),
 //           SUMS (parts of products there), SHARED_BYTES, BOUNDED_WAITS.
 // Numerics: products of 16-bit numbers with float32 sums; weights and sums in float32; gradients times `scale`, a power
 //           of two that keeps them in the range of 16 bits. Sums in a fixed order.
@@ -32,7 +32,8 @@ __device__ inline void load_batch(Shared& shared, const Run& run, int step) {
     if (threadIdx.x >= 32) return;
     const int lane = threadIdx.x, slot = step % X_SLOTS;
     const T* rows = run.batches + static_cast<int64>(step) * BATCH * X_STRIDE;
-    const float* targets = run.targets + static_cast<int64>(step) * BATCH * TARGET_WORDS;
+    constexpr int WORDS = TARGET_WORDS + WEIGHTED;
+    const float* targets = run.targets + static_cast<int64>(step) * BATCH * WORDS;
     Barrier& full = shared.x_full[slot];
 #if __CUDA_ARCH__ >= 900
     constexpr unsigned BYTES = BATCH * X_STRIDE * sizeof(T);
@@ -45,7 +46,7 @@ __device__ inline void load_batch(Shared& shared, const Run& run, int step) {
         copy_async_16(&shared.x[slot][0][0] + i * 8, rows + i * 8, true);
     if (lane == 0) mbarrier_arrive(&full);
 #endif
-    for (int i = lane; i < BATCH * TARGET_WORDS; i += 32)
+    for (int i = lane; i < BATCH * WORDS; i += 32)
         copy_async_4(&shared.targets[slot][0][0] + i, targets + i, true);
     copy_async_arrive(&full);
 }
@@ -68,6 +69,7 @@ __device__ inline void make_barriers(Shared& shared) {
         make_barriers<L + 1>(shared);
     } else {
         for (Barrier& full : shared.x_full) mbarrier_init(&full, 33);
+        mbarrier_init(&shared.squares_full, 1);
 #if __CUDA_ARCH__ >= 900
         fence_mbarrier_init();
 #endif
@@ -86,10 +88,17 @@ __device__ inline void each_bias(Shared& shared, const Arrays& arrays, F f) {
     if constexpr (!Shape<L>::IS_LAST) each_bias<L + 1>(shared, arrays, f);
 }
 
-// Where a block stands: which step it is, of how many rows, and of how many the one before; and what it multiplies by.
+// What is to be written of a step.
+struct Losses {
+    int count;
+    float weight;
+};
+
+// Where a block stands: which step it is, of how many rows; what it multiplies by; and what the step before left.
 struct Now {
-    int step, count, count_before;
+    int step, count;
     StepSettings settings;
+    Losses before;
 
     __device__ int slot() const { return step % X_SLOTS; }
 };
@@ -110,70 +119,120 @@ __device__ inline UnitRows gradients_of(Shared& shared) {
 }
 
 // The last warp of the first block writes the record of a step, whose losses are there.
-__device__ inline void record_step(const Shared& shared, double* record, int step, int count) {
-    if (own_rank() == 0 && threadIdx.x / 32 == WARPS - 1)
-        write_record(record + 3 * step, shared.losses[step % 2], count, count);
+__device__ inline void record_step(const Shared& shared, const Run& run, int step, const Losses& losses) {
+    if (own_rank() > 0 || threadIdx.x / 32 < WARPS - 1) return;
+    write_record(run.record + 3 * step, shared.losses[step % 2], losses.count,
+                 losses.weight > 0 ? losses.weight : 1, losses.weight);
 }
 
-// From layer L's inputs to the gradients of the outputs.
+// From layer L's inputs to the gradients of the outputs. Returns the weight of the batch.
 template <int L>
-__device__ inline void go_forward(Shared& shared, const Run& run, const Now& now, int num_steps,
-                                  Stack<HeldLayer>& held) {
+__device__ inline float go_forward(Shared& shared, const Run& run, const Now& now, int num_steps,
+                                   float weight, Stack<HeldLayer>& held) {
     layer_of<L>(held).forward.multiply(shared, inputs_of<L>(shared, now));
     __syncthreads();
     if constexpr (!Shape<L>::IS_LAST) activate_units<L>(shared, run, now.step);
     if (L == 0) {  // while units are on their way
         // Nobody reads the batch of the step before any more.
         if (X_SLOTS > 1 && now.step + 1 < num_steps) load_batch(shared, run, now.step + 1);
-        if (now.step > 0) record_step(shared, run.record, now.step - 1, now.count_before);
+        if (now.step > 0) record_step(shared, run, now.step - 1, now.before);
+        weight = weigh_batch(shared, now.slot(), now.count);
     }
     if constexpr (Shape<L>::IS_LAST) {
         Rests rests;
-        find_gradients(shared, run, now.slot(), now.count, rests);
+        find_gradients(shared, run, now.slot(), now.count, weight, rests);
         __syncthreads();
-        find_losses(shared, run, now.step, now.count, rests);
+        find_losses(shared, run, now.step, now.slot(), now.count, rests);
+        return weight;
     } else {
         await_units<L>(shared, now.step);
-        go_forward<L + 1>(shared, run, now, num_steps, held);
+        return go_forward<L + 1>(shared, run, now, num_steps, weight, held);
     }
 }
 
-// Layer L's weights take their gradients in.
+// Layer L's weights take their gradients in, whose sums are multiplied by `unscale`.
 template <int L>
-__device__ inline void update_layer(Shared& shared, const Run& run, const Now& now, Memory& memory,
-                                    HeldLayer<L>& held) {
+__device__ inline void update_layer(Shared& shared, const Run& run, const Now& now, float unscale,
+                                    Memory& memory, HeldLayer<L>& held) {
     const UnitRows dz = gradients_of<L>(shared);
     const int chunk = Shape<L>::first_gradient() / CHUNK_UNITS;
     const auto x = inputs_of<L>(shared, now);
-    held.forward.update(run, now.settings, memory, dz, chunk, x);
-    held.forward.update_biases(run, now.settings, dz, chunk, layer_of<L>(shared.layers).biases);
+    held.forward.update(run, now.settings, unscale, memory, dz, chunk, x);
+    held.forward.update_biases(run, now.settings, unscale, dz, chunk, layer_of<L>(shared.layers).biases);
     if constexpr (L > 0)
-        held.backward.update(run, now.settings, memory, x, Shape<L - 1>::first() / CHUNK_UNITS, dz);
+        held.backward.update(run, now.settings, unscale, memory, x, Shape<L - 1>::first() / CHUNK_UNITS, dz);
 }
 
-// From the gradients of layer L's units back to the first layer, and updates of all from L on down.
+// From the gradients of layer L's units back to those of the first. Where their norm need not be known, all layers
+// from L on down are updated.
 template <int L>
 __device__ inline void go_back(Shared& shared, const Run& run, const Now& now, Memory& memory,
                                Stack<HeldLayer>& held) {
     HeldLayer<L>& own = layer_of<L>(held);
-    if constexpr (L == 0) {
-        update_layer(shared, run, now, memory, own);
-    } else {
+    if constexpr (L > 0) {
         own.backward.multiply(shared, gradients_of<L>(shared));
         __syncthreads();
         differentiate_units<L - 1>(shared);
-        update_layer(shared, run, now, memory, own);
+    }
+    if (!CLIPS) update_layer(shared, run, now, run.unscale, memory, own);
+    if constexpr (L > 0) {
         await_gradients<L - 1>(shared, now.step);
         go_back<L - 1>(shared, run, now, memory, held);
     }
 }
 
+// The sum of the squares of what this thread finds of all gradients, each by one block.
+template <int L = 0>
+__device__ inline float sum_squares(Shared& shared, const Now& now) {
+    float squares = 0;
+    if (Shape<L>::IS_SHARED_OUT || own_rank() == 0) {
+        squares = decltype(HeldLayer<L>::forward)::sum_squares(gradients_of<L>(shared),
+                                                               Shape<L>::first_gradient() / CHUNK_UNITS,
+                                                               inputs_of<L>(shared, now), Shape<L>::count());
+    }
+    if constexpr (!Shape<L>::IS_LAST) squares += sum_squares<L + 1>(shared, now);
+    return squares;
+}
+
+// The sum of a number over all threads of the cluster, in a fixed order.
+__device__ inline float sum_of_cluster(Shared& shared, [[maybe_unused]] int step, float number) {
+    number = reduce_warp<Sum>(number);
+    if (threadIdx.x % 32 == 0) shared.squares[threadIdx.x / 32] = number;
+    __syncthreads();
+    float sum = 0;
+    for (int warp = 0; warp < WARPS; ++warp) sum += shared.squares[warp];
+#if CLUSTER > 1
+    if (threadIdx.x < CLUSTER) {
+        store_async_pair(place_in(threadIdx.x, &shared.cluster_squares[own_rank()]), __float_as_uint(sum), 0,
+                         place_in(threadIdx.x, &shared.squares_full));
+    }
+    await_rows(shared.squares_full, step, CLUSTER * sizeof(float2));
+    sum = 0;
+    for (int rank = 0; rank < CLUSTER; ++rank) sum += shared.cluster_squares[rank].x;
+#endif
+    return sum;
+}
+
+// What gradients are multiplied by, lest their norm be larger than it may.
+__device__ inline float clip_factor(Shared& shared, const Run& run, const Now& now) {
+    constexpr float EPS = 1e-6f;
+    const float norm = square_root(sum_of_cluster(shared, now.step, sum_squares(shared, now))) * run.unscale;
+    return norm > run.largest_norm - EPS ? run.largest_norm / (norm + EPS) : 1;
+}
+
+template <int L = LAYERS - 1>
+__device__ inline void update_layers(Shared& shared, const Run& run, const Now& now, float unscale,
+                                     Memory& memory, Stack<HeldLayer>& held) {
+    update_layer(shared, run, now, unscale, memory, layer_of<L>(held));
+    if constexpr (L > 0) update_layers<L - 1>(shared, run, now, unscale, memory, held);
+}
+
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     one_launch_layers(const T* batches, const float* targets, const StepSettings* settings,
                       float* const* places, double* record, int num_rows, int num_epochs, float scale,
-                      float decay, float momentum, float of_mean, float of_square, const Dropout* dropouts,
-                      int first_step, unsigned key0, unsigned key1, float4* far_slots, float loss_setting,
-                      float of_term, float of_slope) {
+                      float largest_norm, float decay, float momentum, float of_mean, float of_square,
+                      const Dropout* dropouts, int first_step, unsigned key0, unsigned key1,
+                      float4* far_slots, float loss_setting, float of_term, float of_slope) {
     DYNAMIC_SHARED(Shared, whole);
     Shared& shared = *whole;
     const Run run{batches,
@@ -181,6 +240,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                   record,
                   scale,
                   1 / scale,
+                  largest_norm,
                   {loss_setting, of_term, of_slope},
                   {decay, momentum, of_mean, of_square},
                   static_cast<uint32>(first_step),
@@ -198,21 +258,24 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     load_batch(shared, run, 0);
     Step step(num_rows, num_epochs);
     StepSettings next = settings[0];
-    int count_before = 0;
+    Losses losses = {};
     for (; step.is_there(); step.advance()) {
-        const Now now{step.index, step.count(), count_before, next};
+        const Now now{step.index, step.count(), next, losses};
         if (step.index + 1 < step.num_steps) next = settings[step.index + 1];  // memory is far
         wait(shared.x_full[now.slot()], now.step / X_SLOTS);
-        go_forward<0>(shared, run, now, step.num_steps, held);
+        losses = {now.count, go_forward<0>(shared, run, now, step.num_steps, 0, held)};
         go_back<LAYERS - 1>(shared, run, now, memory, held);
+        if (CLIPS) {
+            const float unscale = run.unscale * clip_factor(shared, run, now);
+            update_layers(shared, run, now, unscale, memory, held);
+        }
         if (X_SLOTS == 1 && now.step + 1 < step.num_steps) {
             __syncthreads();
             load_batch(shared, run, now.step + 1);
         }
-        count_before = now.count;
     }
     __syncthreads();
-    record_step(shared, record, step.num_steps - 1, count_before);
+    record_step(shared, run, step.num_steps - 1, losses);
     barrier_of_cluster();  // nor to one that has left
     write_weights(held, memory, arrays);
     each_bias(shared, arrays, [](float held, float* place) { *place = held; });

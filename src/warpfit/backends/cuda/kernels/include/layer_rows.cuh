@@ -120,11 +120,20 @@ __device__ inline void each_eighth(F f) {
     }
 }
 
+// The weight of a batch: its rows', added up.
+__device__ inline float weigh_batch(const Shared& shared, int slot, int count) {
+    if (!WEIGHTED) return count;
+    float sum = 0;
+    for (int row = threadIdx.x % 32; row < count; row += 32) sum += shared.targets[slot][row][TARGET_WORDS];
+    return reduce_warp<Sum>(sum);
+}
+
 // From the sums of the last product to the gradients of the outputs. Of rows that are not there they are 0.
-__device__ inline void find_gradients(Shared& shared, const Run& run, int slot, int count, Rests& rests) {
+__device__ inline void find_gradients(Shared& shared, const Run& run, int slot, int count, float weight,
+                                      Rests& rests) {
     using Weights = decltype(HeldLayer<LAYERS - 1>::forward);
     LayerRows<LAYERS - 1>& outputs = layer_of<LAYERS - 1>(shared.layers);
-    const float factor = run.scale / count;
+    const float factor = weight > 0 ? run.scale / weight : 0;
     each_eighth([&](int i, int eighth) {
         Outputs z;  // of which there is the upper row
 #pragma unroll
@@ -137,7 +146,9 @@ __device__ inline void find_gradients(Shared& shared, const Run& run, int slot, 
         }
         OutputRows<2 * OUT_TILES, OUTPUTS> rows{z};
         const int row = Piece{eighth, 0}.row();
-        rests[i] = rows.replace(0, shared.targets[slot][row], row < count ? factor : 0, run.loss);
+        const float* target = shared.targets[slot][row];
+        const float own_weight = WEIGHTED ? target[TARGET_WORDS] : 1;
+        rests[i] = rows.replace(0, target, row < count ? factor * own_weight : 0, run.loss);
 #pragma unroll
         for (int chunk = 0; chunk < 2 * OUT_TILES; ++chunk) {
             word_of(outputs.dz, Piece{eighth, chunk}) = packed<T>(z[chunk][0], z[chunk][1]);
@@ -146,10 +157,12 @@ __device__ inline void find_gradients(Shared& shared, const Run& run, int slot, 
 }
 
 // The losses of this warp's rows.
-__device__ inline void find_losses(Shared& shared, const Run& run, int step, int count, const Rests& rests) {
+__device__ inline void find_losses(Shared& shared, const Run& run, int step, int slot, int count,
+                                   const Rests& rests) {
     each_eighth([&](int i, int eighth) {
         const int row = Piece{eighth, 0}.row();
-        const RowLoss loss = find_row_loss(rests[i], run.loss, OUTPUTS, row < count);
+        RowLoss loss = find_row_loss(rests[i], run.loss, OUTPUTS, row < count);
+        if (WEIGHTED) loss.loss *= shared.targets[slot][row][TARGET_WORDS];
         if (threadIdx.x % 4 == 0) shared.losses[step % 2][row] = loss;
     });
 }

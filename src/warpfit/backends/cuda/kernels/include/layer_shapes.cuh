@@ -25,6 +25,7 @@ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 constexpr int ROWS = up(BATCH, 16), ROW_TILES = ROWS / 16;
 constexpr int X_WIDTH = up(SIZES[0], 16), X_STRIDE = X_WIDTH + 8;
 constexpr int OUTPUTS = SIZES[LAYERS], OUT_TILES = up(OUTPUTS, 16) / 16;
+// A row's target, which its weight may follow.
 constexpr int TARGET_WORDS = CROSS_ENTROPY ? 1 : OUTPUTS;
 // Units lie in chunks of 8, all rows of a chunk one after the other: what a block sends of them lies in one piece, and what the
 // lanes of a warp send at once goes as one.
@@ -138,8 +139,10 @@ struct alignas(16) Shared {
     float4 near_slots[NEAR_TILES][2 * SLOTS][32 * WARPS];  // see Memory
 #endif
     RowLoss losses[2][ROWS];  // of this step, and of the one before
-    float targets[X_SLOTS][ROWS][TARGET_WORDS];
-    Barrier x_full[2];
+    float targets[X_SLOTS][ROWS][TARGET_WORDS + WEIGHTED];
+    alignas(16) float squares[WARPS];  // of a block's gradients
+    float2 cluster_squares[CLUSTER];
+    Barrier x_full[2], squares_full;
 };
 static_assert(sizeof(Shared) == SHARED_BYTES, "the launcher asks for as much");
 
@@ -148,7 +151,7 @@ struct Run {
     const T* batches;
     const float* targets;
     double* record;
-    float scale, unscale;
+    float scale, unscale, largest_norm;
     LossSettings loss;
     RuleSettings rule;
     uint32 first_step, key[2];  // of the dropout's random numbers

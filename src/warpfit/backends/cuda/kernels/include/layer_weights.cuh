@@ -171,10 +171,9 @@ struct Matrix {
         return sum;
     }
 
-    // Updates the weights by the gradient, which is dyᵀ x: dy has their units from a chunk on, x their features.
-    template <class Rows>
-    __device__ void update(const Run& run, const StepSettings& step, Memory& memory, const UnitRows& dy,
-                           int chunk, const Rows& x) {
+    // f(u, j, sums) for the gradient of each tile, which is dyᵀ x: dy has the units from a chunk on, x the features.
+    template <class Rows, class F>
+    __device__ static void each_gradient(const UnitRows& dy, int chunk, const Rows& x, F f) {
         if (!is_mine()) return;
         unsigned a[STAYS ? ROW_TILES : 1][Weights::MINE_U][4];
         if (STAYS) {
@@ -198,7 +197,7 @@ struct Matrix {
                 }
             }
 #pragma unroll
-            for (int u = 0; u < Weights::MINE_U; ++u) update_tile(run, step, memory, u, j, sums[u]);
+            for (int u = 0; u < Weights::MINE_U; ++u) f(u, j, sums[u]);
         }
     }
 
@@ -212,33 +211,14 @@ struct Matrix {
         }
     }
 
-    __device__ void update_tile(const Run& run, const StepSettings& step, Memory& memory, int u, int j,
-                                const float (&sums)[2][4]) {
-        const int tile = FIRST + u * Weights::MINE_K + j;
-        Remembered numbers = {};
-        if (SLOTS > 0) numbers = memory.load(tile);
-#pragma unroll
-        for (int part = 0; part < 8; ++part) {
-            float remembered[SLOT_PLACES];
-#pragma unroll
-            for (int i = 0; i < SLOTS; ++i) remembered[i] = numbers.slots[i][part];
-            update_parameter(weights.tiles[u][j][part / 4][part % 4], remembered, sums[part / 4][part % 4],
-                             run.unscale, step, run.rule);
-#pragma unroll
-            for (int i = 0; i < SLOTS; ++i) numbers.slots[i][part] = remembered[i];
-        }
-        if (SLOTS > 0) memory.store(tile, numbers);
-    }
-
-    // Updates the units' biases by the sums of dy over the rows: in the lanes of which l % 4 is 0, [0] is that of unit
-    // l / 4, [2] of l / 4 + 8. It falls to the warps that have the fewest tiles.
-    template <class OfBiases>
-    __device__ static void update_biases(const Run& run, const StepSettings& step, const UnitRows& dy,
-                                         int chunk, OfBiases& biases) {
+    // f(unit, sum) for the sums of dy over the rows, which are the gradients of biases. It falls to the warps that have the
+    // fewest tiles.
+    template <class F>
+    __device__ static void each_bias_gradient(const UnitRows& dy, int chunk, F f) {
         if (!is_mine() || Weights::warp_k() < GROUPS_K - 1) return;
         const unsigned one = packed<T>(1.0f, 1.0f), ones[2] = {one, one};
         const int lane = threadIdx.x % 32;
-        float sums[Weights::MINE_U][4] = {};
+        float sums[Weights::MINE_U][4] = {};  // of units l / 4 and l / 4 + 8, in all columns
 #pragma unroll
         for (int r = 0; r < ROW_TILES; ++r) {
             unsigned a[Weights::MINE_U][4];
@@ -248,19 +228,59 @@ struct Matrix {
         }
         if (lane % 4) return;
 #pragma unroll
-        for (int u = 0; u < Weights::MINE_U; ++u) {
+        for (int i = 0; i < Weights::MINE_U * 2; ++i) {
+            f((Weights::first_unit_tile() + i / 2) * 16 + lane / 4 + i % 2 * 8, sums[i / 2][i % 2 * 2]);
+        }
+    }
+
+    // Takes the gradient in; unscale is what its sums are multiplied by.
+    template <class Rows>
+    __device__ void update(const Run& run, const StepSettings& step, float unscale, Memory& memory,
+                           const UnitRows& dy, int chunk, const Rows& x) {
+        each_gradient(dy, chunk, x, [&](int u, int j, const float (&sums)[2][4]) {
+            const int tile = FIRST + u * Weights::MINE_K + j;
+            Remembered numbers = {};
+            if (SLOTS > 0) numbers = memory.load(tile);
 #pragma unroll
-            for (int below = 0; below < 2; ++below) {
-                const int unit = (Weights::first_unit_tile() + u) * 16 + lane / 4 + 8 * below;
+            for (int part = 0; part < 8; ++part) {
                 float remembered[SLOT_PLACES];
 #pragma unroll
-                for (int i = 0; i < SLOTS; ++i) remembered[i] = biases.slots[i][unit];
-                update_parameter(biases.values[unit], remembered, sums[u][2 * below], run.unscale, step,
-                                 run.rule);
+                for (int i = 0; i < SLOTS; ++i) remembered[i] = numbers.slots[i][part];
+                update_parameter(weights.tiles[u][j][part / 4][part % 4], remembered,
+                                 sums[part / 4][part % 4], unscale, step, run.rule);
 #pragma unroll
-                for (int i = 0; i < SLOTS; ++i) biases.slots[i][unit] = remembered[i];
+                for (int i = 0; i < SLOTS; ++i) numbers.slots[i][part] = remembered[i];
             }
-        }
+            if (SLOTS > 0) memory.store(tile, numbers);
+        });
+    }
+
+    template <class OfBiases>
+    __device__ static void update_biases(const Run& run, const StepSettings& step, float unscale,
+                                         const UnitRows& dy, int chunk, OfBiases& biases) {
+        each_bias_gradient(dy, chunk, [&](int unit, float sum) {
+            float remembered[SLOT_PLACES];
+#pragma unroll
+            for (int i = 0; i < SLOTS; ++i) remembered[i] = biases.slots[i][unit];
+            update_parameter(biases.values[unit], remembered, sum, unscale, step, run.rule);
+#pragma unroll
+            for (int i = 0; i < SLOTS; ++i) biases.slots[i][unit] = remembered[i];
+        });
+    }
+
+    // The sum of the squares of what this thread finds of the gradients of `count` units and their biases.
+    template <class Rows>
+    __device__ static float sum_squares(const UnitRows& dy, int chunk, const Rows& x, int count) {
+        float squares = 0;
+        each_gradient(dy, chunk, x, [&](int u, int, const float (&sums)[2][4]) {
+#pragma unroll
+            for (int part = 0; part < 8; ++part) {
+                const float sum = sums[part / 4][part % 4];
+                if (Weights::unit_of(u, part) < count) squares += sum * sum;
+            }
+        });
+        each_bias_gradient(dy, chunk, [&](int unit, float sum) { squares += unit < count ? sum * sum : 0; });
+        return squares;
     }
 };
 

@@ -127,9 +127,10 @@ __device__ inline RowLoss find_row_loss(const OutputRest& rest, const LossSettin
     return {is_there ? value : 0, is_there && is_correct};
 }
 
-// Writes a row of the record of a step: what `num_rows` of its `count` rows add to its mean loss, how many they are, and
-// how many of them are right. A warp calls.
-__device__ inline void write_record(double* row, const RowLoss* losses, int num_rows, int count) {
+// Writes a row of the record of a step: the sum of the losses of `num_rows` rows over `whole`, their weight, and how many
+// of them are right. A warp calls.
+__device__ inline void write_record(double* row, const RowLoss* losses, int num_rows, double whole,
+                                    double weight) {
     const int lane = threadIdx.x % 32;
     double loss = 0;
     unsigned correct = 0;
@@ -137,11 +138,11 @@ __device__ inline void write_record(double* row, const RowLoss* losses, int num_
         loss += losses[i].loss;
         correct += losses[i].is_correct;
     }
-    loss = reduce_warp<Sum>(loss) / count;
+    loss = reduce_warp<Sum>(loss) / whole;
     correct = reduce_warp<Sum>(correct);
     if (lane == 0) {
         row[0] = loss;
-        row[1] = num_rows;
+        row[1] = weight;
         row[2] = correct;
     }
 }

@@ -198,8 +198,9 @@ __device__ inline void train_outputs(Shared& shared, const Run& run, double* rec
         if (has_record) {
             const int even = step.index % 2;
             if (CLUSTER > 1) wait(shared.losses_full[even], step.index / 2);
+            const int count = step.count();
             write_record(record + 3 * (step.index * REPLICAS + own_replica()), shared.losses[even],
-                         own_rows(step.count()), step.count());
+                         own_rows(count), count, own_rows(count));
         }
         step.advance();
     }
