@@ -380,7 +380,7 @@ class _Run:
             optimizer.clip_norm or 0.0,
             *rule_settings(optimizer),
             ops.asarray(self._dropouts()),
-            self.state.step,
+            self.state.epoch * self.reports.steps_per_epoch,
             *stream_key(self.state.seed, DROPOUT),
             ops.empty((self.shape.far_bytes,), "uint8"),
         ]

@@ -172,7 +172,7 @@ __device__ inline void go_back(Shared& shared, const Run& run, const Now& now, M
     if constexpr (L > 0) {
         own.backward.multiply(shared, gradients_of<L>(shared));
         __syncthreads();
-        differentiate_units<L - 1>(shared);
+        differentiate_units<L - 1>(shared, run);
     }
     if (!CLIPS) update_layer(shared, run, now, run.unscale, memory, own);
     if constexpr (L > 0) {
@@ -235,7 +235,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                       float4* far_slots, float loss_setting, float of_term, float of_slope) {
     DYNAMIC_SHARED(Shared, whole);
     Shared& shared = *whole;
-    const Run run{batches,
+    const Run run{Peers(shared),
+                  batches,
                   targets,
                   record,
                   scale,

@@ -16,11 +16,13 @@ struct Piece {
 // f(piece) for this warp's pieces of this block's units of layer L.
 template <int L, class F>
 __device__ inline void each_piece(F f) {
-    constexpr int CHUNKS = Shape<L>::BLOCK_CHUNKS;
+    constexpr int CHUNKS = Shape<L>::BLOCK_CHUNKS, PIECES = ROWS / 8 * CHUNKS;
+    constexpr int TURNS = (PIECES + WARPS - 1) / WARPS;
     const int count = Shape<L>::own_chunks();
-#pragma unroll 1
-    for (int i = threadIdx.x / 32; i < ROWS / 8 * CHUNKS; i += WARPS) {
-        if (i % CHUNKS < count) f(Piece{i / CHUNKS, i % CHUNKS});
+#pragma unroll(TURNS <= 2 ? TURNS : 1)
+    for (int turn = 0; turn < TURNS; ++turn) {
+        const int i = turn * WARPS + threadIdx.x / 32;
+        if (i < PIECES && i % CHUNKS < count) f(Piece{i / CHUNKS, i % CHUNKS});
     }
 }
 
@@ -34,20 +36,24 @@ __device__ inline unsigned& word_of(T (&units)[COUNT][ROWS][CHUNK_UNITS], const 
 
 // Sends this block's units of layer L, which are there, to all others.
 template <int L, int COUNT>
-__device__ inline void share_out([[maybe_unused]] T (&units)[COUNT][ROWS][CHUNK_UNITS],
-                                 [[maybe_unused]] Barrier& full) {
+__device__ inline void share_out([[maybe_unused]] const Run& run,
+                                 [[maybe_unused]] const T (&units)[COUNT][ROWS][CHUNK_UNITS],
+                                 [[maybe_unused]] const Barrier& full) {
 #if CLUSTER > 1
     constexpr int PARTS = (Shape<L>::BLOCK_CHUNKS * ROWS + 31) / 32;  // what a warp sends at once
     const uint4* own = reinterpret_cast<const uint4*>(&units[Shape<L>::first() / CHUNK_UNITS]);
-    const int lane = threadIdx.x % 32, count = Shape<L>::own_chunks() * ROWS, rank = own_rank();
+    const int count = Shape<L>::own_chunks() * ROWS;
 #pragma unroll
-    for (int first = 0; first < PARTS * (CLUSTER - 1); first += WARPS) {
-        const int i = first + threadIdx.x / 32, place = i / (CLUSTER - 1) * 32 + lane;
-        const int other = i % (CLUSTER - 1), to = other + (other >= rank);
+    for (int part = 0; part < PARTS; part += Peers::SHARERS) {
+        const int place = (part + Peers::first_part()) * 32 + static_cast<int>(threadIdx.x) % 32;
         if (place >= count) continue;
         const uint4 words = own[place];
-        store_async_quad(place_in(to, own + place), {words.x, words.y, words.z, words.w},
-                         place_in(to, &full));
+#pragma unroll
+        for (int i = 0; i < Peers::OF_WARP; ++i) {
+            if (!Peers::has(i)) break;
+            store_async_quad(run.peers.place(i, own + place), {words.x, words.y, words.z, words.w},
+                             run.peers.place(i, &full));
+        }
     }
 #endif
 }
@@ -87,13 +93,13 @@ __device__ inline void activate_units(Shared& shared, const Run& run, int step) 
         word_of(rows.derivatives, piece) = packed<T>(low.derivative * factors.x, high.derivative * factors.y);
     });
     __syncthreads();
-    share_out<L>(rows.units(step), rows.y_full[step % LayerRows<L>::COPIES]);
+    share_out<L>(run, rows.units(step), rows.y_full[step % LayerRows<L>::COPIES]);
 }
 
 // From the sums of the product with the weights of the layer above to the gradients before layer L's activation, which
 // go to all blocks if anybody needs them.
 template <int L>
-__device__ inline void differentiate_units(Shared& shared) {
+__device__ inline void differentiate_units(Shared& shared, const Run& run) {
     using Weights = decltype(HeldLayer<L + 1>::backward);
     LayerRows<L>& rows = layer_of<L>(shared.layers);
     each_piece<L>([&](const Piece& piece) {
@@ -103,7 +109,7 @@ __device__ inline void differentiate_units(Shared& shared) {
             packed<T>(dy.x * derivative.x, dy.y * derivative.y);
     });
     __syncthreads();
-    if constexpr (L > 0) share_out<L>(rows.dz, rows.dz_full);
+    if constexpr (L > 0) share_out<L>(run, rows.dz, rows.dz_full);
 }
 
 // What a warp's rows leave for their losses.

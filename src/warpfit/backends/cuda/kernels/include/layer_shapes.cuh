@@ -50,7 +50,8 @@ struct Shape {
 
     // This block's first unit, and how many it has; without any, 0.
     __device__ static int count() {
-        return IS_SHARED_OUT ? clamped(UNITS - own_rank() * BLOCK_UNITS, BLOCK_UNITS) : UNITS;
+        constexpr bool IS_EVEN = !IS_SHARED_OUT || UNITS == CLUSTER * BLOCK_UNITS;
+        return IS_EVEN ? BLOCK_UNITS : clamped(UNITS - own_rank() * BLOCK_UNITS, BLOCK_UNITS);
     }
     __device__ static int first() { return IS_SHARED_OUT && count() > 0 ? own_rank() * BLOCK_UNITS : 0; }
     __device__ static int first_gradient() { return HAS_OWN_GRADIENTS ? 0 : first(); }
@@ -146,8 +147,42 @@ struct alignas(16) Shared {
 };
 static_assert(sizeof(Shared) == SHARED_BYTES, "the launcher asks for as much");
 
+// The other blocks that this warp sends to. Where there are more warps than others, several share out what one gets.
+struct Peers {
+    static constexpr int OTHERS = CLUSTER - 1, OF_WARP = OTHERS > 0 ? (OTHERS + WARPS - 1) / WARPS : 1;
+    static constexpr int SHARERS = OTHERS > 0 && WARPS > OTHERS ? WARPS / OTHERS : 1;
+    unsigned bases[OF_WARP];  // of their shared memory
+    unsigned own_base;
+
+    __device__ explicit Peers([[maybe_unused]] const Shared& shared) {
+#if CLUSTER > 1
+        own_base = shared_address(&shared);
+#pragma unroll
+        for (int i = 0; i < OF_WARP; ++i) {
+            const int other = other_of(i);
+            bases[i] = place_in(other + (other >= own_rank()), &shared);
+        }
+#endif
+    }
+
+    __device__ static int first_part() { return threadIdx.x / 32 / (OTHERS > 0 ? OTHERS : 1); }
+    __device__ static bool has(int i) { return i * WARPS + static_cast<int>(threadIdx.x) / 32 < OTHERS * SHARERS; }
+
+    // Where a peer has what lies at `pointer` here.
+    __device__ unsigned place(int i, const void* pointer) const {
+        return bases[i] + shared_address(pointer) - own_base;
+    }
+
+   private:
+    __device__ static int other_of(int i) {
+        const int other = threadIdx.x / 32 + i * WARPS;
+        return other < OTHERS ? other : OTHERS > 0 ? other % OTHERS : 0;
+    }
+};
+
 // What does not change in a run.
 struct Run {
+    Peers peers;
     const T* batches;
     const float* targets;
     double* record;
