@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from math import floor, log2
 from time import perf_counter
 from typing import Any, NamedTuple, cast
@@ -49,7 +50,7 @@ from warpfit.optim.rmsprop import RMSpropSpec
 from warpfit.optim.sgd import SGDSpec
 from warpfit.random import DROPOUT, stream_key
 
-__all__ = ["OneLaunchEngine", "launch_of", "trained_network"]
+__all__ = ["LaunchDescription", "OneLaunchEngine", "describe", "launch_of", "trained_network"]
 
 OPTIMIZERS: tuple[type[OptimizerSpec], ...] = (SGDSpec, AdamSpec, RMSpropSpec)
 LOSSES = (SoftmaxCrossEntropy, BinaryCrossEntropy, MeanSquaredError, AbsoluteError, Huber)
@@ -220,34 +221,87 @@ def trained_network(plan: Plan, data: TrainingData) -> Any:
     )
 
 
-def launch_of(plan: Plan, data: TrainingData) -> Any:
-    """Return the `OneLaunch` or `LayersLaunch` of a plan, or raise ConfigError with what is in the way."""
+def launch_of(plan: Plan, data: TrainingData, card: Any = None) -> Any:
+    """Return the `OneLaunch` or `LayersLaunch` of a plan, or raise ConfigError with what is in the way.
+
+    `card` is a `Card` in place of that of the plan's device, which then need not be there.
+    """
     network = trained_network(plan, data)
+    from warpfit.backends.cuda.cards import card_of
     from warpfit.backends.cuda.matmul import generation
 
-    runtime = cast(Any, backends.get(plan.device)).runtime
-    _require(generation(runtime.arch) >= 75, "tensor cores, of sm_75 or later", runtime.arch)
-    launch = _chosen(network, runtime)
-    _, most = runtime.memory_info()
+    card = card or card_of(cast(Any, backends.get(plan.device)).runtime)
+    _require(generation(card.arch) >= 75, "tensor cores, of sm_75 or later", card.arch)
+    launch, most = _chosen(network, card), card.memory_bytes
     needed = int(data.x.nbytes) + int(data.y.nbytes) + _epoch_bytes(launch, len(data)) + launch.exchange_bytes
     _require(needed <= most, f"at most {most} bytes of data and batches of an epoch", needed)
     return launch
 
 
-def _chosen(network: Any, runtime: Any) -> Any:
+def _chosen(network: Any, card: Any) -> Any:
     """Return how to run a network: by the kernel for one hidden layer and SGD if it can, which is the faster."""
     from warpfit.backends.cuda.one_launch import choose, suits
     from warpfit.backends.cuda.one_launch_layers import choose_layers
 
-    limits = runtime.arch, runtime.max_shared_bytes
+    limits = card.arch, card.max_shared_bytes
     if not suits(network):
         return choose_layers(network, *limits)
     try:
-        return choose(network, *limits, runtime.num_multiprocessors)
+        return choose(network, *limits, card.num_multiprocessors)
     except ConfigError:
         with suppress(ConfigError):
             return choose_layers(network, *limits)
         raise
+
+
+@dataclass(frozen=True)
+class LaunchDescription:
+    """How a plan would be launched.
+
+    Attributes
+    ----------
+    layout : str
+        In words.
+    registers : tuple of (str, int)
+        A thread's, and what of them a weight warp needs for weights.
+    shared, device : tuple of (str, int)
+        Bytes of the parts of a block's shared memory, and of what an epoch takes of the device's memory.
+    source : str
+        Of the kernel, with all that it includes.
+    """
+
+    layout: str
+    registers: tuple[tuple[str, int], ...]
+    shared: tuple[tuple[str, int], ...]
+    device: tuple[tuple[str, int], ...]
+    source: str
+
+
+def describe(plan: Plan, data: TrainingData, card: Any) -> LaunchDescription:
+    """Return how a plan would be launched on a card, which need not be there.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be; the message says what is in the way.
+    """
+    launch = launch_of(plan, data, card)
+    from warpfit.backends.cuda.jit import flattened
+
+    most, held = launch.registers_of_thread
+    defines = tuple((name, str(value)) for name, value in launch.defines.items())
+    shared = tuple((name, size) for name, size in launch.shared_parts.items() if size)
+    return LaunchDescription(
+        str(launch),
+        (("of a thread", most), ("for weights", held)),
+        shared,
+        (
+            ("x and targets", int(data.x.nbytes) + int(data.y.nbytes)),
+            ("batches of an epoch, targets, settings and record", _epoch_bytes(launch, len(data))),
+            ("exchanged, or far from the weights", int(launch.exchange_bytes)),
+        ),
+        flattened(launch.kernel, defines),
+    )
 
 
 class _Inputs(NamedTuple):

@@ -30,6 +30,7 @@ __all__ = [
     "clear_cache",
     "compile_kernel",
     "cubin",
+    "flattened",
     "source_of",
 ]
 
@@ -43,6 +44,7 @@ OPTIONS: dict[str, Any] = {"std": "c++17", "lineinfo": True}
 
 _MAGIC = b"warpfit kernel 1\n"
 _DIGEST_BYTES = 32
+_INCLUDE = re.compile(r'#include "(?P<file>[^"]+)"')
 _PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
 _LOCATION = re.compile(r"^(?P<file>[^\s(]+)\((?P<line>\d+)\): ", re.MULTILINE)
 
@@ -55,6 +57,28 @@ def source_of(name: str) -> str:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise CompileError(f"expected a kernel among {KERNELS}/*.cu, got {name!r}") from error
+
+
+def flattened(name: str, defines: Defines) -> str:
+    """Return a kernel's source with its defines and, in their place, its headers: what the compiler sees."""
+    seen: set[Path] = set()
+
+    def lines_of(path: Path) -> list[str]:
+        if path in seen:
+            return []
+        seen.add(path)
+        found: list[str] = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            included = _INCLUDE.match(line)
+            if included:
+                found += lines_of((path.parent / included["file"]).resolve())
+            elif line != "#pragma once":
+                found.append(line)
+        return [*found, ""]
+
+    source_of(name)  # or raise
+    settings = [f"#define {key} {value}" for key, value in defines]
+    return "\n".join([*settings, "", *lines_of((KERNELS / f"{name}.cu").resolve())])
 
 
 @cache

@@ -17,7 +17,7 @@ from warpfit.backends.cuda.arrays import power_of_two
 from warpfit.backends.cuda.matmul import generation
 from warpfit.backends.cuda.matmul_mma_config import supports
 from warpfit.backends.cuda.runtime import is_debugging
-from warpfit.backends.cuda.trained_network import MOST_OUTPUTS, TrainedNetwork, padded
+from warpfit.backends.cuda.trained_network import MOST_OUTPUTS, TrainedNetwork, padded, up
 from warpfit.errors import ConfigError
 
 __all__ = ["OneLaunch", "choose", "suits", "variants"]
@@ -179,6 +179,11 @@ class OneLaunch:
         return own, min(even, (whole - own * weight_threads) // other_threads // 8 * 8)
 
     @property
+    def registers_of_thread(self) -> tuple[int, int]:
+        """Registers that a thread of the weight warps may have, and those for weights."""
+        return self.registers[0], self.held
+
+    @property
     def tiles_of_warp(self) -> int:
         """Tiles of 16 by 16 weights that a warp holds."""
         return -(-(self.block_features // 16) // self.warps_k) * (self.block_units // 16 // self.warps_u)
@@ -200,24 +205,35 @@ class OneLaunch:
         return 16 * (self.block_features + 8) * 2
 
     @property
-    def shared_bytes(self) -> int:
-        """Shared memory, as ``struct Shared`` of the kernel has it."""
+    def shared_parts(self) -> dict[str, int]:
+        """Bytes of shared memory of each part of ``struct Shared`` of the kernel."""
         network, units, outputs = self.network, self.block_units, padded(self.network.outputs)
-        rows = 16 * self.row_tiles
-        halves = rows * (outputs + 8)
-        words = self.sum_slots * self.warps_k * units * 16 + 2 * outputs
-        if self.hidden:
-            halves += 2 * rows * (units + 8) + 2 * units * (outputs + 8)
-            words += units * outputs + (units if network.momentum else 1) * outputs + 2 * units
-        own_tiles = -(-self.row_tiles // self.cluster)
-        if self.cluster > 1:
-            words += own_tiles * self.own_of_tile * self.cluster * outputs
-        words += 4 * rows
-        words += self.target_steps * own_tiles * self.own_of_tile * network.target_words
+        rows, own_tiles = 16 * self.row_tiles, -(-self.row_tiles // self.cluster)
         groups = self.row_tiles // self.group
         barriers = self.slots // self.group + 1 + self.slots + self.sum_slots + own_tiles + groups + 5
         barriers += 1 + 2 * self.row_tiles if self.looks_ahead else groups + self.sum_slots
-        return padded(self.slots * self.slot_bytes + 2 * halves + 4 * (words + words % 2) + 8 * barriers)
+        parts = {
+            "tiles of x": self.slots * self.slot_bytes,
+            "sums of the first product": 64 * self.sum_slots * self.warps_k * units,
+            "gradients of outputs": 2 * rows * (outputs + 8),
+            "biases of outputs": 8 * outputs,
+            "losses": 16 * rows,
+            "targets": 4 * self.target_steps * own_tiles * self.own_of_tile * network.target_words,
+            "barriers": 8 * barriers,
+        }
+        if self.hidden:
+            remembered = units if network.momentum else 1
+            parts["hidden units and their gradients"] = 4 * rows * (units + 8)
+            parts["output layer"] = 4 * units * (outputs + 8) + 4 * (units + remembered) * outputs
+            parts["hidden biases"] = 8 * units
+        if self.cluster > 1:
+            parts["parts of outputs"] = 4 * own_tiles * self.own_of_tile * self.cluster * outputs
+        return parts
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block; barriers begin at a multiple of 8 bytes."""
+        return padded(sum(up(size, 8) for size in self.shared_parts.values()))
 
     @property
     def defines(self) -> dict[str, Any]:

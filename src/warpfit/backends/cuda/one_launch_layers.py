@@ -169,6 +169,11 @@ class LayersLaunch:
         return min(MOST_REGISTERS, REGISTERS // self.threads)
 
     @property
+    def registers_of_thread(self) -> tuple[int, int]:
+        """Registers that a thread may have, and those for weights and what the optimizer remembers of them."""
+        return self.registers, 8 * (self.tiles_of_warp + self.held_tiles * self.network.slots)
+
+    @property
     def threads(self) -> int:
         """Threads of a block."""
         return 32 * self.warps
@@ -181,19 +186,28 @@ class LayersLaunch:
         )
 
     @property
+    def shared_parts(self) -> dict[str, int]:
+        """Bytes of shared memory of each part of ``struct Shared`` of the kernel."""
+        rows, slots = 16 * self.row_tiles, max(1, self.network.slots)
+        layers, hidden = self.layers, self.layers[:-1]
+        reach = sum(layer.reach * (2 if layer.has_own_gradients else 1) for layer in hidden)
+        return {
+            "batches of x": 2 * self.x_slots * rows * self.x_stride,
+            "parts of products": 512 * self.sums,
+            "hidden units": 2 * rows * reach,
+            "gradients": 2 * rows * sum(layer.gradient_reach for layer in layers),
+            "derivatives": 2 * rows * sum(up(layer.block_units, CHUNK) for layer in hidden),
+            "biases": 4 * (1 + slots) * sum(layer.block_width for layer in layers),
+            "what the optimizer remembers": self.near_tiles * self.slot_bytes,
+            "losses and targets": 16 * rows + 4 * self.x_slots * rows * self.network.target_words,
+            "dropout and norms": 16 * len(layers) + 4 * self.warps + 8 * self.cluster,
+            "barriers": 32 * len(hidden) + 24,
+        }
+
+    @property
     def shared_bytes(self) -> int:
-        """Shared memory, as ``struct Shared`` of the kernel has it."""
-        rows = 16 * self.row_tiles
-        slots = max(1, self.network.slots)
-        total = self.x_slots * rows * self.x_stride * 2 + 512 * self.sums
-        for layer in self.layers:
-            total += 2 * rows * layer.gradient_reach + 4 * layer.block_width * (1 + slots)
-        for layer in self.layers[:-1]:
-            copies = 2 if layer.has_own_gradients else 1
-            total += 2 * rows * (copies * layer.reach + up(layer.block_units, CHUNK)) + 4 * 8
-        total += 16 * len(self.layers) + 16 * rows + 4 * self.x_slots * rows * self.network.target_words
-        total += 4 * self.warps + 8 * self.cluster + 3 * 8
-        return padded(total + self.near_tiles * self.slot_bytes)
+        """Shared memory of a block."""
+        return padded(sum(self.shared_parts.values()))
 
     @property
     def exchange_bytes(self) -> int:

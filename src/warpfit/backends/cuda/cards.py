@@ -1,0 +1,59 @@
+"""What a launch must know of a card, and the cards that need not be there to be planned for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from warpfit.backends.cuda.matmul import shared_bytes_of
+
+__all__ = ["CARDS", "Card", "card_of"]
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU, as far as the layout of a launch depends on it.
+
+    Attributes
+    ----------
+    model : str
+    arch : str
+        What kernels are compiled for: ``'sm_90a'``, ...
+    num_multiprocessors : int
+    memory_bytes : int
+    max_shared_bytes : int
+        Shared memory that one block may ask for.
+    """
+
+    model: str
+    arch: str
+    num_multiprocessors: int
+    memory_bytes: int
+    max_shared_bytes: int
+
+
+def card_of(runtime: Any) -> Card:
+    """Return the card of an open device."""
+    _, memory_bytes = runtime.memory_info()
+    return Card(
+        getattr(runtime, "model", runtime.name),
+        runtime.arch,
+        runtime.num_multiprocessors,
+        memory_bytes,
+        runtime.max_shared_bytes,
+    )
+
+
+def _card(model: str, arch: str, num_multiprocessors: int, gigabytes: int) -> Card:
+    return Card(model, arch, num_multiprocessors, gigabytes * 10**9, shared_bytes_of(arch))
+
+
+# From NVIDIA's data sheets.
+CARDS = {
+    "t4": _card("Tesla T4", "sm_75", 40, 16),
+    "a100": _card("A100 80GB", "sm_80", 108, 80),
+    "rtx3090": _card("GeForce RTX 3090", "sm_86", 82, 24),
+    "rtx4090": _card("GeForce RTX 4090", "sm_89", 128, 24),
+    "h100": _card("H100 SXM", "sm_90a", 132, 80),
+    "h200": _card("H200", "sm_90a", 132, 141),
+}

@@ -1,0 +1,68 @@
+"""``warpfit plan``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from warpfit.cli.console import DEVICE_HELP, Printer
+from warpfit.training.settings import LOSSES, OPTIMIZERS, merged_settings
+
+__all__ = ["plan"]
+
+
+def plan(
+    hidden: Annotated[
+        str, typer.Option(metavar="N,N,...", help="Widths of the hidden layers, or none.")
+    ] = "256",
+    activation: Annotated[str, typer.Option(metavar="NAME", help="relu, gelu, silu, tanh, ...")] = "relu",
+    dropout: Annotated[
+        float, typer.Option(metavar="P", help="Share of hidden units dropped while training.")
+    ] = 0.0,
+    optimizer: Annotated[str, typer.Option(metavar="NAME", help=f"{', '.join(OPTIMIZERS)}.")] = "sgd",
+    momentum: Annotated[
+        float | None, typer.Option(metavar="X", help="For sgd (0.9 by default) and rmsprop.")
+    ] = None,
+    clip_norm: Annotated[
+        float, typer.Option(metavar="X", help="Largest norm of all gradients together; 0 for any.")
+    ] = 0.0,
+    loss: Annotated[
+        str, typer.Option(metavar="NAME", help=f"{', '.join(LOSSES)}; auto is cross_entropy.")
+    ] = "auto",
+    batch_size: Annotated[int, typer.Option(metavar="N", help="Rows a step.")] = 64,
+    rows: Annotated[int, typer.Option(metavar="N", min=1, help="Rows to train on.")] = 60_000,
+    features: Annotated[int, typer.Option(metavar="N", min=1, help="Bytes of a row.")] = 784,
+    outputs: Annotated[int, typer.Option(metavar="N", min=1, help="Classes, or numbers to predict.")] = 10,
+    precision: Annotated[
+        str, typer.Option(metavar="NAME", help="float16 or bfloat16; auto is float16.")
+    ] = "auto",
+    device: Annotated[str, typer.Option(metavar="NAME", help=DEVICE_HELP)] = "auto",
+    card: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="A card in place of a device: t4, a100, rtx3090, rtx4090, h100, h200."),
+    ] = None,
+    source: Annotated[bool, typer.Option("--source", help="Print the kernel's source as well.")] = False,
+) -> None:
+    """Show how a network would be trained in one kernel launch, and what it takes."""
+    given = {"hidden": hidden, "activation": activation, "dropout": dropout, "optimizer": optimizer}
+    given |= {"momentum": momentum, "clip_norm": clip_norm, "loss": loss, "batch_size": batch_size}
+    settings = merged_settings({**given, "precision": precision, "device": device})
+
+    from warpfit.training.paper import plan_on_paper
+
+    found, launch = plan_on_paper(settings, num_rows=rows, features=features, outputs=outputs, card=card)
+    printer = Printer()
+    widths = "-".join(map(str, (features, *(settings.hidden or ()), outputs)))
+    printer.line(f"{widths}, {found.optimizer.kind}, {found.loss.name}, batch {batch_size}", style="bold")
+    printer.line(f"one_launch in {found.precision}: {launch.layout}")
+    for title, unit, sizes in (
+        ("registers", "", launch.registers),
+        ("shared memory of a block", " B", launch.shared),
+        ("memory of the device", " B", launch.device),
+    ):
+        printer.line(title, style="bold")
+        printer.pairs((f"  {name}", f"{size:>15,}{unit}") for name, size in sizes)
+    if source:
+        printer.line()
+        printer.line(launch.source)
