@@ -40,7 +40,9 @@ def plan(
     device: Annotated[str, typer.Option(metavar="NAME", help=DEVICE_HELP)] = "auto",
     card: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="A card in place of a device: t4, a100, rtx3090, rtx4090, h100, h200."),
+        typer.Option(
+            metavar="NAME", help="A card in place of a device: t4, a100, rtx3090, rtx4090, h100, h200."
+        ),
     ] = None,
     source: Annotated[bool, typer.Option("--source", help="Print the kernel's source as well.")] = False,
 ) -> None:

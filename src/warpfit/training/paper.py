@@ -63,7 +63,11 @@ def plan_on_paper(
         loss_scale=resolve_loss_scale("auto", precision, resolved.batch_size, num_rows),
     )
     has_classes = resolved.loss == "cross_entropy"
-    y = np.broadcast_to(np.int64(0), (num_rows,)) if has_classes else np.broadcast_to(np.float32(0), (num_rows, outputs))
+    y = (
+        np.broadcast_to(np.int64(0), (num_rows,))
+        if has_classes
+        else np.broadcast_to(np.float32(0), (num_rows, outputs))
+    )
     data = TrainingData(np.broadcast_to(np.uint8(0), (num_rows, features)), y)
     found = CARDS[card] if card is not None else card_of(backends.get(device).runtime)  # type: ignore[attr-defined]
     description = describe(plan, data, found)

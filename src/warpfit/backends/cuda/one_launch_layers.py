@@ -28,7 +28,7 @@ WORKING_REGISTERS, UPDATING_REGISTERS = 80, 96
 # Units lie, and go from block to block, in chunks of 16 bytes.
 CHUNK = 8
 CLUSTERS = (1, 2, 4, 8, 16)
-X_SLOTS = (2, 1)
+X_SLOTS, UNIT_COPIES = (2, 1), (2, 1)
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,8 @@ class LayersLaunch:
         Of a block.
     x_slots : int
         Batches in shared memory at once.
+    unit_copies : int
+        Places for the first layer's units; with one, blocks meet before they send them.
     near_tiles : int
         Tiles of weights of a warp of which shared memory has what the optimizer remembers.
     """
@@ -81,6 +83,7 @@ class LayersLaunch:
     cluster: int
     warps: int
     x_slots: int
+    unit_copies: int
     near_tiles: int = 0
 
     kernel = "one_launch_layers"
@@ -190,7 +193,7 @@ class LayersLaunch:
         """Bytes of shared memory of each part of ``struct Shared`` of the kernel."""
         rows, slots = 16 * self.row_tiles, max(1, self.network.slots)
         layers, hidden = self.layers, self.layers[:-1]
-        reach = sum(layer.reach * (2 if layer.has_own_gradients else 1) for layer in hidden)
+        reach = sum(layer.reach * (self.unit_copies if layer.has_own_gradients else 1) for layer in hidden)
         return {
             "batches of x": 2 * self.x_slots * rows * self.x_stride,
             "parts of products": 512 * self.sums,
@@ -248,6 +251,7 @@ class LayersLaunch:
             "WEIGHTED": int(network.weighted),
             "CLIPS": int(network.clips),
             "X_SLOTS": self.x_slots,
+            "UNIT_COPIES": self.unit_copies,
             "SUMS": self.sums,
             "SHARED_BYTES": self.shared_bytes,
             "BOUNDED_WAITS": int(is_debugging()),
@@ -279,7 +283,7 @@ def choose_layers(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> 
     if network.outputs > MOST_OUTPUTS:
         raise ConfigError(f"expected at most {MOST_OUTPUTS} outputs, got {network.outputs}")
     shapes = [
-        LayersLaunch(network, cluster, warps, min(X_SLOTS))
+        LayersLaunch(network, cluster, warps, 1, 1)
         for cluster, warps in product(_clusters(network, arch), WARPS)
     ]
     held = [shape for shape in shapes if 8 * shape.tiles_of_warp + WORKING_REGISTERS <= shape.registers]
@@ -289,11 +293,11 @@ def choose_layers(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> 
             f"expected at most {4 * (least.registers - WORKING_REGISTERS) * least.threads} bytes of weights for the "
             f"registers of a block, got {32 * least.tiles_of_warp * least.threads}"
         )
-    filled = [
-        _filled(replace(shape, x_slots=slots), max_shared_bytes)
-        for shape, slots in product(held, X_SLOTS)
-        if replace(shape, x_slots=slots).shared_bytes <= max_shared_bytes
+    wider = [
+        replace(shape, x_slots=slots, unit_copies=copies)
+        for shape, slots, copies in product(held, X_SLOTS, UNIT_COPIES)
     ]
+    filled = [_filled(shape, max_shared_bytes) for shape in wider if shape.shared_bytes <= max_shared_bytes]
     if not filled:
         least = min(held, key=lambda shape: shape.shared_bytes)
         raise ConfigError(
@@ -313,8 +317,8 @@ def _filled(shape: LayersLaunch, max_shared_bytes: int) -> LayersLaunch:
 
 def _preference(shape: LayersLaunch) -> Any:
     """Return what is larger for the better of two shapes that fit."""
-    # To read and write what is far takes as long for two tiles as to wait for a batch.
-    delay = shape.far_tiles + 2 * (shape.x_slots == 1)
+    # To read and write what is far takes as long for two tiles as to wait for a batch, and for one as to meet.
+    delay = shape.far_tiles + 2 * (shape.x_slots == 1) + (shape.unit_copies == 1)
     return (shape.cluster, -delay, -shape.tiles_of_warp * shape.warps, -shape.warps)
 
 

@@ -8,7 +8,7 @@
 //           features and of each layer's units, a list), ACTIVATIONS, SLOPES and DROPOUTS (0 or 1; lists, too), BATCH, CLUSTER (1, 2, 4, 8
 //           or 16), WARPS (a power of two), OPTIMIZER, SLOTS (numbers that it remembers of a parameter), HELD_TILES,
 //           NEAR_TILES and FAR_TILES (tiles of a warp of which they are in registers, shared memory and memory), MOMENTUM,
-//           NESTEROV, DECAYS, LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS, WEIGHTED and CLIPS (0 or 1), X_SLOTS (batches in shared memory, 1 or 2),
+//           NESTEROV, DECAYS, LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS, WEIGHTED and CLIPS (0 or 1), X_SLOTS (batches in shared memory, 1 or 2), UNIT_COPIES (of the first layer's units, likewise),
 //           SUMS (parts of products there), SHARED_BYTES, BOUNDED_WAITS.
 // Numerics: products of 16-bit numbers with float32 sums; weights and sums in float32; gradients times `scale`, a power
 //           of two that keeps them in the range of 16 bits. Sums in a fixed order.

@@ -92,7 +92,7 @@ __device__ inline void activate_units(Shared& shared, const Run& run, int step) 
             packed<T>(low.value * factors.x, high.value * factors.y);
         word_of(rows.derivatives, piece) = packed<T>(low.derivative * factors.x, high.derivative * factors.y);
     });
-    __syncthreads();
+    LayerRows<L>::MUST_MEET ? barrier_of_cluster() : __syncthreads();
     share_out<L>(run, rows.units(step), rows.y_full[step % LayerRows<L>::COPIES]);
 }
 

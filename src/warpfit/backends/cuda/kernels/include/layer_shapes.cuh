@@ -70,12 +70,13 @@ struct Biases {
     float values[Shape<L>::BLOCK_WIDTH], slots[SLOT_PLACES][Shape<L>::BLOCK_WIDTH];
 };
 
-// What layer L has in shared memory: y, its units of a batch, and dz, the gradients before the activation. A block may send the
-// first layer's units while others still read those of the step before, so there are two; of all that comes later
-// in a step, it cannot.
+// What layer L has in shared memory: y, its units of a batch, and dz, the gradients before the activation. A block may send
+// the first layer's units while others still read those of the step before, so there are two of them; where there is no room
+// for that, blocks meet before they send them. All that comes later in a step, it can only send when they have read it.
 template <int L, bool IS_LAST = Shape<L>::IS_LAST>
 struct alignas(16) LayerRows {
-    static constexpr int COPIES = Shape<L>::HAS_OWN_GRADIENTS ? 2 : 1;
+    static constexpr int COPIES = Shape<L>::HAS_OWN_GRADIENTS ? UNIT_COPIES : 1;
+    static constexpr bool MUST_MEET = Shape<L>::HAS_OWN_GRADIENTS && UNIT_COPIES == 1;
     Chunks<Shape<L>::REACH> y[COPIES];
     Chunks<Shape<L>::GRADIENT_REACH> dz;
     Chunks<up(Shape<L>::BLOCK_UNITS, CHUNK_UNITS)> derivatives;  // of the activation, of this block's units
@@ -166,14 +167,16 @@ struct Peers {
     }
 
     __device__ static int first_part() { return threadIdx.x / 32 / (OTHERS > 0 ? OTHERS : 1); }
-    __device__ static bool has(int i) { return i * WARPS + static_cast<int>(threadIdx.x) / 32 < OTHERS * SHARERS; }
+    __device__ static bool has(int i) {
+        return i * WARPS + static_cast<int>(threadIdx.x) / 32 < OTHERS * SHARERS;
+    }
 
     // Where a peer has what lies at `pointer` here.
     __device__ unsigned place(int i, const void* pointer) const {
         return bases[i] + shared_address(pointer) - own_base;
     }
 
-   private:
+  private:
     __device__ static int other_of(int i) {
         const int other = threadIdx.x / 32 + i * WARPS;
         return other < OTHERS ? other : OTHERS > 0 ? other % OTHERS : 0;

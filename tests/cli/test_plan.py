@@ -1,0 +1,74 @@
+"""``warpfit plan``: a launch on paper."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from support.commands import Invoke
+from warpfit.backends.cuda import jit
+
+ADAM = ("plan", "--hidden", "256,128", "--optimizer", "adam", "--batch-size", "64", "--card", "h200")
+
+
+def numbers(text: str) -> dict[str, int]:
+    """Return the numbers of the lines that name one."""
+    found = re.findall(r"^  (\S.*?) +([\d,]+)(?: B)?$", text, re.MULTILINE)
+    return {name: int(size.replace(",", "")) for name, size in found}
+
+
+def test_it_shows_layout_and_memory(invoke: Invoke) -> None:
+    outcome = invoke(*ADAM)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.startswith("784-256-128-10, adam, cross_entropy, batch 64\n")
+    whole = re.search(
+        r"a cluster of 16 blocks of 8 warps, layer by layer, .* (\d+) bytes of shared", outcome.out
+    )
+    assert whole
+    found = numbers(outcome.out)
+    assert found["x and targets"] == 60_000 * (784 + 8)
+    assert found["batches of x"] == 64 * (784 + 8) * 2
+    of_device = ("x and targets", "batches of an epoch, targets, settings and record")
+    others = ("of a thread", "for weights", "exchanged, or far from the weights", *of_device)
+    parts = sum(size for name, size in found.items() if name not in others)
+    assert 0 <= int(whole[1]) - parts < 16
+    assert found["for weights"] < found["of a thread"] == 255
+
+
+def test_it_shows_the_kernel_in_roles_too(invoke: Invoke) -> None:
+    out = invoke("plan", "--card", "h100", "--batch-size", "32").out
+    assert "784-256-10, sgd, cross_entropy, batch 32" in out
+    assert "in each 8x1 warps over features and units" in out
+    assert numbers(out)["hidden units and their gradients"] == 4 * 32 * (16 + 8)
+
+
+def test_the_source_is_what_is_compiled(invoke: Invoke) -> None:
+    pytest.importorskip("cuda.core")
+    from cuda.core import Program, ProgramOptions
+
+    out = invoke(
+        "plan", "--hidden", "24,16", "--features", "20", "--outputs", "3", "--card", "h200", "--source"
+    ).out
+    source = out[out.index("#define DTYPE float16") :]
+    assert "#define WIDTHS 20,24,16,3" in source
+    assert '#include "' not in source
+    options = ProgramOptions(arch="sm_90a", **jit.OPTIONS)
+    assert Program(source, "c++", options).compile("cubin").code
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--card", "voodoo"], "expected a card among t4, a100, rtx3090, rtx4090, h100, h200, got 'voodoo'"),
+        (["--card", "h200", "--hidden", "4096,4096"], "bytes of weights for the registers of a block, got"),
+        (["--card", "h200", "--precision", "float32"], "precision 'float16' or 'bfloat16', got 'float32'"),
+        (["--card", "h200", "--outputs", "1000"], "expected at most 128 outputs, got 1000"),
+        (["--card", "t4", "--precision", "bfloat16"], "tensor cores multiply bfloat16, got sm_75"),
+        (["--device", "cpu"], "expected a GPU, or --card with one of t4"),
+        (["--hidden", "16,x", "--card", "h200"], "'16,x'"),
+        (["--features", "0", "--card", "h200"], "--features"),
+    ],
+)
+def test_misuse(misuse: Invoke, flags: list[str], words: str) -> None:
+    assert words in misuse("plan", *flags).err
