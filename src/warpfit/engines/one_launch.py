@@ -78,7 +78,8 @@ class OneLaunchEngine(Engine):
     needs_gpu = True
 
     def explain(self, plan: Plan, data: TrainingData) -> str:
-        return str(launch_of(plan, data))
+        launch = launch_of(plan, data)
+        return f"{launch}; about {launch.microseconds:.1f} µs a step on an H200"
 
     def auto_precision(self, plan: Plan, data: TrainingData) -> tuple[str, str]:
         """Return float16, or bfloat16 where numbers of the data are too large for it."""

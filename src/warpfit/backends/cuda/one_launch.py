@@ -44,6 +44,22 @@ CLUSTERS = (1, 2, 4, 8, 16)
 # Replicas that share out a batch of so many tiles; threads have registers for what so many send, and no more.
 REPLICAS = ((32, 8), (12, 4), (0, 1))
 MOST_REPLICAS = 8
+# Nanoseconds of each of a step's costs on an H200, fitted by benchmarks/launch_costs.py.
+NANOSECONDS = {
+    "step": 623.0,
+    "exchange": 262.0,
+    "tile of rows": 110.0,
+    "product": 43.3,
+    "product ahead": 31.3,
+    "tile of weights": 56.1,
+    "velocity": 1.0,
+    "unit tile": 35.2,
+    "byte fetched again": 0.00111,
+    "byte gathered": 0.000787,
+    "replicas": 1660.0,
+    "weights exchanged": 256.0,
+    "gradients exchanged": 5.5,
+}
 
 
 @dataclass(frozen=True)
@@ -234,6 +250,31 @@ class OneLaunch:
     def shared_bytes(self) -> int:
         """Shared memory of a block; barriers begin at a multiple of 8 bytes."""
         return padded(sum(up(size, 8) for size in self.shared_parts.values()))
+
+    @property
+    def costs(self) -> dict[str, float]:
+        """How often a step has each of `NANOSECONDS`, as far as warps and blocks wait for each other."""
+        tiles, rows, are_many = self.tiles_of_warp, self.row_tiles, self.replicas > 1
+        return {
+            "step": 1,
+            "exchange": self.cluster > 1,
+            "tile of rows": 0 if self.looks_ahead else rows,
+            "product": 0 if self.looks_ahead else rows * tiles,
+            "product ahead": rows * tiles if self.looks_ahead else 0,
+            "tile of weights": tiles,
+            "velocity": tiles * self.network.momentum,
+            "unit tile": rows * (self.block_units // 16) if self.hidden else 0,
+            "byte fetched again": 0 if self.kept else 2 * rows * self.slot_bytes,
+            "byte gathered": 6 * self.network.batch * self.network.features,
+            "replicas": are_many,
+            "weights exchanged": tiles * are_many,
+            "gradients exchanged": tiles * self.replicas * are_many,
+        }
+
+    @property
+    def microseconds(self) -> float:
+        """What a step is expected to take on an H200."""
+        return sum(NANOSECONDS[name] * count for name, count in self.costs.items()) / 1000
 
     @property
     def defines(self) -> dict[str, Any]:

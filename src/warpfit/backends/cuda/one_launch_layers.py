@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise, product
+from math import log2
 from typing import Any
 
 from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES, Activation
@@ -20,15 +21,33 @@ from warpfit.errors import ConfigError
 
 __all__ = ["LayersLaunch", "choose_layers", "variants"]
 
-# Warps of a block: all take part in everything.
-WARPS = (8, 16)
+# Warps of a block: all take part in everything. 16 were no faster, and each adds up the parts of twice as many.
+WARPS = 8
 REGISTERS, MOST_REGISTERS = 65536, 255
 # What a thread needs beside its weights, and beside what an optimizer remembers of them.
 WORKING_REGISTERS, UPDATING_REGISTERS = 80, 96
 # Units lie, and go from block to block, in chunks of 16 bytes.
 CHUNK = 8
 CLUSTERS = (1, 2, 4, 8, 16)
+# Microseconds that blocks take to meet.
+MEETING = 0.3
+# Of two numbers of blocks that are expected to take as long, the larger one was the faster more often than not.
+LEANING = 0.97
 X_SLOTS, UNIT_COPIES = (2, 1), (2, 1)
+
+
+# Nanoseconds of each of a step's costs on an H200, fitted by benchmarks/launch_costs.py.
+NANOSECONDS = {
+    "step": 307.0,
+    "matrix": 92.7,
+    "product": 73.2,
+    "sum": 39.0,
+    "byte sent": 0.0172,
+    "output tile": 374.0,
+    "remembered": 88.5,
+    "far": 80.3,
+    "byte awaited": 0.00174,
+}
 
 
 @dataclass(frozen=True)
@@ -228,6 +247,37 @@ class LayersLaunch:
         return self.batch_bytes + 4 * self.network.batch * self.network.target_words + 16 + 24
 
     @property
+    def costs(self) -> dict[str, float]:
+        """How often a step has each of `NANOSECONDS`, as far as warps and blocks wait for each other."""
+        network, layers = self.network, self.layers
+        rows, groups = 16 * self.row_tiles, [self.groups(*matrix) for matrix in self.matrices]
+        own_tiles = [
+            -(-features // along_features) * (units // along_units)
+            for (features, units), (along_features, along_units) in zip(self.matrices, groups, strict=True)
+        ]
+        # What a warp adds up of the products to this block's units, on the way forward and back.
+        units = [layer.block_units for layer in (*layers, *layers[:-1])]
+        pieces = [-(-rows // 8 * -(-count // CHUNK) // self.warps) for count in units]
+        turns = -(-rows // 8 // self.warps)
+        sent = [layer.block_units * (1 if idx == 0 else 2) for idx, layer in enumerate(layers[:-1])]
+        return {
+            "step": 1,
+            "matrix": len(self.matrices),
+            "product": self.row_tiles * sum(own_tiles),
+            "sum": sum(count * along for count, (along, _) in zip(pieces, groups, strict=True)),
+            "byte sent": 2 * rows * (self.cluster - 1) * sum(sent),
+            "output tile": turns * (padded(network.outputs) // 16),
+            "remembered": self.tiles_of_warp * network.slots,
+            "far": self.far_tiles * network.slots,
+            "byte awaited": self.batch_bytes if self.x_slots == 1 else 0,
+        }
+
+    @property
+    def microseconds(self) -> float:
+        """What a step is expected to take on an H200."""
+        return sum(NANOSECONDS[name] * count for name, count in self.costs.items()) / 1000
+
+    @property
     def defines(self) -> dict[str, Any]:
         """The kernel's defines."""
         network = self.network
@@ -282,10 +332,7 @@ def choose_layers(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> 
         raise ConfigError(f"expected an architecture whose tensor cores multiply {network.dtype}, got {arch}")
     if network.outputs > MOST_OUTPUTS:
         raise ConfigError(f"expected at most {MOST_OUTPUTS} outputs, got {network.outputs}")
-    shapes = [
-        LayersLaunch(network, cluster, warps, 1, 1)
-        for cluster, warps in product(_clusters(network, arch), WARPS)
-    ]
+    shapes = [LayersLaunch(network, cluster, WARPS, 1, 1) for cluster in _clusters(network, arch)]
     held = [shape for shape in shapes if 8 * shape.tiles_of_warp + WORKING_REGISTERS <= shape.registers]
     if not held:
         least = min(shapes, key=lambda shape: shape.tiles_of_warp * shape.threads)
@@ -304,7 +351,13 @@ def choose_layers(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> 
             f"expected at most {max_shared_bytes} bytes of shared memory for a batch and its units, got "
             f"{least.shared_bytes}"
         )
-    return max(filled, key=_preference)
+    return min(filled, key=_time)
+
+
+def _time(shape: LayersLaunch) -> float:
+    """Return what is less for the faster of two shapes."""
+    expected = shape.microseconds + MEETING * (shape.unit_copies == 1)
+    return float(expected * LEANING ** log2(shape.cluster))
 
 
 def _filled(shape: LayersLaunch, max_shared_bytes: int) -> LayersLaunch:
@@ -313,13 +366,6 @@ def _filled(shape: LayersLaunch, max_shared_bytes: int) -> LayersLaunch:
         return shape
     room = (max_shared_bytes - shape.shared_bytes) // shape.slot_bytes
     return replace(shape, near_tiles=min(shape.far_tiles, room))
-
-
-def _preference(shape: LayersLaunch) -> Any:
-    """Return what is larger for the better of two shapes that fit."""
-    # To read and write what is far takes as long for two tiles as to wait for a batch, and for one as to meet.
-    delay = shape.far_tiles + 2 * (shape.x_slots == 1) + (shape.unit_copies == 1)
-    return (shape.cluster, -delay, -shape.tiles_of_warp * shape.warps, -shape.warps)
 
 
 def _clusters(network: TrainedNetwork, arch: str) -> list[int]:

@@ -1,0 +1,175 @@
+"""How long is a step of the one_launch engine, beside what its plan expects?
+
+Microseconds a step are an epoch's wall time over its number of steps, order, gathering and record included, the least
+of some epochs: what disturbs them is not the plan's to expect. Compiles all kernels first, side by side. Prints a
+table, and writes results/launch_costs.json.
+
+    python benchmarks/launch_costs.py
+    python benchmarks/launch_costs.py --fit    # the nanoseconds of each cost, from the results
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+
+from harness import RESULTS, spread, write_results
+
+EPOCHS, MOST_STEPS, MOST_ROWS = 12, 600, 60_000
+WORKERS = 12
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network, a batch and an optimizer."""
+
+    sizes: tuple[int, ...]
+    batch: int
+    optimizer: str = "sgd"
+
+    @property
+    def name(self) -> str:
+        return f"{'-'.join(map(str, self.sizes))}, {self.optimizer}, {self.batch}"
+
+
+IN_ROLES = (
+    *(Case((784, 256, 10), batch) for batch in (1, 8, 32, 64, 128, 256, 512, 1024)),
+    Case((784, 256, 10), 64, "momentum"),
+    *(Case((784, 10), batch) for batch in (64, 128, 512)),
+    *(Case((64, 64, 1), batch) for batch in (32, 128, 256)),
+    *(Case((64, 256, 10), batch) for batch in (64, 192, 512)),
+    Case((784, 512, 10), 32),
+    *(Case((784, 64, 10), batch) for batch in (64, 512)),
+    Case((256, 256, 10), 64),
+    *(Case((16, 32, 2), batch) for batch in (16, 128)),
+    Case((64, 10), 64),
+)
+BY_LAYERS = (
+    *(Case((784, 128, 128, 128, 10), batch) for batch in (8, 16, 32)),
+    Case((784, 128, 128, 128, 10), 32, "momentum"),
+    Case((784, 128, 128, 128, 10), 32, "adam"),
+    *(Case((784, 256, 256, 256, 10), batch) for batch in (16, 32)),
+    *(Case((784, 256, 10), batch, "adam") for batch in (16, 32, 64)),
+    Case((784, 256, 128, 10), 64, "adam"),
+    Case((784, 256, 10), 64, "rmsprop"),
+    *(Case((64, 64, 64, 64, 1), batch, "adamw") for batch in (16, 32, 64, 96)),
+    *(Case((32, 256, 256, 256, 8), batch, "adamw") for batch in (16, 32)),
+    Case((32, 256, 256, 256, 8), 48),
+    Case((100, 100, 50, 10), 64),
+    Case((20, 40, 20, 3), 32),
+    Case((20, 40, 20, 3), 128, "adam"),
+    Case((300, 200, 100, 50, 10), 32),
+    Case((16, 16, 16, 16, 16, 16, 4), 32, "adamw"),
+    Case((784, 64, 64, 10), 64),
+    Case((784, 10), 64, "adam"),
+    Case((50, 400, 400, 5), 16),
+    Case((8, 32, 1), 100, "adam"),
+)
+CASES = (*IN_ROLES, *BY_LAYERS)
+
+
+def fitted(case: Case, epochs: int) -> Any:
+    """Return the history of a run of the case."""
+    import warpfit as wf
+    from warpfit import nn, optim
+
+    layers: list[Any] = []
+    for idx, size in enumerate(case.sizes[1:]):
+        layers += [nn.ReLU()] if layers else []
+        layers.append(nn.Linear(case.sizes[idx], size, seed=idx))
+    model = nn.Sequential(*layers)
+    make: dict[str, Any] = {
+        "sgd": lambda parameters: optim.SGD(parameters, 0.01),
+        "momentum": lambda parameters: optim.SGD(parameters, 0.01, momentum=0.9),
+        "adam": optim.Adam,
+        "adamw": optim.AdamW,
+        "rmsprop": lambda parameters: optim.RMSprop(parameters, 1e-3),
+    }
+    rng, num_rows = np.random.default_rng(0), min(MOST_ROWS, case.batch * MOST_STEPS)
+    x = rng.random((num_rows, case.sizes[0]), dtype=np.float32)
+    has_classes = case.sizes[-1] > 1
+    y = rng.integers(0, case.sizes[-1], num_rows) if has_classes else rng.random((num_rows, 1), np.float32)
+    return wf.fit(
+        model,
+        x,
+        y,
+        loss="cross_entropy" if has_classes else "mse",
+        optimizer=make[case.optimizer](model.parameters()),
+        epochs=epochs,
+        batch_size=case.batch,
+        device="cuda",
+        engine="one_launch",
+        verbose=False,
+    )
+
+
+def measured(case: Case) -> dict[str, Any]:
+    """Return the case's microseconds a step, those that the plan expects, of which costs, and the layout."""
+    from warpfit.backends.cuda.cards import CARDS
+    from warpfit.engines.base import TrainingData
+    from warpfit.engines.one_launch import launch_of
+
+    history = fitted(case, EPOCHS)
+    plan, steps = history.plan, len(history.step_losses) // EPOCHS
+    has_classes = case.sizes[-1] > 1
+    x = np.empty((plan.num_rows, case.sizes[0]), np.float32)
+    y = np.empty(plan.num_rows, np.int64) if has_classes else np.empty((plan.num_rows, 1), np.float32)
+    launch = launch_of(plan, TrainingData(x, y), CARDS["h200"])
+    return {
+        "case": case.name,
+        "microseconds": spread([seconds / steps * 1e6 for seconds in history["seconds"]]),
+        "expected": launch.microseconds,
+        "kernel": launch.kernel,
+        "costs": {name: float(count) for name, count in launch.costs.items()},
+        "layout": str(launch),
+    }
+
+
+def warm(case: Case) -> None:
+    """Compile the case's kernel."""
+    fitted(case, 1)
+
+
+def fit() -> None:
+    """Print the nanoseconds of each cost that leave the least relative errors, none of them negative."""
+    from scipy.optimize import nnls
+
+    rows = json.loads((RESULTS / "launch_costs.json").read_text())["rows"]
+    for kernel in dict.fromkeys(row["kernel"] for row in rows):
+        own = [row for row in rows if row["kernel"] == kernel]
+        names = list(own[0]["costs"])
+        least = np.array([row["microseconds"]["min"] for row in own])
+        counts = np.array([[row["costs"][name] for name in names] for row in own]) / least[:, None]
+        found, _ = nnls(counts, np.ones(len(own)))
+        ratios = counts @ found
+        print(kernel, {name: round(1000 * value, 6) for name, value in zip(names, found, strict=True)})
+        print(f"expected over measured: {ratios.min():.2f} to {ratios.max():.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fit", action="store_true")
+    if parser.parse_args().fit:
+        fit()
+        return
+    with ProcessPoolExecutor(WORKERS, mp_context=get_context("spawn")) as pool:
+        list(pool.map(warm, CASES))
+    rows = []
+    for case in CASES:
+        row = measured(case)
+        rows.append(row)
+        least = row["microseconds"]["min"]
+        print(
+            f"{case.name:40} {least:7.2f} {row['expected']:7.2f} {row['expected'] / least:5.2f}", flush=True
+        )
+    print(write_results("launch_costs", {"rows": rows}))
+
+
+if __name__ == "__main__":
+    main()
