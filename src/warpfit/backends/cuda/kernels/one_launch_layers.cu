@@ -1,15 +1,18 @@
 // Computes: a training run of a network of linear layers: for each step of each epoch forward pass, loss, backward pass,
 //           and the optimizer's update.
-// Layout:   batches (steps, BATCH, X_WIDTH + 8) 16-bit and targets (steps, BATCH, TARGET_WORDS + WEIGHTED) of all epochs, as
-//           gather_batches leaves them; settings (steps,); arrays: of each layer where its weights (inputs, units)
-//           lie, what the optimizer remembers of them, its biases (units,), and what it remembers of those, all float32;
-//           dropouts (LAYERS,); far_slots (CLUSTER, FAR_TILES, 2 SLOTS, 32 WARPS), anything; record (steps, 3) float64: loss, weight, and rows that are right.
-// Launch:   CLUSTER blocks of 32 WARPS threads; SHARED_BYTES of dynamic shared memory. Defines: DTYPE, LAYERS, WIDTHS (of
-//           features and of each layer's units, a list), ACTIVATIONS, SLOPES and DROPOUTS (0 or 1; lists, too), BATCH, CLUSTER (1, 2, 4, 8
-//           or 16), WARPS (a power of two), OPTIMIZER, SLOTS (numbers that it remembers of a parameter), HELD_TILES,
-//           NEAR_TILES and FAR_TILES (tiles of a warp of which they are in registers, shared memory and memory), MOMENTUM,
-//           NESTEROV, DECAYS, LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS, WEIGHTED and CLIPS (0 or 1), X_SLOTS (batches in shared memory, 1 or 2), UNIT_COPIES (of the first layer's units, likewise),
-//           SUMS (parts of products there), SHARED_BYTES, BOUNDED_WAITS.
+// Layout:   batches (steps, BATCH, X_WIDTH + 8) 16-bit and targets (steps, BATCH, TARGET_WORDS + WEIGHTED) of
+//           all epochs, as gather_batches leaves them; settings (steps,); places: of each layer where its
+//           weights (inputs, units) lie, what the optimizer remembers of them, its biases (units,), and what it
+//           remembers of those, all float32; dropouts (LAYERS,); far_slots (CLUSTER, FAR_TILES, 2 SLOTS, 32
+//           WARPS), anything; record (steps, 3) float64: loss, weight, and rows that are right.
+// Launch:   CLUSTER blocks of 32 WARPS threads; SHARED_BYTES of dynamic shared memory. Defines: DTYPE, LAYERS,
+//           WIDTHS (of features and of each layer's units, a list), ACTIVATIONS, SLOPES and DROPOUTS (0 or 1;
+//           lists, too), BATCH, CLUSTER (1, 2, 4, 8 or 16), WARPS (a power of two), OPTIMIZER, SLOTS (numbers
+//           that it remembers of a parameter), HELD_TILES, NEAR_TILES and FAR_TILES (tiles of a warp of which
+//           they are in registers, shared memory and memory), MOMENTUM, NESTEROV, DECAYS, LOSS, CROSS_ENTROPY,
+//           SMOOTHED, COUNTS_ROWS, WEIGHTED and CLIPS (0 or 1), X_SLOTS (batches in shared memory, 1 or 2),
+//           UNIT_COPIES (of the first layer's units, likewise), SUMS (parts of products there), SHARED_BYTES,
+//           BOUNDED_WAITS.
 // Numerics: products of 16-bit numbers with float32 sums; weights and sums in float32; gradients times `scale`, a power
 //           of two that keeps them in the range of 16 bits. Sums in a fixed order.
 // Cost:     of a step 6 BATCH FLOP for each weight, or 4 for one of the first layer; those of all layers between are
@@ -76,16 +79,18 @@ __device__ inline void make_barriers(Shared& shared) {
     }
 }
 
-// f(number in shared memory, its place in memory) for this block's biases, and what is remembered of them.
-template <int L = 0, class F>
+// f(number in shared memory, its place in memory) for this block's biases, and what is remembered of them. Of
+// layers that all blocks have, to write takes only the first.
+template <bool WRITES, int L = 0, class F>
 __device__ inline void each_bias(Shared& shared, const Arrays& arrays, F f) {
     Biases<L>& biases = layer_of<L>(shared.layers).biases;
-    each_of_block(Shape<L>::count(), [&](int i) {
+    const bool has_part = !WRITES || Shape<L>::IS_SHARED_OUT || own_rank() == 0;
+    each_of_block(has_part ? Shape<L>::count() : 0, [&](int i) {
         f(biases.values[i], arrays.biases<L>(-1) + Shape<L>::first() + i);
         for (int slot = 0; slot < SLOTS; ++slot)
             f(biases.slots[slot][i], arrays.biases<L>(slot) + Shape<L>::first() + i);
     });
-    if constexpr (!Shape<L>::IS_LAST) each_bias<L + 1>(shared, arrays, f);
+    if constexpr (!Shape<L>::IS_LAST) each_bias<WRITES, L + 1>(shared, arrays, f);
 }
 
 // What is to be written of a step.
@@ -94,7 +99,8 @@ struct Losses {
     float weight;
 };
 
-// Where a block stands: which step it is, of how many rows; what it multiplies by; and what the step before left.
+// Where a block stands: which step it is, of how many rows; what it multiplies by; and what the step before
+// left.
 struct Now {
     int step, count;
     StepSettings settings;
@@ -163,8 +169,8 @@ __device__ inline void update_layer(Shared& shared, const Run& run, const Now& n
         held.backward.update(run, now.settings, unscale, memory, x, Shape<L - 1>::first() / CHUNK_UNITS, dz);
 }
 
-// From the gradients of layer L's units back to those of the first. Where their norm need not be known, all layers
-// from L on down are updated.
+// From the gradients of layer L's units back to those of the first. Where their norm need not be known, all
+// layers from L on down are updated.
 template <int L>
 __device__ inline void go_back(Shared& shared, const Run& run, const Now& now, Memory& memory,
                                Stack<HeldLayer>& held) {
@@ -251,7 +257,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     clear(shared);
     if (threadIdx.x == 0) make_barriers(shared);
     each_of_block(LAYERS, [&](int i) { shared.dropouts[i] = dropouts[i]; });
-    each_bias(shared, arrays, [](float& held, const float* place) { held = *place; });
+    each_bias<false>(shared, arrays, [](float& held, const float* place) { held = *place; });
     Stack<HeldLayer> held;
     Memory memory(shared, run);
     read_weights(held, memory, arrays);
@@ -279,5 +285,5 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     record_step(shared, run, step.num_steps - 1, losses);
     barrier_of_cluster();  // nor to one that has left
     write_weights(held, memory, arrays);
-    each_bias(shared, arrays, [](float held, float* place) { *place = held; });
+    each_bias<true>(shared, arrays, [](float held, float* place) { *place = held; });
 }

@@ -1,5 +1,5 @@
-// The rows of one_launch_layers.cu on their way: from the sums of a product to units, to the gradients of outputs, and to
-// those of units; and how the blocks of a cluster come to have each other's.
+// The rows of one_launch_layers.cu on their way: from the sums of a product to units, to the gradients of
+// outputs, and to those of units; and how the blocks of a cluster come to have each other's.
 #pragma once
 
 #include "layer_weights.cuh"
@@ -96,8 +96,8 @@ __device__ inline void activate_units(Shared& shared, const Run& run, int step) 
     share_out<L>(run, rows.units(step), rows.y_full[step % LayerRows<L>::COPIES]);
 }
 
-// From the sums of the product with the weights of the layer above to the gradients before layer L's activation, which
-// go to all blocks if anybody needs them.
+// From the sums of the product with the weights of the layer above to the gradients before layer L's
+// activation, which go to all blocks if anybody needs them.
 template <int L>
 __device__ inline void differentiate_units(Shared& shared, const Run& run) {
     using Weights = decltype(HeldLayer<L + 1>::backward);

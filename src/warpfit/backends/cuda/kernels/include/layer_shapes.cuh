@@ -1,5 +1,5 @@
-// What a block of one_launch_layers.cu is made of: the sizes of each layer, and its shared memory. All of it follows
-// from the kernel's defines.
+// What a block of one_launch_layers.cu is made of: the sizes of each layer, and its shared memory. All of it
+// follows from the kernel's defines.
 #pragma once
 
 #include "activation.cuh"
@@ -27,8 +27,8 @@ constexpr int X_WIDTH = up(SIZES[0], 16), X_STRIDE = X_WIDTH + 8;
 constexpr int OUTPUTS = SIZES[LAYERS], OUT_TILES = up(OUTPUTS, 16) / 16;
 // A row's target, which its weight may follow.
 constexpr int TARGET_WORDS = CROSS_ENTROPY ? 1 : OUTPUTS;
-// Units lie in chunks of 8, all rows of a chunk one after the other: what a block sends of them lies in one piece, and what the
-// lanes of a warp send at once goes as one.
+// Units lie in chunks of 8, all rows of a chunk one after the other: what a block sends of them lies in one
+// piece, and what the lanes of a warp send at once goes as one.
 constexpr int CHUNK_UNITS = 8;
 
 using Outputs = float[2 * OUT_TILES][4];  // of 16 rows, as mma holds them
@@ -70,9 +70,10 @@ struct Biases {
     float values[Shape<L>::BLOCK_WIDTH], slots[SLOT_PLACES][Shape<L>::BLOCK_WIDTH];
 };
 
-// What layer L has in shared memory: y, its units of a batch, and dz, the gradients before the activation. A block may send
-// the first layer's units while others still read those of the step before, so there are two of them; where there is no room
-// for that, blocks meet before they send them. All that comes later in a step, it can only send when they have read it.
+// What layer L has in shared memory: y, its units of a batch, and dz, the gradients before the activation. A
+// block may send the first layer's units while others still read those of the step before, so there are two of
+// them; where there is no room for that, blocks meet before they send them. All that comes later in a step, it
+// can only send when they have read it.
 template <int L, bool IS_LAST = Shape<L>::IS_LAST>
 struct alignas(16) LayerRows {
     static constexpr int COPIES = Shape<L>::HAS_OWN_GRADIENTS ? UNIT_COPIES : 1;
@@ -148,7 +149,8 @@ struct alignas(16) Shared {
 };
 static_assert(sizeof(Shared) == SHARED_BYTES, "the launcher asks for as much");
 
-// The other blocks that this warp sends to. Where there are more warps than others, several share out what one gets.
+// The other blocks that this warp sends to. Where there are more warps than others, several share out what one
+// gets.
 struct Peers {
     static constexpr int OTHERS = CLUSTER - 1, OF_WARP = OTHERS > 0 ? (OTHERS + WARPS - 1) / WARPS : 1;
     static constexpr int SHARERS = OTHERS > 0 && WARPS > OTHERS ? WARPS / OTHERS : 1;

@@ -1,12 +1,12 @@
-// The weights of one_launch_layers.cu: a block holds its part of each layer in registers, twice: by its units, which
-// it multiplies by on the way forward, and by its inputs, for the way back. Both copies are updated alike, from the same
-// numbers in the same order, so that they stay the same.
+// The weights of one_launch_layers.cu: a block holds its part of each layer in registers, twice: by its units,
+// which it multiplies by on the way forward, and by its inputs, for the way back. Both copies are updated
+// alike, from the same numbers in the same order, so that they stay the same.
 #pragma once
 
 #include "layer_shapes.cuh"
 
-// How many groups of warps share out so many tiles along the units: what leaves each warp the fewest, and of those the most
-// groups, as each adds up what it finds over the others.
+// How many groups of warps share out so many tiles along the units: what leaves each warp the fewest, and of
+// those the most groups, as each adds up what it finds over the others.
 __device__ constexpr int groups_along_units(int feature_tiles, int unit_tiles) {
     int best = 1, least = (feature_tiles + WARPS - 1) / WARPS * unit_tiles;
     for (int groups = 2; groups <= WARPS; groups *= 2) {
@@ -28,8 +28,8 @@ struct Remembered {
     float slots[SLOT_PLACES][8];
 };
 
-// What it remembers of all weights of a thread, tile by tile: of the first in registers, then in shared memory, and of those
-// for which neither has room, in memory. Nobody but the thread looks at it.
+// What it remembers of all weights of a thread, tile by tile: of the first in registers, then in shared memory,
+// and of those for which neither has room, in memory. Nobody but the thread looks at it.
 struct Memory {
     Shared& shared;
     float4* far;
@@ -171,7 +171,8 @@ struct Matrix {
         return sum;
     }
 
-    // f(u, j, sums) for the gradient of each tile, which is dyᵀ x: dy has the units from a chunk on, x the features.
+    // f(u, j, sums) for the gradient of each tile, which is dyᵀ x: dy has the units from a chunk on, x the
+    // features.
     template <class Rows, class F>
     __device__ static void each_gradient(const UnitRows& dy, int chunk, const Rows& x, F f) {
         if (!is_mine()) return;
@@ -211,8 +212,8 @@ struct Matrix {
         }
     }
 
-    // f(unit, sum) for the sums of dy over the rows, which are the gradients of biases. It falls to the warps that have the
-    // fewest tiles.
+    // f(unit, sum) for the sums of dy over the rows, which are the gradients of biases. It falls to the warps
+    // that have the fewest tiles.
     template <class F>
     __device__ static void each_bias_gradient(const UnitRows& dy, int chunk, F f) {
         if (!is_mine() || Weights::warp_k() < GROUPS_K - 1) return;

@@ -1,8 +1,9 @@
 // The optimizers' updates of a parameter in registers, each formula as in backends/numpy/optim.py.
 //
 // `NAME_rule` changes a parameter and what is remembered of it, by the sum of its gradient, which comes scaled.
-// `update_parameter` is that of the define OPTIMIZER: sgd (no slots, or with MOMENTUM a velocity), adam (first and second
-// moment) or rmsprop (average of squares, and with MOMENTUM a velocity). DECAYS: whether decay joins the gradient.
+// `update_parameter` is that of the define OPTIMIZER: sgd (no slots, or with MOMENTUM a velocity), adam (first
+// and second moment) or rmsprop (average of squares, and with MOMENTUM a velocity). DECAYS: whether decay joins
+// the gradient.
 #pragma once
 
 #include "activation.cuh"
@@ -18,8 +19,8 @@ struct alignas(16) StepSettings {
     float unused;
 };
 
-// What all steps have in common. `decay` times a parameter joins its gradient. `momentum` is a velocity's; `of_mean` and
-// `of_square` are the parts that averages of gradients and of their squares keep.
+// What all steps have in common. `decay` times a parameter joins its gradient. `momentum` is a velocity's;
+// `of_mean` and `of_square` are the parts that averages of gradients and of their squares keep.
 struct RuleSettings {
     float decay, momentum, of_mean, of_square;
 };
