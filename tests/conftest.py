@@ -23,6 +23,20 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"{count} skipped: {reason}")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[Any]) -> None:
+    """Mark as slow all but every n-th case of a test marked ``in_turns(n)``, and those for a GPU."""
+    cases: Counter[Any] = Counter()
+    for item in items:
+        marker = item.get_closest_marker("in_turns")
+        if marker is None or item.get_closest_marker("gpu"):
+            continue
+        test = item.path, item.originalname
+        if cases[test] % marker.args[0]:
+            item.add_marker(pytest.mark.slow)
+        cases[test] += 1
+
+
 on_emulator = pytest.mark.skipif(NO_GXX is not None, reason=str(NO_GXX))
 on_gpu = pytest.mark.skipif(NO_GPU is not None, reason=str(NO_GPU))
 

@@ -28,6 +28,7 @@ class Family(NamedTuple):
     modules: tuple[str, ...]
     tests: tuple[str, ...]
     selection: str
+    takes_slow: bool = False
 
 
 FAMILIES = {
@@ -70,6 +71,7 @@ FAMILIES = {
         ),
         "before_sm80 or forward and (many_tiles or masks_by) or emulator and (linear or matmul) "
         "and (is_for_devices or agrees_with_float64 and 5) and not any_shape",
+        takes_slow=True,
     ),
 }
 needs_sanitizer = pytest.mark.skipif(
@@ -93,7 +95,7 @@ def launched(
     command = ["-m", "pytest", "-q", "-x", "-s", "-p", "emulator.launches", "-p", "no:cacheprovider"]
     command += [
         "-m",
-        "not gpu and not slow",
+        "not gpu" if family.takes_slow else "not gpu and not slow",
         "-k",
         family.selection,
         *(str(TESTS / test) for test in family.tests),
@@ -128,6 +130,7 @@ def test_every_kernel_in_every_dtype(
     assert expected <= (found := launched(mode, family, tmp_path, monkeypatch)), sorted(expected - found)
 
 
+@pytest.mark.slow
 @needs_sanitizer
 def test_some_kernels_under_sanitizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     some = Family((), ("backends/test_casts.py",), "emulator and (all_finite or epoch_order)")

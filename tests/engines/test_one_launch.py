@@ -124,6 +124,7 @@ def test_batches(cuda: str, batch_size: int) -> None:
     assert_follows_numpy((6, 8, 3), batch_size=batch_size)
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("sizes", [(6, 3), (6, 8, 3)], ids=str)
 def test_optimizers(cuda: str, sizes: tuple[int, ...], name: str) -> None:
@@ -175,6 +176,7 @@ def test_data_of_other_dtypes(cuda: str, dtype: str) -> None:
     assert np.linalg.norm(flat(models[1]) - flat(models[0])) < 1e-3
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("loss", ["cross_entropy", "mse"])
 @pytest.mark.parametrize("batch_size", [64, 128, 512])
 def test_a_last_batch_of_one_row_overflows_nothing(cuda: str, batch_size: int, loss: str) -> None:

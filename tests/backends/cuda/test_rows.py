@@ -79,6 +79,7 @@ def logits(shape: tuple[int, int]) -> Any:
     return 3 * np.random.default_rng(0).standard_normal(shape)
 
 
+@pytest.mark.in_turns(3)
 @each_shape_and_dtype
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
 def test_softmax(ops: Any, name: str, shape: tuple[int, int], dtype: str) -> None:
