@@ -281,6 +281,21 @@ def one_launch_peers(results: Results) -> str:
 
 
 # By the name of a table, or by the name of its results file where they differ.
+def launch_costs(results: Results) -> str:
+    rows = [
+        [
+            row["case"],
+            f"{row['microseconds']['min']:.2f}",
+            f"{row['expected']:.2f}",
+            f"{row['expected'] / row['microseconds']['min']:.2f}",
+            row["layout"].partition(",")[0],
+        ]
+        for row in results["rows"]
+    ]
+    header = ["network, optimizer, batch", "µs a step", "expected", "ratio", "laid out as"]
+    return _table(header, rows) + _source(results)
+
+
 RENDERERS: dict[str, Callable[[Results], str]] = {
     "cpu_epoch": cpu_epoch,
     "accuracy_gap": accuracy_gap,
@@ -292,6 +307,7 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "curves": curves,
     "one_launch": one_launch,
     "one_launch_peers": one_launch_peers,
+    "launch_costs": launch_costs,
 }
 FILES = {"layerwise_cnn": "layerwise", "first_step": "layerwise", "one_launch_peers": "one_launch"}
 
