@@ -150,9 +150,8 @@ def test_it_follows_numpy_with_wide_layers(only_cluster: Callable[..., None], ca
     test_it_follows_numpy("cuda", only_cluster, case)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name != "adamw" else ()) for name in OPTIMIZERS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers(cuda: str, name: str) -> None:
     assert_follows_numpy((6, 20, 9, 3), activation=nn.Tanh, optimizer=OPTIMIZERS[name], epochs=4)
 
@@ -193,6 +192,7 @@ def test_weights_of_samples_whose_targets_are_numbers(cuda: str) -> None:
     assert_follows_numpy((6, 20, 3), loss="mse", activation=nn.Tanh, sample_weight=weights)
 
 
+@pytest.mark.slow
 def test_a_batch_that_weighs_nothing_changes_nothing(cuda: str) -> None:
     x, y = data((6, 3))
     model, start = mlp(6, 20, 9, 3), mlp(6, 20, 9, 3)
@@ -212,7 +212,8 @@ def test_clipping(cuda: str, only_cluster: Callable[..., None], cluster: int, cl
     assert_follows_numpy((6, 17 * cluster, 33, 3), **settings)
 
 
-@pytest.mark.parametrize("precision", [pytest.param("float16", marks=pytest.mark.slow), "bfloat16"])
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", LIMITS)
 def test_300_steps(cuda: str, precision: str) -> None:
     history = assert_follows_numpy(
         (16, 24, 24, 5),
@@ -253,7 +254,8 @@ def test_a_second_run_of_an_optimizer_goes_on_with_its_steps_and_anew_with_dropo
     assert np.linalg.norm(found[1] - found[0]) <= LIMITS["float16"] * np.linalg.norm(found[0] - start)
 
 
-@pytest.mark.parametrize("cluster", [1, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", [1, 4])
 def test_two_runs_are_bit_identical(cuda: str, only_cluster: Callable[..., None], cluster: int) -> None:
     only_cluster(cluster)
     x, y = data((17, 5))

@@ -62,6 +62,7 @@ def test_memory_does_not_grow_from_epoch_to_epoch(x: np.ndarray, wrap: Any) -> N
     assert peaks[4] <= peaks[1] + 40_000  # far less than a batch
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow), "uint8"])
 def test_the_data_is_not_copied(x: np.ndarray, dtype: str) -> None:
     given = (x * 255).astype(dtype)
@@ -72,6 +73,7 @@ def test_the_data_is_not_copied(x: np.ndarray, dtype: str) -> None:
     assert max(epoch_peaks(model, given)) - batch_bytes - state_bytes < given.nbytes / 4
 
 
+@pytest.mark.slow
 def test_data_in_another_order_is_copied_once_and_not_at_every_step(x: np.ndarray) -> None:
     # NumPy's take copies the whole array at every call if it is not in C order.
     contiguous = epoch_peaks(mlp(FEATURES, 32, 10), x)
