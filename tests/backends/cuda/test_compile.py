@@ -21,6 +21,10 @@ MAY_SPILL = {
         "float32 without tensor cores, outputs not in whole vectors: the compiler keeps to 128 registers, for a "
         "fourth block on a multiprocessor",
     ),
+    "one_launch_layers": (
+        60,
+        "784-128-128-10 with Adam: the compiler loads what is remembered of some tiles from shared memory ahead",
+    ),
     "one_launch": (
         88,
         "784-256-10 with momentum: weights, velocities and sums of a gradient in 184 registers; looking ahead, in 200",
