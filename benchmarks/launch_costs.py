@@ -111,7 +111,6 @@ def fitted(case: Case, epochs: int) -> Any:
 
 def measured(case: Case) -> dict[str, Any]:
     """Return the case's microseconds a step, those that the plan expects, of which costs, and the layout."""
-    from warpfit.backends.cuda.cards import CARDS
     from warpfit.engines.base import TrainingData
     from warpfit.engines.one_launch import launch_of
 
@@ -120,7 +119,7 @@ def measured(case: Case) -> dict[str, Any]:
     has_classes = case.sizes[-1] > 1
     x = np.empty((plan.num_rows, case.sizes[0]), np.float32)
     y = np.empty(plan.num_rows, np.int64) if has_classes else np.empty((plan.num_rows, 1), np.float32)
-    launch = launch_of(plan, TrainingData(x, y), CARDS["h200"])
+    launch = launch_of(plan, TrainingData(x, y))
     return {
         "case": case.name,
         "microseconds": spread([seconds / steps * 1e6 for seconds in history["seconds"]]),

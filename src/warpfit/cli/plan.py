@@ -41,7 +41,8 @@ def plan(
     card: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="A card in place of a device: t4, a100, rtx3090, rtx4090, h100, h200."
+            metavar="NAME",
+            help="A card in place of a device, such as h200; an unknown one is answered with all.",
         ),
     ] = None,
     source: Annotated[bool, typer.Option("--source", help="Print the kernel's source as well.")] = False,

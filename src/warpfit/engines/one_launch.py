@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from math import floor, log2
 from time import perf_counter
 from typing import Any, NamedTuple, cast
@@ -150,8 +151,9 @@ def _layers(plan: Plan) -> list[_Layer]:
     found: list[_Layer] = []
     for name, spec in network.fused.layers:  # type: ignore[union-attr]
         if isinstance(spec, DropoutSpec):
-            _require(bool(found) and not found[-1].dropout.p, "dropout once after a linear layer", name)
-            found[-1] = found[-1]._replace(dropout=spec)
+            if spec.p:
+                _require(bool(found) and not found[-1].dropout.p, "dropout once after a linear layer", name)
+                found[-1] = found[-1]._replace(dropout=spec)
             continue
         if not isinstance(spec, LinearSpec):
             raise ConfigError(f"expected linear layers, activations and dropout, got {spec.kind}")
@@ -184,6 +186,16 @@ def _rule_of(optimizer: OptimizerSpec) -> dict[str, Any]:
     }
 
 
+def _is_smoothed(loss: Loss) -> bool:
+    """Return whether a loss smooths its labels, or raise ConfigError if no kernel knows it."""
+    known = ", ".join(known.name for known in LOSSES)
+    _require(type(loss) in LOSSES, f"a loss among {known}", loss)
+    smoothed = isinstance(loss, SoftmaxCrossEntropy) and loss.label_smoothing > 0
+    has_both = smoothed and loss.class_weights() is not None
+    _require(not has_both, "class weights or label smoothing, not both", loss)
+    return smoothed
+
+
 def trained_network(plan: Plan, data: TrainingData) -> Any:
     """Return the kernel's settings for a plan, a `TrainedNetwork`; of an open precision, for float16.
 
@@ -196,12 +208,7 @@ def trained_network(plan: Plan, data: TrainingData) -> Any:
     dtype = "float16" if plan.precision == "auto" else plan.precision
     _require(dtype in HALF_DTYPES, "precision 'float16' or 'bfloat16'", repr(dtype))
     _require(plan.loss_scale != DYNAMIC, "a fixed loss_scale", plan.loss_scale)
-    layers, rule = _layers(plan), _rule_of(plan.optimizer)
-    known = ", ".join(loss.name for loss in LOSSES)
-    _require(type(plan.loss) in LOSSES, f"a loss among {known}", plan.loss)
-    smoothed = isinstance(plan.loss, SoftmaxCrossEntropy) and plan.loss.label_smoothing > 0
-    has_class_weights = plan.loss.class_weights() is not None
-    _require(not (smoothed and has_class_weights), "class weights or label smoothing, not both", plan.loss)
+    layers, rule, smoothed = _layers(plan), _rule_of(plan.optimizer), _is_smoothed(plan.loss)
     names = {f"{name}.{part}" for name, *_ in layers for part in ("weight", "bias")}
     _require(set(plan.trained) == names, "an optimizer over all parameters", f"one over {len(plan.trained)}")
     specs = [layer.linear for layer in layers]
@@ -217,7 +224,7 @@ def trained_network(plan: Plan, data: TrainingData) -> Any:
         batch=plan.batch_size,
         loss=plan.loss.name,
         smoothed=smoothed,
-        weighted=has_class_weights or data.sample_weight is not None,
+        weighted=plan.loss.class_weights() is not None or data.sample_weight is not None,
         **rule,
     )
 
@@ -423,28 +430,33 @@ class _Run:
     def _arguments_by_layers(self, epochs: int, rates: npt.NDArray[np.float64], record: Array) -> list[Any]:
         """Return what ``one_launch_layers.cu`` takes between targets and the loss's settings."""
         ops, optimizer = self.ops, self.plan.optimizer
-        groups = zip(self.parameters, *self.slots, strict=True)
-        places = [array.pointer for arrays in groups for array in arrays]
         return [
             ops.asarray(step_settings(optimizer, rates, self.state.step)),
-            ops.asarray(np.array(places, np.int64)),
+            self._places,
             record,
             len(self.data),
             epochs,
             float(self.plan.loss_scale),
             optimizer.clip_norm or 0.0,
             *rule_settings(optimizer),
-            ops.asarray(self._dropouts()),
+            self._dropouts,
             self.state.epoch * self.reports.steps_per_epoch,
             *stream_key(self.state.seed, DROPOUT),
             ops.empty((self.shape.far_bytes,), "uint8"),
         ]
 
-    def _dropouts(self) -> npt.NDArray[np.uint8]:
-        """Return the bytes of each layer's ``Dropout``."""
+    @cached_property
+    def _places(self) -> Array:
+        """Where parameters and what the optimizer remembers of them lie: they stay there."""
+        groups = zip(self.parameters, *self.slots, strict=True)
+        return self.ops.asarray(np.array([array.pointer for arrays in groups for array in arrays], np.int64))
+
+    @cached_property
+    def _dropouts(self) -> Array:
+        """The bytes of each layer's ``Dropout``."""
         specs = [layer.dropout for layer in self.layers]
         found = [(round(spec.p * 2**32), 1 / (1 - spec.p), spec.layer_idx) for spec in specs]
-        return np.array(found, DROPOUT_FIELDS).view(np.uint8)
+        return self.ops.asarray(np.array(found, DROPOUT_FIELDS).view(np.uint8))
 
     def _gather(self, epochs: int) -> tuple[Array, Array]:
         """Return the batches of the next epochs, and their targets, one after the other."""

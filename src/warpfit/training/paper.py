@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 
@@ -15,9 +16,7 @@ from warpfit.training.evaluate import network_of
 from warpfit.training.recipes import make_loss, make_model, make_optimizer
 from warpfit.training.settings import TrainSettings
 
-__all__ = ["CARD_NAMES", "plan_on_paper"]
-
-CARD_NAMES = ("t4", "a100", "rtx3090", "rtx4090", "h100", "h200")
+__all__ = ["plan_on_paper"]
 
 
 def plan_on_paper(
@@ -31,20 +30,14 @@ def plan_on_paper(
         Of an mlp. Losses but cross_entropy have `outputs` numbers a row as targets.
     num_rows, features, outputs : int
     card : str, optional
-        One of `CARD_NAMES`; None is the settings' device.
+        By its name in `CARDS`; None is the settings' device.
 
     Raises
     ------
     ConfigError
         If the network cannot be trained in one launch, or there is no such card or device.
     """
-    from warpfit.backends.cuda.cards import CARDS, card_of
-
-    if card is not None and card not in CARDS:
-        raise ConfigError(f"expected a card among {', '.join(CARDS)}, got {card!r}")
-    device = "cuda:0" if card is not None else backends.resolve_device(settings.device)
-    if card is None and device == "cpu":
-        raise ConfigError(f"expected a GPU, or --card with one of {', '.join(CARDS)}, got device 'cpu'")
+    device, found = _device_and_card(settings.device, card)
     resolved = settings.resolved(num_rows=num_rows, has_classes=settings.loss in ("auto", "cross_entropy"))
     model = make_model(resolved, (features,), outputs)
     optimizer, loss = make_optimizer(resolved, model), make_loss(resolved)
@@ -62,13 +55,27 @@ def plan_on_paper(
         num_rows=num_rows,
         loss_scale=resolve_loss_scale("auto", precision, resolved.batch_size, num_rows),
     )
-    has_classes = resolved.loss == "cross_entropy"
-    y = (
-        np.broadcast_to(np.int64(0), (num_rows,))
-        if has_classes
-        else np.broadcast_to(np.float32(0), (num_rows, outputs))
+    description = describe(
+        plan, _blank(num_rows, features, 0 if resolved.loss == "cross_entropy" else outputs), found
     )
-    data = TrainingData(np.broadcast_to(np.uint8(0), (num_rows, features)), y)
-    found = CARDS[card] if card is not None else card_of(backends.get(device).runtime)  # type: ignore[attr-defined]
-    description = describe(plan, data, found)
     return replace(plan, reason=description.layout), description
+
+
+def _device_and_card(device: str, name: str | None) -> tuple[str, Any]:
+    """Return the device of a plan and its `Card`: the one of this name, or else that of the device."""
+    from warpfit.backends.cuda.cards import CARDS, card_of
+
+    if name is not None:
+        if name not in CARDS:
+            raise ConfigError(f"expected a card among {', '.join(CARDS)}, got {name!r}")
+        return "cuda:0", CARDS[name]
+    device = backends.resolve_device(device)
+    if device == "cpu":
+        raise ConfigError(f"expected a GPU, or --card with one of {', '.join(CARDS)}, got device 'cpu'")
+    return device, card_of(cast(Any, backends.get(device)).runtime)
+
+
+def _blank(num_rows: int, features: int, numbers: int) -> TrainingData:
+    """Return data of bytes, and labels, or so many numbers a row, that take no memory."""
+    targets = np.broadcast_to(np.float32(0), (num_rows, numbers)) if numbers else np.broadcast_to(0, num_rows)
+    return TrainingData(np.broadcast_to(np.uint8(0), (num_rows, features)), targets)

@@ -16,7 +16,6 @@ class Card:
 
     Attributes
     ----------
-    model : str
     arch : str
         What kernels are compiled for: ``'sm_90a'``, ...
     num_multiprocessors : int
@@ -25,7 +24,6 @@ class Card:
         Shared memory that one block may ask for.
     """
 
-    model: str
     arch: str
     num_multiprocessors: int
     memory_bytes: int
@@ -36,7 +34,6 @@ def card_of(runtime: Any) -> Card:
     """Return the card of an open device."""
     _, memory_bytes = runtime.memory_info()
     return Card(
-        getattr(runtime, "model", runtime.name),
         runtime.arch,
         runtime.num_multiprocessors,
         memory_bytes,
@@ -44,16 +41,16 @@ def card_of(runtime: Any) -> Card:
     )
 
 
-def _card(model: str, arch: str, num_multiprocessors: int, gigabytes: int) -> Card:
-    return Card(model, arch, num_multiprocessors, gigabytes * 10**9, shared_bytes_of(arch))
+def _card(arch: str, num_multiprocessors: int, gigabytes: int) -> Card:
+    return Card(arch, num_multiprocessors, gigabytes * 10**9, shared_bytes_of(arch))
 
 
 # From NVIDIA's data sheets.
 CARDS = {
-    "t4": _card("Tesla T4", "sm_75", 40, 16),
-    "a100": _card("A100 80GB", "sm_80", 108, 80),
-    "rtx3090": _card("GeForce RTX 3090", "sm_86", 82, 24),
-    "rtx4090": _card("GeForce RTX 4090", "sm_89", 128, 24),
-    "h100": _card("H100 SXM", "sm_90a", 132, 80),
-    "h200": _card("H200", "sm_90a", 132, 141),
+    "t4": _card("sm_75", 40, 16),
+    "a100": _card("sm_80", 108, 80),
+    "rtx3090": _card("sm_86", 82, 24),
+    "rtx4090": _card("sm_89", 128, 24),
+    "h100": _card("sm_90a", 132, 80),
+    "h200": _card("sm_90a", 132, 141),
 }

@@ -15,9 +15,16 @@ from typing import Any
 from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES, Activation
 from warpfit.backends.cuda.arrays import power_of_two
 from warpfit.backends.cuda.matmul import generation
-from warpfit.backends.cuda.matmul_mma_config import supports
 from warpfit.backends.cuda.runtime import is_debugging
-from warpfit.backends.cuda.trained_network import MOST_OUTPUTS, TrainedNetwork, padded, up
+from warpfit.backends.cuda.trained_network import (
+    CLUSTERS,
+    TrainedNetwork,
+    check_network,
+    microseconds,
+    most_blocks,
+    padded,
+    up,
+)
 from warpfit.errors import ConfigError
 
 __all__ = ["OneLaunch", "choose", "suits", "variants"]
@@ -40,11 +47,10 @@ MOST_AHEAD = 4
 LEAST_FEATURES = 48
 # To look ahead, a row warp can hold as many units of a block; and it pays where weight warps have as many tiles.
 AHEAD_UNITS, AHEAD_TILES = 32, 4
-CLUSTERS = (1, 2, 4, 8, 16)
 # Replicas that share out a batch of so many tiles; threads have registers for what so many send, and no more.
 REPLICAS = ((32, 8), (12, 4), (0, 1))
 MOST_REPLICAS = 8
-# Nanoseconds of each of a step's costs on an H200, fitted by benchmarks/launch_costs.py.
+# Nanoseconds of each of a step's costs on an H200, fitted to what benchmarks/launch_costs.py measures.
 NANOSECONDS = {
     "step": 623.0,
     "exchange": 262.0,
@@ -274,7 +280,7 @@ class OneLaunch:
     @property
     def microseconds(self) -> float:
         """What a step is expected to take on an H200."""
-        return sum(NANOSECONDS[name] * count for name, count in self.costs.items()) / 1000
+        return microseconds(self.costs, NANOSECONDS)
 
     @property
     def defines(self) -> dict[str, Any]:
@@ -349,14 +355,11 @@ def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multip
     ConfigError
         If it does not fit; the message names what is in the way, with its bytes.
     """
-    if not supports(arch, network.dtype):
-        raise ConfigError(f"expected an architecture whose tensor cores multiply {network.dtype}, got {arch}")
+    check_network(network, arch)
     if not suits(network):
         raise ConfigError(
             f"expected one or two layers, without dropout, weights of rows and clipping, and SGD, got {network}"
         )
-    if network.outputs > MOST_OUTPUTS:
-        raise ConfigError(f"expected at most {MOST_OUTPUTS} outputs, got {network.outputs}")
     tiles = -(-network.batch // 16)
     wanted = next(count for least, count in REPLICAS if tiles >= least)
     for replicas in range(wanted, MOST_REPLICAS):  # more need less each
@@ -448,9 +451,7 @@ def _filled(shape: OneLaunch, max_shared_bytes: int) -> OneLaunch | None:
 def _clusters(network: TrainedNetwork, arch: str) -> list[int]:
     """Return the numbers of blocks that have 16 units or features each."""
     parts = padded(_hidden(network) or network.features) // 16
-    # 16 blocks are more than CUDA promises: these have been seen, or made, to run them.
-    most = 1 if generation(arch) < 90 else 16 if generation(arch) in (90, 100) else 8
-    return [size for size in CLUSTERS if size <= min(most, max(1, parts))]
+    return [size for size in CLUSTERS if size <= min(most_blocks(arch), max(1, parts))]
 
 
 def _replicas_with_rows(

@@ -13,30 +13,34 @@ from math import log2
 from typing import Any
 
 from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES, Activation
-from warpfit.backends.cuda.matmul import generation
-from warpfit.backends.cuda.matmul_mma_config import supports
 from warpfit.backends.cuda.runtime import is_debugging
-from warpfit.backends.cuda.trained_network import MOST_OUTPUTS, TrainedNetwork, padded, up
+from warpfit.backends.cuda.trained_network import (
+    CLUSTERS,
+    TrainedNetwork,
+    check_network,
+    microseconds,
+    most_blocks,
+    padded,
+    up,
+)
 from warpfit.errors import ConfigError
 
 __all__ = ["LayersLaunch", "choose_layers", "variants"]
 
-# Warps of a block: all take part in everything. 16 were no faster, and each adds up the parts of twice as many.
+# Warps of a block: all take part in everything. With the best number of blocks, 16 gain 4 % at most and lose up to 16.
 WARPS = 8
 REGISTERS, MOST_REGISTERS = 65536, 255
 # What a thread needs beside its weights, and beside what an optimizer remembers of them.
 WORKING_REGISTERS, UPDATING_REGISTERS = 80, 96
 # Units lie, and go from block to block, in chunks of 16 bytes.
 CHUNK = 8
-CLUSTERS = (1, 2, 4, 8, 16)
 # Microseconds that blocks take to meet.
 MEETING = 0.3
 # Of two numbers of blocks that are expected to take as long, the larger one was the faster more often than not.
 LEANING = 0.97
 X_SLOTS, UNIT_COPIES = (2, 1), (2, 1)
-
-
-# Nanoseconds of each of a step's costs on an H200, fitted by benchmarks/launch_costs.py.
+# Nanoseconds of each of a step's costs on an H200, fitted to single measurements with each number of blocks; see
+# docs/performance.md.
 NANOSECONDS = {
     "step": 307.0,
     "matrix": 92.7,
@@ -88,8 +92,6 @@ class LayersLaunch:
     network : TrainedNetwork
     cluster : int
         Blocks, which share out the units of each hidden layer.
-    warps : int
-        Of a block.
     x_slots : int
         Batches in shared memory at once.
     unit_copies : int
@@ -100,12 +102,12 @@ class LayersLaunch:
 
     network: TrainedNetwork
     cluster: int
-    warps: int
     x_slots: int
     unit_copies: int
     near_tiles: int = 0
 
     kernel = "one_launch_layers"
+    warps = WARPS
     replicas = 1
     looks_ahead = False
 
@@ -275,7 +277,7 @@ class LayersLaunch:
     @property
     def microseconds(self) -> float:
         """What a step is expected to take on an H200."""
-        return sum(NANOSECONDS[name] * count for name, count in self.costs.items()) / 1000
+        return microseconds(self.costs, NANOSECONDS)
 
     @property
     def defines(self) -> dict[str, Any]:
@@ -328,11 +330,8 @@ def choose_layers(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> 
     ConfigError
         If it does not fit; the message names what is in the way, with its bytes.
     """
-    if not supports(arch, network.dtype):
-        raise ConfigError(f"expected an architecture whose tensor cores multiply {network.dtype}, got {arch}")
-    if network.outputs > MOST_OUTPUTS:
-        raise ConfigError(f"expected at most {MOST_OUTPUTS} outputs, got {network.outputs}")
-    shapes = [LayersLaunch(network, cluster, WARPS, 1, 1) for cluster in _clusters(network, arch)]
+    check_network(network, arch)
+    shapes = [LayersLaunch(network, cluster, 1, 1) for cluster in _clusters(network, arch)]
     held = [shape for shape in shapes if 8 * shape.tiles_of_warp + WORKING_REGISTERS <= shape.registers]
     if not held:
         least = min(shapes, key=lambda shape: shape.tiles_of_warp * shape.threads)
@@ -371,8 +370,7 @@ def _filled(shape: LayersLaunch, max_shared_bytes: int) -> LayersLaunch:
 def _clusters(network: TrainedNetwork, arch: str) -> list[int]:
     """Return the numbers of blocks that all have units of the widest layer."""
     widest = max(network.widths[1:-1], default=1)
-    most = 1 if generation(arch) < 90 else 16 if generation(arch) in (90, 100) else 8
-    return [size for size in CLUSTERS if size <= min(most, max(1, widest // CHUNK))]
+    return [size for size in CLUSTERS if size <= min(most_blocks(arch), max(1, widest // CHUNK))]
 
 
 def variants() -> list[tuple[str, dict[str, str]]]:

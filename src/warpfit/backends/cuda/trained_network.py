@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from warpfit.backends.base import Activation
+from warpfit.backends.cuda.matmul import generation
+from warpfit.backends.cuda.matmul_mma_config import supports
+from warpfit.errors import ConfigError
 
-__all__ = ["COUNTING_LOSSES", "MOST_OUTPUTS", "TrainedNetwork", "padded", "up"]
+__all__ = [
+    "CLUSTERS",
+    "TrainedNetwork",
+    "check_network",
+    "microseconds",
+    "most_blocks",
+    "padded",
+    "up",
+]
 
 # Those that tell right rows from wrong.
 COUNTING_LOSSES = ("cross_entropy", "binary_cross_entropy")
 MOST_OUTPUTS = 128
+# Blocks of a cluster.
+CLUSTERS = (1, 2, 4, 8, 16)
 
 
 @dataclass(frozen=True)
@@ -119,3 +133,22 @@ def up(size: int, unit: int) -> int:
 def padded(size: int) -> int:
     """Return the next multiple of 16: of numbers for tensor cores, of bytes for copies."""
     return up(size, 16)
+
+
+def check_network(network: TrainedNetwork, arch: str) -> None:
+    """Raise ConfigError for a dtype that the tensor cores do not multiply, or more outputs than a warp has room for."""
+    if not supports(arch, network.dtype):
+        raise ConfigError(f"expected an architecture whose tensor cores multiply {network.dtype}, got {arch}")
+    if network.outputs > MOST_OUTPUTS:
+        raise ConfigError(f"expected at most {MOST_OUTPUTS} outputs, got {network.outputs}")
+
+
+def most_blocks(arch: str) -> int:
+    """Return how many blocks a cluster may have."""
+    # 16 blocks are more than CUDA promises: these have been seen, or made, to run them.
+    return 1 if generation(arch) < 90 else 16 if generation(arch) in (90, 100) else 8
+
+
+def microseconds(costs: Mapping[str, float], nanoseconds: Mapping[str, float]) -> float:
+    """Return what a step takes that has to pay for `costs` at these prices."""
+    return sum(nanoseconds[name] * count for name, count in costs.items()) / 1000

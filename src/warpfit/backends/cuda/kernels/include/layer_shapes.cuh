@@ -82,7 +82,7 @@ struct alignas(16) LayerRows {
     Chunks<Shape<L>::GRADIENT_REACH> dz;
     Chunks<up(Shape<L>::BLOCK_UNITS, CHUNK_UNITS)> derivatives;  // of the activation, of this block's units
     Biases<L> biases;
-    Barrier y_full[2], dz_full, unused;
+    Barrier y_full[2], dz_full;
 
     __device__ Chunks<Shape<L>::REACH>& units(int step) { return y[step % COPIES]; }
 };
