@@ -797,8 +797,7 @@ def test_it_says_what_is_in_the_way(cuda: str, make: Any, settings: dict[str, An
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda model: sgd(model, momentum=0.9, lr_in_velocity=True), "an optimizer without lr_in_velocity"),
-        (lambda model: adam(model, l2=0.1), "an optimizer without l2, got 0.1"),
+        (lambda model: adam(model, l2=0.1, clip_norm=2.0), "clip_norm or l2, not both, got 2.0"),
         (lambda model: optim.SGD(list(model.parameters())[:1], 0.1), "an optimizer over all parameters"),
     ],
 )

@@ -212,6 +212,26 @@ def test_clipping(cuda: str, only_cluster: Callable[..., None], cluster: int, cl
     assert_follows_numpy((6, 17 * cluster, 33, 3), **settings)
 
 
+@pytest.mark.parametrize("cluster", [pytest.param(1, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("nesterov", [pytest.param(True, marks=pytest.mark.slow), False])
+def test_scikit_learns_forms(
+    cuda: str, only_cluster: Callable[..., None], cluster: int, nesterov: bool
+) -> None:
+    """A penalty of weights that is shared out to the rows of a batch, and velocities with the learning rate in them."""
+    only_cluster(cluster)
+    settings = {"momentum": 0.9, "nesterov": nesterov, "l2": 0.5, "lr_in_velocity": True}
+    assert_follows_numpy((6, 17 * cluster, 33, 3), activation=nn.Tanh, optimizer=settings)
+
+
+@pytest.mark.slow
+def test_a_penalty_of_weights_and_adam(cuda: str) -> None:
+    assert_follows_numpy(
+        (6, 20, 9, 3),
+        activation=nn.Tanh,
+        optimizer=lambda model: optim.Adam(model.parameters(), 0.01, eps=0.05, l2=0.5),
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", LIMITS)
 def test_300_steps(cuda: str, precision: str) -> None:

@@ -167,9 +167,9 @@ def test_auto_takes_one_launch_where_it_can(
         ),
         (
             lambda: mlp(6, 5, 5, 3),
-            {"optimizer": partial(adam, l2=1.0)},
+            {"optimizer": partial(adam, l2=1.0, clip_norm=2.0)},
             "float32",
-            "an optimizer without l2, got 1.0",
+            "clip_norm or l2, not both, got 2.0",
         ),
         (lambda: Taped(mlp(6, 3)), {}, "float32", "a Sequential of known layers, got another module"),
         (

@@ -173,16 +173,16 @@ def _rule_of(optimizer: OptimizerSpec) -> dict[str, Any]:
     """Return what a kernel must know of an optimizer, as `TrainedNetwork` has it, or raise ConfigError."""
     known = ", ".join(spec.kind for spec in OPTIMIZERS)
     _require(type(optimizer) in OPTIMIZERS, f"an optimizer among {known}", optimizer.kind)
-    for name in ("l2", "lr_in_velocity"):
-        value = getattr(optimizer, name, None)
-        _require(not value, f"an optimizer without {name}", value)
+    _require(not (optimizer.l2 and optimizer.clip_norm), "clip_norm or l2, not both", optimizer.clip_norm)
     return {
         "optimizer": optimizer.kind,
         "slots": len(optimizer.slot_names),
         "momentum": getattr(optimizer, "momentum", 0) > 0,
         "nesterov": getattr(optimizer, "nesterov", False),
         "clips": optimizer.clip_norm is not None,
-        "decays": rule_settings(optimizer)[0] > 0,
+        "decays": rule_settings(optimizer)[0] > 0 or optimizer.l2 > 0,
+        "penalized": optimizer.l2 > 0,
+        "rate_in_velocity": getattr(optimizer, "lr_in_velocity", False),
     }
 
 
@@ -352,7 +352,7 @@ class _Run:
         state, ops, steps = self.state, self.ops, self.reports.steps_per_epoch
         first_epoch, epochs = state.epoch, self._epochs_from(state.epoch, self.epochs_at_once)
         rates = self.inputs.rates[: epochs * steps] * state.plateau.scale
-        record = ops.zeros((epochs * steps, self.shape.replicas, 3), "float64")
+        record = ops.zeros((epochs * steps, self.shape.recorders, 3), "float64")
         self._start(epochs, rates, record)
         all_finite = ops.all_finite(list(state.arrays.values()))
         # While the device works, all that the next launch may need: how long it will be is not known yet.
@@ -439,6 +439,7 @@ class _Run:
             float(self.plan.loss_scale),
             optimizer.clip_norm or 0.0,
             *rule_settings(optimizer),
+            optimizer.l2,
             self._dropouts,
             self.state.epoch * self.reports.steps_per_epoch,
             *stream_key(self.state.seed, DROPOUT),

@@ -109,6 +109,11 @@ class OneLaunch:
     kernel = "one_launch"
 
     @property
+    def recorders(self) -> int:
+        """Rows of the record of a step, which are added up."""
+        return self.replicas
+
+    @property
     def hidden(self) -> int:
         """Units of the hidden layer, or 0 if there is none."""
         return _hidden(self.network)
@@ -370,7 +375,8 @@ def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multip
 
 def suits(network: TrainedNetwork) -> bool:
     """Return whether a network is of the kind that this kernel is for."""
-    has_more = any(network.drops) or network.weighted or network.clips
+    has_more = any(network.drops) or network.weighted or network.clips or network.penalized
+    has_more = has_more or network.rate_in_velocity
     return len(network.widths) <= 3 and network.optimizer == "sgd" and not has_more
 
 

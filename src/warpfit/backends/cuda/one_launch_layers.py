@@ -112,6 +112,11 @@ class LayersLaunch:
     looks_ahead = False
 
     @property
+    def recorders(self) -> int:
+        """Rows of the record of a step, which are added up."""
+        return self.cluster if self.network.penalized else 1
+
+    @property
     def layers(self) -> list[Layer]:
         """What a block has of each layer."""
         *hidden, outputs = self.network.widths[1:]
@@ -246,7 +251,9 @@ class LayersLaunch:
     @property
     def step_bytes(self) -> int:
         """Bytes of device memory for a step: batch, targets, settings and row of the record."""
-        return self.batch_bytes + 4 * self.network.batch * self.network.target_words + 16 + 24
+        return (
+            self.batch_bytes + 4 * self.network.batch * self.network.target_words + 16 + 24 * self.recorders
+        )
 
     @property
     def costs(self) -> dict[str, float]:
@@ -302,6 +309,8 @@ class LayersLaunch:
             "DECAYS": int(network.decays),
             "WEIGHTED": int(network.weighted),
             "CLIPS": int(network.clips),
+            "PENALIZED": int(network.penalized),
+            "RATE_IN_VELOCITY": int(network.rate_in_velocity),
             "X_SLOTS": self.x_slots,
             "UNIT_COPIES": self.unit_copies,
             "SUMS": self.sums,
@@ -385,6 +394,7 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         *(replace(base, activations=(Activation(name), relu)) for name in ACTIVATIONS),
         replace(base, drops=(True, True)),
         replace(base, weighted=True, clips=True),
+        replace(base, **momentum, penalized=True, decays=True, rate_in_velocity=True),
         replace(base, widths=(64, 10), activations=(), drops=(), batch=100),
         replace(base, **adam),
         replace(base, **adam, loss="mse", dtype="bfloat16"),

@@ -59,6 +59,10 @@ class TrainedNetwork:
         Whether rows have weights.
     clips : bool
         Whether the norm of the gradients is limited.
+    penalized : bool
+        Whether the squares of weights join the loss.
+    rate_in_velocity : bool
+        Whether velocities have the learning rate in them.
     """
 
     dtype: str
@@ -75,6 +79,8 @@ class TrainedNetwork:
     decays: bool = False
     weighted: bool = False
     clips: bool = False
+    penalized: bool = False
+    rate_in_velocity: bool = False
 
     @property
     def features(self) -> int:

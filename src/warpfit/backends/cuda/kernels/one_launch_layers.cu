@@ -10,7 +10,7 @@
 //           lists, too), BATCH, CLUSTER (1, 2, 4, 8 or 16), WARPS (a power of two), OPTIMIZER, SLOTS (numbers
 //           that it remembers of a parameter), HELD_TILES, NEAR_TILES and FAR_TILES (tiles of a warp of which
 //           they are in registers, shared memory and memory), MOMENTUM, NESTEROV, DECAYS, LOSS, CROSS_ENTROPY,
-//           SMOOTHED, COUNTS_ROWS, WEIGHTED and CLIPS (0 or 1), X_SLOTS (batches in shared memory, 1 or 2),
+//           SMOOTHED, COUNTS_ROWS, WEIGHTED, PENALIZED, CLIPS, RATE_IN_VELOCITY (0 or 1), X_SLOTS (batches in shared memory, 1 or 2),
 //           UNIT_COPIES (of the first layer's units, likewise), SUMS (parts of products there), SHARED_BYTES,
 //           BOUNDED_WAITS.
 // Numerics: products of 16-bit numbers with float32 sums; weights and sums in float32; gradients times `scale`, a power
@@ -96,7 +96,7 @@ __device__ inline void each_bias(Shared& shared, const Arrays& arrays, F f) {
 // What is to be written of a step.
 struct Losses {
     int count;
-    float weight;
+    float weight, penalty;
 };
 
 // Where a block stands: which step it is, of how many rows; what it multiplies by; and what the step before
@@ -104,6 +104,7 @@ struct Losses {
 struct Now {
     int step, count;
     StepSettings settings;
+    RuleSettings of_weights;
     Losses before;
 
     __device__ int slot() const { return step % X_SLOTS; }
@@ -126,9 +127,13 @@ __device__ inline UnitRows gradients_of(Shared& shared) {
 
 // The last warp of the first block writes the record of a step, whose losses are there.
 __device__ inline void record_step(const Shared& shared, const Run& run, int step, const Losses& losses) {
-    if (own_rank() > 0 || threadIdx.x / 32 < WARPS - 1) return;
-    write_record(run.record + 3 * step, shared.losses[step % 2], losses.count,
-                 losses.weight > 0 ? losses.weight : 1, losses.weight);
+    if (threadIdx.x / 32 < WARPS - 1) return;
+    double* row = run.record + 3 * (static_cast<int64>(step) * RECORDERS + own_rank());
+    if (own_rank() == 0) {
+        write_record(row, shared.losses[step % 2], losses.count, losses.weight > 0 ? losses.weight : 1,
+                     losses.weight);
+    }
+    if (PENALIZED && threadIdx.x % 32 == 0) row[0] += losses.penalty;
 }
 
 // From layer L's inputs to the gradients of the outputs. Returns the weight of the batch.
@@ -163,10 +168,10 @@ __device__ inline void update_layer(Shared& shared, const Run& run, const Now& n
     const UnitRows dz = gradients_of<L>(shared);
     const int chunk = Shape<L>::first_gradient() / CHUNK_UNITS;
     const auto x = inputs_of<L>(shared, now);
-    held.forward.update(run, now.settings, unscale, memory, dz, chunk, x);
-    held.forward.update_biases(run, now.settings, unscale, dz, chunk, layer_of<L>(shared.layers).biases);
+    held.forward.update(now.of_weights, now.settings, unscale, memory, dz, chunk, x);
+    held.forward.update_biases(run.rule, now.settings, unscale, dz, chunk, layer_of<L>(shared.layers).biases);
     if constexpr (L > 0)
-        held.backward.update(run, now.settings, unscale, memory, x, Shape<L - 1>::first() / CHUNK_UNITS, dz);
+        held.backward.update(now.of_weights, now.settings, unscale, memory, x, Shape<L - 1>::first() / CHUNK_UNITS, dz);
 }
 
 // From the gradients of layer L's units back to those of the first. Where their norm need not be known, all
@@ -200,13 +205,33 @@ __device__ inline float sum_squares(Shared& shared, const Now& now) {
     return squares;
 }
 
-// The sum of a number over all threads of the cluster, in a fixed order.
-__device__ inline float sum_of_cluster(Shared& shared, [[maybe_unused]] int step, float number) {
+// The sum of a number over all threads of the block, in a fixed order.
+__device__ inline float sum_of_block(Shared& shared, float number) {
     number = reduce_warp<Sum>(number);
     if (threadIdx.x % 32 == 0) shared.squares[threadIdx.x / 32] = number;
     __syncthreads();
     float sum = 0;
     for (int warp = 0; warp < WARPS; ++warp) sum += shared.squares[warp];
+    return sum;
+}
+
+// The sum of the squares of this thread's weights, each of one block.
+template <int L = 0>
+__device__ inline float sum_squared_weights(Stack<HeldLayer>& held) {
+    const bool has_part = Shape<L>::IS_SHARED_OUT || own_rank() == 0;
+    float squares = has_part ? layer_of<L>(held).forward.sum_squared_weights(Shape<L>::count()) : 0;
+    if constexpr (!Shape<L>::IS_LAST) squares += sum_squared_weights<L + 1>(held);
+    return squares;
+}
+
+// What the penalty of this block's weights adds to the loss of a batch.
+__device__ inline float find_penalty(Shared& shared, const Run& run, int count, Stack<HeldLayer>& held) {
+    return 0.5f * run.penalty / count * sum_of_block(shared, sum_squared_weights(held));
+}
+
+// The sum of a number over all threads of the cluster, in a fixed order.
+__device__ inline float sum_of_cluster(Shared& shared, [[maybe_unused]] int step, float number) {
+    float sum = sum_of_block(shared, number);
 #if CLUSTER > 1
     if (threadIdx.x < CLUSTER) {
         store_async_pair(place_in(threadIdx.x, &shared.cluster_squares[own_rank()]), __float_as_uint(sum), 0,
@@ -236,7 +261,7 @@ __device__ inline void update_layers(Shared& shared, const Run& run, const Now& 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     one_launch_layers(const T* batches, const float* targets, const StepSettings* settings,
                       float* const* places, double* record, int num_rows, int num_epochs, float scale,
-                      float largest_norm, float decay, float momentum, float of_mean, float of_square,
+                      float largest_norm, float decay, float momentum, float of_mean, float of_square, float penalty,
                       const Dropout* dropouts, int first_step, unsigned key0, unsigned key1,
                       float4* far_slots, float loss_setting, float of_term, float of_slope) {
     DYNAMIC_SHARED(Shared, whole);
@@ -250,6 +275,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                   largest_norm,
                   {loss_setting, of_term, of_slope},
                   {decay, momentum, of_mean, of_square},
+                  penalty,
                   static_cast<uint32>(first_step),
                   {key0, key1},
                   far_slots};
@@ -267,10 +293,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     StepSettings next = settings[0];
     Losses losses = {};
     for (; step.is_there(); step.advance()) {
-        const Now now{step.index, step.count(), next, losses};
+        RuleSettings of_weights = run.rule;
+        if (PENALIZED) of_weights.decay += run.penalty / step.count();
+        const Now now{step.index, step.count(), next, of_weights, losses};
         if (step.index + 1 < step.num_steps) next = settings[step.index + 1];  // memory is far
         wait(shared.x_full[now.slot()], now.step / X_SLOTS);
-        losses = {now.count, go_forward<0>(shared, run, now, step.num_steps, 0, held)};
+        losses.penalty = PENALIZED ? find_penalty(shared, run, now.count, held) : 0;
+        losses.weight = go_forward<0>(shared, run, now, step.num_steps, 0, held);
+        losses.count = now.count;
         go_back<LAYERS - 1>(shared, run, now, memory, held);
         if (CLIPS) {
             const float unscale = run.unscale * clip_factor(shared, run, now);

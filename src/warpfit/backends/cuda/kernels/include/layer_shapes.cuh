@@ -27,6 +27,8 @@ constexpr int X_WIDTH = up(SIZES[0], 16), X_STRIDE = X_WIDTH + 8;
 constexpr int OUTPUTS = SIZES[LAYERS], OUT_TILES = up(OUTPUTS, 16) / 16;
 // A row's target, which its weight may follow.
 constexpr int TARGET_WORDS = CROSS_ENTROPY ? 1 : OUTPUTS;
+// Blocks that have a row of the record of each step.
+constexpr int RECORDERS = PENALIZED ? CLUSTER : 1;
 // Units lie in chunks of 8, all rows of a chunk one after the other: what a block sends of them lies in one
 // piece, and what the lanes of a warp send at once goes as one.
 constexpr int CHUNK_UNITS = 8;
@@ -194,6 +196,7 @@ struct Run {
     float scale, unscale, largest_norm;
     LossSettings loss;
     RuleSettings rule;
+    float penalty;  // of weights: half of it times the sum of their squares, over the rows, joins the loss
     uint32 first_step, key[2];  // of the dropout's random numbers
     float4* far_slots;          // see Memory
 };

@@ -236,7 +236,7 @@ struct Matrix {
 
     // Takes the gradient in; unscale is what its sums are multiplied by.
     template <class Rows>
-    __device__ void update(const Run& run, const StepSettings& step, float unscale, Memory& memory,
+    __device__ void update(const RuleSettings& rule, const StepSettings& step, float unscale, Memory& memory,
                            const UnitRows& dy, int chunk, const Rows& x) {
         each_gradient(dy, chunk, x, [&](int u, int j, const float (&sums)[2][4]) {
             const int tile = FIRST + u * Weights::MINE_K + j;
@@ -248,7 +248,7 @@ struct Matrix {
 #pragma unroll
                 for (int i = 0; i < SLOTS; ++i) remembered[i] = numbers.slots[i][part];
                 update_parameter(weights.tiles[u][j][part / 4][part % 4], remembered,
-                                 sums[part / 4][part % 4], unscale, step, run.rule);
+                                 sums[part / 4][part % 4], unscale, step, rule);
 #pragma unroll
                 for (int i = 0; i < SLOTS; ++i) numbers.slots[i][part] = remembered[i];
             }
@@ -257,16 +257,29 @@ struct Matrix {
     }
 
     template <class OfBiases>
-    __device__ static void update_biases(const Run& run, const StepSettings& step, float unscale,
+    __device__ static void update_biases(const RuleSettings& rule, const StepSettings& step, float unscale,
                                          const UnitRows& dy, int chunk, OfBiases& biases) {
         each_bias_gradient(dy, chunk, [&](int unit, float sum) {
             float remembered[SLOT_PLACES];
 #pragma unroll
             for (int i = 0; i < SLOTS; ++i) remembered[i] = biases.slots[i][unit];
-            update_parameter(biases.values[unit], remembered, sum, unscale, step, run.rule);
+            update_parameter(biases.values[unit], remembered, sum, unscale, step, rule);
 #pragma unroll
             for (int i = 0; i < SLOTS; ++i) biases.slots[i][unit] = remembered[i];
         });
+    }
+
+    // The sum of the squares of this thread's weights of `count` units.
+    __device__ float sum_squared_weights(int count) const {
+        float squares = 0;
+        if (!is_mine()) return squares;
+#pragma unroll
+        for (int i = 0; i < Weights::MINE * 8; ++i) {
+            const int tile = i / 8, u = tile / Weights::MINE_K, j = tile % Weights::MINE_K;
+            const float w = weights.tiles[u][j][i % 8 / 4][i % 4];
+            if (Weights::unit_of(u, i % 8) < count) squares += w * w;
+        }
+        return squares;
     }
 
     // The sum of the squares of what this thread finds of the gradients of `count` units and their biases.

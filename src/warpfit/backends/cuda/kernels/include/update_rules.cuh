@@ -47,8 +47,13 @@ __device__ inline void sgd_rule(float& w, float (&slots)[SLOT_PLACES], float sum
         return;
     }
     float g = gradient_of(w, sum, unscale, rule);
-    slots[0] = rule.momentum * slots[0] + g;
-    w -= step.rate * (NESTEROV ? g + rule.momentum * slots[0] : slots[0]);
+    if (RATE_IN_VELOCITY) g *= step.rate;
+    slots[0] = rule.momentum * slots[0] + (RATE_IN_VELOCITY ? -g : g);
+    if (RATE_IN_VELOCITY) {
+        w += NESTEROV ? rule.momentum * slots[0] - g : slots[0];
+    } else {
+        w -= step.rate * (NESTEROV ? g + rule.momentum * slots[0] : slots[0]);
+    }
 }
 
 __device__ inline void adam_rule(float& w, float (&slots)[SLOT_PLACES], float sum, float unscale,
