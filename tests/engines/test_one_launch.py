@@ -778,11 +778,6 @@ class OwnLoss(losses.SoftmaxCrossEntropy):
             "linear layers, activations and dropout, got layer_norm",
         ),
         (lambda: nn.Sequential(nn.Linear(6, 3, bias=False)), {}, "layers with a bias, got 0 without"),
-        (
-            lambda: mlp(6, 3),
-            {"loss": losses.SoftmaxCrossEntropy(0.1, class_weight=(1, 2, 3))},
-            "class weights or label smoothing, not both, got",
-        ),
         (lambda: mlp(6, 3), {"loss": OwnLoss()}, "a loss among cross_entropy, .*, huber, got OwnLoss"),
         (lambda: mlp(6, 3), {"loss_scale": "dynamic"}, "a fixed loss_scale, got dynamic"),
         (lambda: mlp(6, 200), {}, "at most 128 outputs, got 200"),

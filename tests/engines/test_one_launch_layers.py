@@ -177,9 +177,11 @@ def test_losses(cuda: str, loss: losses.Loss) -> None:
     [pytest.param((6, 3), marks=pytest.mark.slow), (6, 20, 9, 3)],
     ids=str,
 )
-@pytest.mark.parametrize("of", ["classes", pytest.param("both", marks=pytest.mark.slow)])
-def test_weights_of_classes_and_samples(cuda: str, sizes: tuple[int, ...], of: str) -> None:
-    settings: dict[str, Any] = {"loss": losses.SoftmaxCrossEntropy(class_weight=(0.5, 2.0, 0.0))}
+@pytest.mark.parametrize("of", [pytest.param("classes", marks=pytest.mark.slow), "both"])
+@pytest.mark.parametrize("smoothing", [pytest.param(0.0, marks=pytest.mark.slow), 0.2])
+def test_weights_of_classes_and_samples(cuda: str, sizes: tuple[int, ...], of: str, smoothing: float) -> None:
+    loss = losses.SoftmaxCrossEntropy(smoothing, class_weight=(0.5, 2.0, 0.0))
+    settings: dict[str, Any] = {"loss": loss}
     if of == "both":
         settings["sample_weight"] = np.random.default_rng(3).random(NUM_ROWS)
         settings["sample_weight"][::7] = 0.0

@@ -190,10 +190,7 @@ def _is_smoothed(loss: Loss) -> bool:
     """Return whether a loss smooths its labels, or raise ConfigError if no kernel knows it."""
     known = ", ".join(known.name for known in LOSSES)
     _require(type(loss) in LOSSES, f"a loss among {known}", loss)
-    smoothed = isinstance(loss, SoftmaxCrossEntropy) and loss.label_smoothing > 0
-    has_both = smoothed and loss.class_weights() is not None
-    _require(not has_both, "class weights or label smoothing, not both", loss)
-    return smoothed
+    return isinstance(loss, SoftmaxCrossEntropy) and loss.label_smoothing > 0
 
 
 def trained_network(plan: Plan, data: TrainingData) -> Any:
@@ -224,7 +221,8 @@ def trained_network(plan: Plan, data: TrainingData) -> Any:
         batch=plan.batch_size,
         loss=plan.loss.name,
         smoothed=smoothed,
-        weighted=plan.loss.class_weights() is not None or data.sample_weight is not None,
+        weighted=data.sample_weight is not None,
+        class_weights=plan.loss.class_weights() is not None,
         **rule,
     )
 
@@ -336,8 +334,8 @@ class _Run:
         )
         self.reports = Reports(plan, state, len(data))
         self.x, self.y = (_in_one_piece(self.ops, array) for array in (data.x, data.y))
-        weights = (data.sample_weight, data.class_weight) if self.shape.network.weighted else (None, None)
-        self.weights = [None if array is None else self.ops.asarray(array, "float32") for array in weights]
+        weights = data.sample_weight
+        self.sample_weight = None if weights is None else self.ops.asarray(weights, "float32")
         self.layers = _layers(plan)
         names = [f"{name}.{part}" for name, *_ in self.layers for part in ("weight", "bias")]
         slots = [state.slots[name] for name in plan.optimizer.slot_names]
@@ -441,6 +439,7 @@ class _Run:
             *rule_settings(optimizer),
             optimizer.l2,
             self._dropouts,
+            self._class_weights,
             self.state.epoch * self.reports.steps_per_epoch,
             *stream_key(self.state.seed, DROPOUT),
             ops.empty((self.shape.far_bytes,), "uint8"),
@@ -451,6 +450,14 @@ class _Run:
         """Where parameters and what the optimizer remembers of them lie: they stay there."""
         groups = zip(self.parameters, *self.slots, strict=True)
         return self.ops.asarray(np.array([array.pointer for arrays in groups for array in arrays], np.int64))
+
+    @cached_property
+    def _class_weights(self) -> Array | None:
+        """The classes' weights and their mean (classes + 1,), if they have any."""
+        weights = self.plan.loss.class_weights()
+        return (
+            None if weights is None else self.ops.asarray(np.array([*weights, np.mean(weights)], np.float32))
+        )
 
     @cached_property
     def _dropouts(self) -> Array:
@@ -470,7 +477,7 @@ class _Run:
             GATHER_THREADS,
             self.x,
             self.y,
-            *self.weights,
+            self.sample_weight,
             None if keys is None else ops.asarray(keys[:epochs]),
             batches,
             targets,

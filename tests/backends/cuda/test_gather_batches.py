@@ -91,11 +91,10 @@ def gathered(
     first_epoch: int = 0,
     blocks: int = 3,
     sample_weight: Any = None,
-    class_weight: Any = None,
 ) -> tuple[Any, Any]:
     """Return the batches (epochs, steps, parts, batch, width) and the words of their targets, from the device."""
     is_labels = targets.dtype == np.int64
-    is_weighted = sample_weight is not None or class_weight is not None
+    is_weighted = sample_weight is not None
     words = 1 if is_labels else targets.shape[1]
     defines = {"SOURCE": x.dtype.name, "DTYPE": dtype, "FEATURES": shape.features, "BATCH": shape.batch}
     defines |= {"PARTS": shape.parts, "PART_WIDTH": shape.width}
@@ -111,7 +110,6 @@ def gathered(
         ops.asarray(x),
         ops.asarray(targets),
         None if sample_weight is None else ops.asarray(sample_weight),
-        None if class_weight is None else ops.asarray(class_weight),
         ops.asarray(keys) if shuffle else None,
         batches,
         batch_targets,
@@ -178,16 +176,11 @@ def test_halfway_numbers_round_to_even(ops: CudaBackend, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES[1:3], ids=str)
-@pytest.mark.parametrize("of", ["samples", "classes", "both"])
-def test_weights_follow_the_targets(ops: CudaBackend, shape: Shape, of: str) -> None:
+def test_weights_follow_the_targets(ops: CudaBackend, shape: Shape) -> None:
     rng = np.random.default_rng(2)
     x, labels = numbers(shape, "float32"), rng.integers(0, 4, shape.num_rows)
-    of_samples = None if of == "classes" else rng.random(shape.num_rows).astype("f4")
-    of_classes = None if of == "samples" else rng.random(4).astype("f4")
-    _, targets = gathered(ops, shape, x, labels, sample_weight=of_samples, class_weight=of_classes)
-    weights = np.ones(shape.num_rows, "f4") if of_samples is None else of_samples
-    if of_classes is not None:
-        weights = weights * of_classes[labels]
+    weights = rng.random(shape.num_rows).astype("f4")
+    _, targets = gathered(ops, shape, x, labels, sample_weight=weights)
     np.testing.assert_array_equal(targets[..., 0], in_batches(shape, labels, True, 0))
     np.testing.assert_array_equal(targets[..., 1].view("f4"), in_batches(shape, weights, True, 0))
 

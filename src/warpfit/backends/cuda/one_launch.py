@@ -375,7 +375,9 @@ def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multip
 
 def suits(network: TrainedNetwork) -> bool:
     """Return whether a network is of the kind that this kernel is for."""
-    has_more = any(network.drops) or network.weighted or network.clips or network.penalized
+    has_more = (
+        any(network.drops) or network.weighted or network.class_weights or network.clips or network.penalized
+    )
     has_more = has_more or network.rate_in_velocity
     return len(network.widths) <= 3 and network.optimizer == "sgd" and not has_more
 

@@ -230,6 +230,7 @@ class LayersLaunch:
             "what the optimizer remembers": self.near_tiles * self.slot_bytes,
             "losses and targets": 16 * rows + 4 * self.x_slots * rows * self.network.target_words,
             "dropout and norms": 16 * len(layers) + 4 * self.warps + 8 * self.cluster,
+            "class weights": (4 * padded(self.network.outputs) + 16) * self.network.class_weights,
             "barriers": 32 * len(hidden) + 24,
         }
 
@@ -309,6 +310,7 @@ class LayersLaunch:
             "DECAYS": int(network.decays),
             "WEIGHTED": int(network.weighted),
             "CLIPS": int(network.clips),
+            "CLASS_WEIGHTS": int(network.class_weights),
             "PENALIZED": int(network.penalized),
             "RATE_IN_VELOCITY": int(network.rate_in_velocity),
             "X_SLOTS": self.x_slots,
@@ -393,7 +395,7 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         *(replace(base, dtype=dtype) for dtype in HALF_DTYPES),
         *(replace(base, activations=(Activation(name), relu)) for name in ACTIVATIONS),
         replace(base, drops=(True, True)),
-        replace(base, weighted=True, clips=True),
+        replace(base, weighted=True, class_weights=True, smoothed=True, clips=True),
         replace(base, **momentum, penalized=True, decays=True, rate_in_velocity=True),
         replace(base, widths=(64, 10), activations=(), drops=(), batch=100),
         replace(base, **adam),

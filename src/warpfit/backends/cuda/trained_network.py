@@ -56,7 +56,9 @@ class TrainedNetwork:
     decays : bool
         Whether a share of the parameters joins their gradients.
     weighted : bool
-        Whether rows have weights.
+        Whether samples have weights.
+    class_weights : bool
+        Whether classes have.
     clips : bool
         Whether the norm of the gradients is limited.
     penalized : bool
@@ -78,6 +80,7 @@ class TrainedNetwork:
     nesterov: bool = False
     decays: bool = False
     weighted: bool = False
+    class_weights: bool = False
     clips: bool = False
     penalized: bool = False
     rate_in_velocity: bool = False

@@ -1,11 +1,9 @@
 // Computes: the batches of some epochs, one after the other: rows of x in each epoch's order, rounded to 16 bits,
-//           and their targets, followed by the row's weight if WEIGHTED: that of the sample times that of its class. A byte
-//           of x is divided by 255. What is missing to the last batch is 0.
+//           and their targets, followed by the sample's weight if WEIGHTED. A byte of x is divided by 255. What is missing to the last batch is 0.
 // Layout:   x (num_rows, FEATURES) of SOURCE; targets (num_rows, TARGET_STRIDE) words, of which the first
 //           TARGET_WORDS count; keys (epochs, 8), or null for rows in their own order; batches (epochs, steps,
 //           PARTS, BATCH, PART_WIDTH + 8) of DTYPE, the features shared out to PARTS; batch_targets (epochs,
-//           steps, BATCH, TARGET_WORDS + WEIGHTED); sample_weights (num_rows,) and class_weights (classes,) float32, or
-//           null for ones.
+//           steps, BATCH, TARGET_WORDS + WEIGHTED); sample_weights (num_rows,) float32.
 // Launch:   any number of blocks of 256 threads; a warp takes a row at a time. No shared memory. Defines:
 //           SOURCE, DTYPE, FEATURES, BATCH, PARTS, PART_WIDTH (a multiple of 16), TARGET_WORDS, TARGET_STRIDE, WEIGHTED.
 // Numerics: rounds to the nearest even.
@@ -44,8 +42,8 @@ __device__ inline Vec<T> rounded(const SOURCE* row, int first) {
 
 extern "C" __global__ void __launch_bounds__(256)
     gather_batches(const SOURCE* x, const unsigned* targets, const float* sample_weights,
-                   const float* class_weights, const unsigned* keys, T* batches, unsigned* batch_targets,
-                   int num_rows, int bits, int num_epochs) {
+                   const unsigned* keys, T* batches, unsigned* batch_targets, int num_rows, int bits,
+                   int num_epochs) {
     const int lane = threadIdx.x % 32, num_warps = gridDim.x * 8;
     const int64 steps = (num_rows + BATCH - 1) / BATCH, places = steps * BATCH;
     for (int64 slot = blockIdx.x * 8 + threadIdx.x / 32; slot < num_epochs * places; slot += num_warps) {
@@ -71,9 +69,7 @@ extern "C" __global__ void __launch_bounds__(256)
         unsigned* batch_target = batch_targets + slot * (TARGET_WORDS + WEIGHTED);
         for (int i = lane; i < TARGET_WORDS; i += 32) batch_target[i] = is_there ? target[i] : 0;
         if (WEIGHTED && lane == 0) {
-            float weight = sample_weights != nullptr ? sample_weights[row] : 1;
-            if (class_weights != nullptr) weight *= class_weights[target[0]];
-            batch_target[TARGET_WORDS] = __float_as_uint(is_there ? weight : 0);
+            batch_target[TARGET_WORDS] = __float_as_uint(is_there ? sample_weights[row] : 0);
         }
     }
 }

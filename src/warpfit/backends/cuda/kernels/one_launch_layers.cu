@@ -3,14 +3,14 @@
 // Layout:   batches (steps, BATCH, X_WIDTH + 8) 16-bit and targets (steps, BATCH, TARGET_WORDS + WEIGHTED) of
 //           all epochs, as gather_batches leaves them; settings (steps,); places: of each layer where its
 //           weights (inputs, units) lie, what the optimizer remembers of them, its biases (units,), and what it
-//           remembers of those, all float32; dropouts (LAYERS,); far_slots (CLUSTER, FAR_TILES, 2 SLOTS, 32
+//           remembers of those, all float32; dropouts (LAYERS,); class_weights (OUTPUTS + 1,), the last their mean; far_slots (CLUSTER, FAR_TILES, 2 SLOTS, 32
 //           WARPS), anything; record (steps, 3) float64: loss, weight, and rows that are right.
 // Launch:   CLUSTER blocks of 32 WARPS threads; SHARED_BYTES of dynamic shared memory. Defines: DTYPE, LAYERS,
 //           WIDTHS (of features and of each layer's units, a list), ACTIVATIONS, SLOPES and DROPOUTS (0 or 1;
 //           lists, too), BATCH, CLUSTER (1, 2, 4, 8 or 16), WARPS (a power of two), OPTIMIZER, SLOTS (numbers
 //           that it remembers of a parameter), HELD_TILES, NEAR_TILES and FAR_TILES (tiles of a warp of which
 //           they are in registers, shared memory and memory), MOMENTUM, NESTEROV, DECAYS, LOSS, CROSS_ENTROPY,
-//           SMOOTHED, COUNTS_ROWS, WEIGHTED, PENALIZED, CLIPS, RATE_IN_VELOCITY (0 or 1), X_SLOTS (batches in shared memory, 1 or 2),
+//           SMOOTHED, COUNTS_ROWS, WEIGHTED, CLASS_WEIGHTS, PENALIZED, CLIPS, RATE_IN_VELOCITY (0 or 1), X_SLOTS (batches in shared memory, 1 or 2),
 //           UNIT_COPIES (of the first layer's units, likewise), SUMS (parts of products there), SHARED_BYTES,
 //           BOUNDED_WAITS.
 // Numerics: products of 16-bit numbers with float32 sums; weights and sums in float32; gradients times `scale`, a power
@@ -171,7 +171,8 @@ __device__ inline void update_layer(Shared& shared, const Run& run, const Now& n
     held.forward.update(now.of_weights, now.settings, unscale, memory, dz, chunk, x);
     held.forward.update_biases(run.rule, now.settings, unscale, dz, chunk, layer_of<L>(shared.layers).biases);
     if constexpr (L > 0)
-        held.backward.update(now.of_weights, now.settings, unscale, memory, x, Shape<L - 1>::first() / CHUNK_UNITS, dz);
+        held.backward.update(now.of_weights, now.settings, unscale, memory, x,
+                             Shape<L - 1>::first() / CHUNK_UNITS, dz);
 }
 
 // From the gradients of layer L's units back to those of the first. Where their norm need not be known, all
@@ -261,9 +262,10 @@ __device__ inline void update_layers(Shared& shared, const Run& run, const Now& 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     one_launch_layers(const T* batches, const float* targets, const StepSettings* settings,
                       float* const* places, double* record, int num_rows, int num_epochs, float scale,
-                      float largest_norm, float decay, float momentum, float of_mean, float of_square, float penalty,
-                      const Dropout* dropouts, int first_step, unsigned key0, unsigned key1,
-                      float4* far_slots, float loss_setting, float of_term, float of_slope) {
+                      float largest_norm, float decay, float momentum, float of_mean, float of_square,
+                      float penalty, const Dropout* dropouts, const float* class_weights, int first_step,
+                      unsigned key0, unsigned key1, float4* far_slots, float loss_setting, float of_term,
+                      float of_slope) {
     DYNAMIC_SHARED(Shared, whole);
     Shared& shared = *whole;
     const Run run{Peers(shared),
@@ -283,6 +285,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     clear(shared);
     if (threadIdx.x == 0) make_barriers(shared);
     each_of_block(LAYERS, [&](int i) { shared.dropouts[i] = dropouts[i]; });
+#if CLASS_WEIGHTS
+    each_of_block(OUTPUTS, [&](int i) { shared.class_weights[i] = class_weights[i]; });
+    if (threadIdx.x == 0) shared.mean_class_weight[0] = class_weights[OUTPUTS];
+#endif
     each_bias<false>(shared, arrays, [](float& held, const float* place) { held = *place; });
     Stack<HeldLayer> held;
     Memory memory(shared, run);

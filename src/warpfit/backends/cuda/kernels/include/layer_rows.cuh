@@ -126,11 +126,30 @@ __device__ inline void each_eighth(F f) {
     }
 }
 
+// What classes weigh.
+__device__ inline auto classes_of([[maybe_unused]] const Shared& shared) {
+#if CLASS_WEIGHTS
+    return WeighedClasses{shared.class_weights, shared.mean_class_weight[0]};
+#else
+    return EvenClasses{};
+#endif
+}
+
+// The sample weight of a row, which follows its target.
+__device__ inline float sample_weight(const float* target) { return WEIGHTED ? target[TARGET_WORDS] : 1; }
+
 // The weight of a batch: its rows', added up.
 __device__ inline float weigh_batch(const Shared& shared, int slot, int count) {
-    if (!WEIGHTED) return count;
+    if (!WEIGHTED && !CLASS_WEIGHTS) return count;
     float sum = 0;
-    for (int row = threadIdx.x % 32; row < count; row += 32) sum += shared.targets[slot][row][TARGET_WORDS];
+    for (int row = threadIdx.x % 32; row < count; row += 32) {
+        const float* target = shared.targets[slot][row];
+        float weight = sample_weight(target);
+#if CLASS_WEIGHTS
+        weight *= shared.class_weights[label_of(target)];
+#endif
+        sum += weight;
+    }
     return reduce_warp<Sum>(sum);
 }
 
@@ -153,8 +172,8 @@ __device__ inline void find_gradients(Shared& shared, const Run& run, int slot, 
         OutputRows<2 * OUT_TILES, OUTPUTS> rows{z};
         const int row = Piece{eighth, 0}.row();
         const float* target = shared.targets[slot][row];
-        const float own_weight = WEIGHTED ? target[TARGET_WORDS] : 1;
-        rests[i] = rows.replace(0, target, row < count ? factor * own_weight : 0, run.loss);
+        const float own_factor = row < count ? factor * sample_weight(target) : 0;
+        rests[i] = rows.replace(0, target, own_factor, run.loss, classes_of(shared));
 #pragma unroll
         for (int chunk = 0; chunk < 2 * OUT_TILES; ++chunk) {
             word_of(outputs.dz, Piece{eighth, chunk}) = packed<T>(z[chunk][0], z[chunk][1]);
@@ -167,8 +186,10 @@ __device__ inline void find_losses(Shared& shared, const Run& run, int step, int
                                    const Rests& rests) {
     each_eighth([&](int i, int eighth) {
         const int row = Piece{eighth, 0}.row();
-        RowLoss loss = find_row_loss(rests[i], run.loss, OUTPUTS, row < count);
-        if (WEIGHTED) loss.loss *= shared.targets[slot][row][TARGET_WORDS];
+        const float* target = shared.targets[slot][row];
+        RowLoss loss =
+            find_row_loss(rests[i], label_of(target), run.loss, OUTPUTS, classes_of(shared), row < count);
+        loss.loss *= sample_weight(target);
         if (threadIdx.x % 4 == 0) shared.losses[step % 2][row] = loss;
     });
 }

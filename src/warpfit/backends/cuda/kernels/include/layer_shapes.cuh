@@ -140,6 +140,9 @@ struct alignas(16) Shared {
     float2 sums[SUMS][2][32];  // parts of a product, of each 8 rows as a warp's lanes hold them
     Stack<RowsOf> layers;
     Dropout dropouts[LAYERS];
+#if CLASS_WEIGHTS
+    float class_weights[OUT_TILES * 16], mean_class_weight[4];
+#endif
 #if NEAR_TILES > 0
     float4 near_slots[NEAR_TILES][2 * SLOTS][32 * WARPS];  // see Memory
 #endif

@@ -26,11 +26,36 @@ struct OutputRest {
     float sum, largest, of_label, before, all;
 };
 
+// What classes weigh: all the same, or each something else, and in the mean.
+struct EvenClasses {
+    __device__ float share(int, float) const { return 1; }
+    __device__ float on_label(int, float smoothing) const { return SMOOTHED ? 1 - smoothing : 1; }
+    __device__ float on_each(int) const { return 1; }
+};
+
+struct WeighedClasses {
+    const float* weights;
+    float mean;
+
+    // Of a row of this label, what its softmax is multiplied by; what is taken off it at the label, and, times the
+    // smoothing over the number of classes, at each class.
+    __device__ float share(int label, float smoothing) const {
+        return on_label(label, smoothing) + (SMOOTHED ? smoothing * mean : 0);
+    }
+    __device__ float on_label(int label, float smoothing) const {
+        return SMOOTHED ? (1 - smoothing) * weights[label] : weights[label];
+    }
+    __device__ float on_each(int col) const { return weights[col]; }
+};
+
 // What a loss is beside its formula: `setting` is the share of label smoothing or Huber's delta; terms that are
 // added up over outputs, and slopes, come times a factor each.
 struct LossSettings {
     float setting, of_term, of_slope;
 };
+
+// The label that a target is for cross-entropy.
+__device__ inline int label_of(const float* target) { return static_cast<int>(__float_as_uint(*target)); }
 
 // TILES tiles of 8 columns, of which the first COLUMNS are there.
 template <int TILES, int COLUMNS>
@@ -49,7 +74,9 @@ struct OutputRows {
     }
 
     // Replaces a row of logits by `factor` times the derivative of its loss.
-    __device__ OutputRest replace_logits(int below, int label, float factor, float smoothing) {
+    template <class Classes>
+    __device__ OutputRest replace_logits(int below, int label, float factor, float smoothing,
+                                         const Classes& classes) {
         OutputRest rest = {0, -infinity(), 0, 0, 0};
         each(below, [&](int col, float& value) {
             if (col >= COLUMNS) value = -infinity();
@@ -59,17 +86,17 @@ struct OutputRows {
         each(below, [&](int col, float& value) {
             rest.of_label = col == label ? value : rest.of_label;
             rest.before += col < label && value == rest.largest;
-            if (SMOOTHED && col < COLUMNS) rest.all += value;
+            if (SMOOTHED && col < COLUMNS) rest.all += value * classes.on_each(col);
             value = power_of_2((value - rest.largest) * LOG2_E);
             rest.sum += value;
         });
         rest.sum = reduce_row<Sum>(rest.sum);
-        const float share = factor * reciprocal(rest.sum);
-        const float on_label = SMOOTHED ? factor * (1 - smoothing) : factor,
+        const float share = factor * classes.share(label, smoothing) * reciprocal(rest.sum);
+        const float on_label = factor * classes.on_label(label, smoothing),
                     on_each = factor * smoothing / COLUMNS;
         each(below, [&](int col, float& value) {
             value = value * share - (col == label ? on_label : 0);
-            if (SMOOTHED && col < COLUMNS) value -= on_each;
+            if (SMOOTHED && col < COLUMNS) value -= on_each * classes.on_each(col);
         });
         return rest;
     }
@@ -90,9 +117,11 @@ struct OutputRows {
 #endif
 
     // Either, of a row whose target is a label or a number for each output.
-    __device__ OutputRest replace(int below, const float* target, float factor, const LossSettings& loss) {
+    template <class Classes>
+    __device__ OutputRest replace(int below, const float* target, float factor, const LossSettings& loss,
+                                  [[maybe_unused]] const Classes& classes) {
 #if CROSS_ENTROPY
-        return replace_logits(below, static_cast<int>(__float_as_uint(*target)), factor, loss.setting);
+        return replace_logits(below, label_of(target), factor, loss.setting, classes);
 #else
         return replace_numbers(below, target, factor * loss.of_slope, loss.setting);
 #endif
@@ -100,12 +129,14 @@ struct OutputRows {
 };
 
 // The cross-entropy of a row, and whether the label's logit is the first of the largest.
-__device__ inline float cross_entropy(const OutputRest& rest, float smoothing, int num_columns,
-                                      bool& is_correct) {
+template <class Classes>
+__device__ inline float cross_entropy(const OutputRest& rest, int label, float smoothing, int num_columns,
+                                      const Classes& classes, bool& is_correct) {
     const float of_label = reduce_row<Sum>(rest.of_label), whole = logarithm(rest.sum) + rest.largest;
     is_correct = reduce_row<Sum>(rest.before) == 0 && of_label == rest.largest;
-    if (!SMOOTHED) return whole - of_label;
-    return whole - (1 - smoothing) * of_label - smoothing / num_columns * reduce_row<Sum>(rest.all);
+    const float loss =
+        whole * classes.share(label, smoothing) - classes.on_label(label, smoothing) * of_label;
+    return SMOOTHED ? loss - smoothing / num_columns * reduce_row<Sum>(rest.all) : loss;
 }
 
 // The sum of a row's terms, and whether all of its outputs are on their targets' side.
@@ -119,11 +150,14 @@ struct alignas(8) RowLoss {
     unsigned is_correct;
 };
 
-__device__ inline RowLoss find_row_loss(const OutputRest& rest, const LossSettings& loss, int num_columns,
-                                        bool is_there) {
+template <class Classes>
+__device__ inline RowLoss find_row_loss(const OutputRest& rest, [[maybe_unused]] int label,
+                                        const LossSettings& loss, int num_columns,
+                                        [[maybe_unused]] const Classes& classes, bool is_there) {
     bool is_correct;
-    const float value = CROSS_ENTROPY ? cross_entropy(rest, loss.setting, num_columns, is_correct)
-                                      : sum_of_terms(rest, is_correct) * loss.of_term;
+    const float value = CROSS_ENTROPY
+                            ? cross_entropy(rest, label, loss.setting, num_columns, classes, is_correct)
+                            : sum_of_terms(rest, is_correct) * loss.of_term;
     return {is_there ? value : 0, is_there && is_correct};
 }
 

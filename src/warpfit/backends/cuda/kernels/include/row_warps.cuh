@@ -127,7 +127,7 @@ __device__ inline OutputRest replace_outputs(const Shared& shared, const Run& ru
     const float own_factor = row < count ? factor : 0;
     const float* target = shared.targets[step % TARGET_STEPS][row - own_rank() * OWN_ROWS];
     rows.each(below, [&](int col, float& value) { value += shared.output_bias[col] * run.unscale; });
-    return rows.replace(below, target, own_factor, run.loss);
+    return rows.replace(below, target, own_factor, run.loss, EvenClasses{});
 }
 
 // What the derivatives of the loss are multiplied by.
@@ -247,7 +247,7 @@ __device__ inline void send_losses(Shared& shared, const Run& run, int step, int
 #pragma unroll
     for (int below = 0; below < (OWN_OF_TILE + 7) / 8; ++below) {
         const int own = lane / 4 + 8 * below, row = first + tile * 16 + own;
-        const RowLoss loss = find_row_loss(rests[below], run.loss, OUTPUTS, row < count);
+        const RowLoss loss = find_row_loss(rests[below], 0, run.loss, OUTPUTS, EvenClasses{}, row < count);
         if (lane % 4 == 0 && own < OWN_OF_TILE) {
             store_async_pair(place_in(0, &shared.losses[step % 2][row]), __float_as_uint(loss.loss),
                              loss.is_correct, place_in(0, &shared.losses_full[step % 2]));
@@ -269,7 +269,7 @@ __device__ inline void begin_tile(Shared& shared, const Run& run, int step, int 
     for (int below = 0; below < 2; ++below) {
         const int row = r * 16 + lane / 4 + 8 * below;
         const OutputRest rest = replace_outputs(shared, run, step, count, factor, row, below, z);
-        const RowLoss loss = find_row_loss(rest, run.loss, OUTPUTS, row < count);
+        const RowLoss loss = find_row_loss(rest, 0, run.loss, OUTPUTS, EvenClasses{}, row < count);
         if (lane % 4 == 0) shared.losses[step % 2][row] = loss;
 #pragma unroll
         for (int t = 0; t < 2 * OUT_TILES; ++t) {
