@@ -23,7 +23,8 @@ def test_it_shows_layout_and_memory(invoke: Invoke) -> None:
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out.startswith("784-256-128-10, adam, cross_entropy, batch 64\n")
     whole = re.search(
-        r"a cluster of 16 blocks of 8 warps, layer by layer, .* (\d+) bytes of shared", outcome.out
+        r"4 clusters of 16 blocks that share out a batch, each of 8 warps, .* (\d+) bytes of shared",
+        outcome.out,
     )
     assert whole
     found = numbers(outcome.out)

@@ -289,13 +289,15 @@ inline bool mbarrier_test(unsigned long long* barrier, unsigned parity,
 
 // ld.relaxed and st.relaxed (9.7.9.8, 9.7.9.12).
 
-inline uint4 load_relaxed(const uint4* pointer) {
-    emulator::check_aligned("load_relaxed", pointer, 16);
+template <class Words>
+inline Words load_relaxed(const Words* pointer) {
+    emulator::check_aligned("load_relaxed", pointer, sizeof(Words));
     return *pointer;
 }
 
-inline void store_relaxed(uint4* pointer, uint4 words) {
-    emulator::check_aligned("store_relaxed", pointer, 16);
+template <class Words>
+inline void store_relaxed(Words* pointer, Words words) {
+    emulator::check_aligned("store_relaxed", pointer, sizeof(Words));
     if (std::memcmp(pointer, &words, sizeof words) != 0) ++emulator::progress;
     *pointer = words;
 }

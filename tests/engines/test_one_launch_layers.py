@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +29,7 @@ from support.training import assert_same_weights, blobs, mlp
 from warpfit import backends, losses, nn, optim
 from warpfit.backends.cuda import one_launch, one_launch_layers, runtime
 from warpfit.backends.cuda.one_launch_layers import choose_layers
+from warpfit.backends.cuda.trained_network import replicas_with_rows
 from warpfit.engines import one_launch as engine
 from warpfit.engines.base import TrainingData
 from warpfit.errors import ConfigError, DivergedError
@@ -64,6 +65,20 @@ def only_cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def only(*sizes: int) -> None:
         monkeypatch.setattr(one_launch_layers, "CLUSTERS", sizes)
+        choose_layers.cache_clear()
+
+    return only
+
+
+@pytest.fixture
+def only_replicas(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Lets networks run by so many clusters only, or as many as there are tiles of rows for."""
+
+    def only(number: int) -> None:
+        def numbers(batch: int, *_: int) -> list[int]:
+            return [replicas_with_rows(batch, 1, 1000, number)]
+
+        monkeypatch.setattr(one_launch_layers, "_numbers_of_replicas", numbers)
         choose_layers.cache_clear()
 
     return only
@@ -249,7 +264,11 @@ def test_300_steps(cuda: str, precision: str) -> None:
     assert history["loss"][-1] < 0.5 * history["loss"][0]
 
 
-def test_dropout_is_that_of_the_step_and_not_of_the_launch(cuda: str, tmp_path: Any) -> None:
+@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_dropout_is_that_of_the_step_and_not_of_the_launch(
+    cuda: str, tmp_path: Any, only_replicas: Callable[[int], None], replicas: int
+) -> None:
+    only_replicas(replicas)
     x, y = blobs(NUM_ROWS, 17, 5)
     case = CASES[0]
     whole, first, second = (case.make() for _ in range(3))
@@ -276,6 +295,62 @@ def test_a_second_run_of_an_optimizer_goes_on_with_its_steps_and_anew_with_dropo
     assert np.linalg.norm(found[1] - found[0]) <= LIMITS["float16"] * np.linalg.norm(found[0] - start)
 
 
+REPLICATED = [
+    (2, Case((17, 33, 20, 5), 33, 2, "cross_entropy", "adam", ("gelu", "tanh"), dropout=0.3)),
+    (4, Case((6, 3), 50, 1, "mse", "rmsprop")),
+    (3, Case((20, 40, 70, 33, 18), 40, 4, "mse", "momentum", ("silu", "sigmoid", "tanh"), "bfloat16")),
+    (5, Case((40, 65, 130, 7), 160, 8, "cross_entropy", "decayed", ("sigmoid", "gelu"))),
+    (2, Case((16, 16, 32, 16), 64, 1, "binary_cross_entropy", "rmsprop, momentum")),
+    (7, Case((129, 100, 9), 100, 4, "huber", "adamw", ("silu",), "bfloat16", 0.1)),
+    (16, Case((1, 1, 1, 1), 250, 1, "mse", "nesterov")),
+]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "case"),
+    [pytest.param(*item, marks=pytest.mark.slow if i >= 1 else ()) for i, item in enumerate(REPLICATED)],
+    ids=str,
+)
+def test_replicas_follow_numpy(
+    cuda: str,
+    only_cluster: Callable[..., None],
+    only_replicas: Callable[[int], None],
+    replicas: int,
+    case: Case,
+) -> None:
+    only_cluster(case.cluster)
+    only_replicas(replicas)
+    history = assert_follows_numpy(case.sizes, **case.settings)
+    blocks = "blocks" if case.cluster == 1 else f"clusters of {case.cluster} blocks"
+    assert f"{replicas} {blocks} that share out a batch" in history.plan.reason
+
+
+@pytest.mark.parametrize("cluster", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize(
+    "setting", [{"clip_norm": 0.3}, pytest.param({"l2": 0.5}, marks=pytest.mark.slow)], ids=str
+)
+def test_what_replicas_must_know_of_the_whole_batch(
+    cuda: str,
+    only_cluster: Callable[..., None],
+    only_replicas: Callable[[int], None],
+    cluster: int,
+    setting: dict[str, float],
+) -> None:
+    """Its weight, the norm of its gradients, and the share of a penalty of weights."""
+    only_cluster(cluster)
+    only_replicas(3)
+    weights = np.random.default_rng(3).random(NUM_ROWS)
+    loss = losses.SoftmaxCrossEntropy(0.2, class_weight=(0.5, 2.0, 0.0))
+    assert_follows_numpy(
+        (6, 17, 12, 3),
+        activation=nn.Tanh,
+        loss=loss,
+        optimizer={"momentum": 0.9, **setting},
+        sample_weight=weights,
+        batch_size=44,
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("cluster", [1, 4])
 def test_two_runs_are_bit_identical(cuda: str, only_cluster: Callable[..., None], cluster: int) -> None:
@@ -289,10 +364,16 @@ def test_two_runs_are_bit_identical(cuda: str, only_cluster: Callable[..., None]
 
 @on_emulator
 @pytest.mark.parametrize("cluster", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("replicas", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_order_of_threads_changes_no_bit(
-    monkeypatch: pytest.MonkeyPatch, only_cluster: Callable[..., None], cluster: int
+    monkeypatch: pytest.MonkeyPatch,
+    only_cluster: Callable[..., None],
+    only_replicas: Callable[[int], None],
+    cluster: int,
+    replicas: int,
 ) -> None:
     only_cluster(cluster)
+    only_replicas(replicas)
     x, y = data((17, 5))
     models = [CASES[0].make() for _ in range(2)]
     for model, reverse in zip(models, (False, True), strict=True):
@@ -363,8 +444,9 @@ FACTORS: dict[str, tuple[Any, ...]] = {
     "width": (3, 8, 17, 33, 64, 100, 129),
     "features": (1, 7, 16, 50, 300),
     "outputs": (1, 2, 10, 17, 33),
-    "batch": (1, 7, 16, 33, 64),
+    "batch": (1, 7, 16, 33, 64, 200),
     "cluster": (1, 2, 4, 8, 16),
+    "replicas": (1, 2, 4, 7),
     "loss": ("cross_entropy", "smoothed", "mse", "binary_cross_entropy", "absolute_error", "huber"),
     "optimizer": tuple(OPTIMIZERS),
     "activation": ("tanh", "sigmoid", "gelu", "silu"),
@@ -426,7 +508,9 @@ def clipped(make: MakeOptimizer, norm: float, model: nn.Module) -> optim.Optimiz
 @pytest.mark.gpu
 @on_gpu
 @pytest.mark.parametrize("design", designed(), ids=lambda design: "-".join(map(str, design.values())))
-def test_designed_cases(only_cluster: Callable[..., None], design: dict[str, Any]) -> None:
+def test_designed_cases(
+    only_cluster: Callable[..., None], only_replicas: Callable[[int], None], design: dict[str, Any]
+) -> None:
     case = case_of(design)
     settings, num_rows = case.settings, case.settings.pop("num_rows")
     x, y = data(case.sizes, case.loss, num_rows)
@@ -439,10 +523,12 @@ def test_designed_cases(only_cluster: Callable[..., None], design: dict[str, Any
         settings["sample_weight"] = np.random.default_rng(3).random(num_rows)
     if design["clip_norm"]:
         settings["optimizer"] = partial(clipped, settings["optimizer"], design["clip_norm"])
-    for most in (1, 2, 4, 8, 16):  # no more blocks than asked for, if they hold the network
-        only_cluster(*(size for size in (1, 2, 4, 8, 16) if size <= most))
+    # No more blocks and replicas than asked for, if they hold the network and its batch.
+    for replicas, most in product(FACTORS["replicas"], FACTORS["cluster"]):
+        only_cluster(*(size for size in FACTORS["cluster"] if size <= most))
+        only_replicas(replicas)
         with suppress(ConfigError):
-            if most >= case.cluster:
+            if most >= case.cluster and replicas >= design["replicas"]:
                 assert_follows_numpy(case.sizes, **settings)
                 return
-    pytest.fail("no cluster holds the network")
+    pytest.fail("no blocks hold the network")

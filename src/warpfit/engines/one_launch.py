@@ -249,11 +249,11 @@ def _chosen(network: Any, card: Any) -> Any:
     from warpfit.backends.cuda.one_launch import choose, suits
     from warpfit.backends.cuda.one_launch_layers import choose_layers
 
-    limits = card.arch, card.max_shared_bytes
+    limits = card.arch, card.max_shared_bytes, card.num_multiprocessors
     if not suits(network):
         return choose_layers(network, *limits)
     try:
-        return choose(network, *limits, card.num_multiprocessors)
+        return choose(network, *limits)
     except ConfigError:
         with suppress(ConfigError):
             return choose_layers(network, *limits)
@@ -406,7 +406,6 @@ class _Run:
         """Return what ``one_launch.cu`` takes between targets and the loss's settings."""
         ops, shape, optimizer = self.ops, self.shape, cast(SGDSpec, self.plan.optimizer)
         gram, gram_scales = self._gram(batches, epochs * self.reports.steps_per_epoch)
-        exchange = ops.zeros((shape.exchange_bytes,), "uint8") if shape.replicas > 1 else None
         # A network without a hidden layer has two arrays, not four; without momentum there are no velocities.
         velocities = self.slots[0] if self.slots else []
         return [
@@ -416,7 +415,7 @@ class _Run:
             record,
             gram,
             gram_scales,
-            exchange,
+            self._exchange(),
             len(self.data),
             epochs,
             _scale(self.plan),
@@ -443,7 +442,12 @@ class _Run:
             self.state.epoch * self.reports.steps_per_epoch,
             *stream_key(self.state.seed, DROPOUT),
             ops.empty((self.shape.far_bytes,), "uint8"),
+            self._exchange(),
         ]
+
+    def _exchange(self) -> Array | None:
+        """Return memory in which replicas leave each other numbers."""
+        return self.ops.zeros((self.shape.exchange_bytes,), "uint8") if self.shape.replicas > 1 else None
 
     @cached_property
     def _places(self) -> Array:

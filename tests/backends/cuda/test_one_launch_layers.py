@@ -46,10 +46,13 @@ def assert_can_be_launched(launch: LayersLaunch, arch: str, limit: int) -> None:
     assert launch.shared_bytes <= limit
     assert launch.cluster in (CLUSTERS if generation(arch) >= 90 else (1,))
     assert launch.registers * launch.threads <= 65536
-    in_registers = 8 * (launch.tiles_of_warp + launch.held_tiles * launch.network.slots)
-    assert in_registers < launch.registers <= 255
+    most, in_registers = launch.registers_of_thread
+    assert in_registers < most <= 255
+    assert launch.cluster * launch.replicas <= 132
+    assert 16 * launch.row_tiles * launch.replicas >= launch.network.batch
+    assert 16 * launch.row_tiles * (launch.replicas - 1) < launch.network.batch
     assert min(launch.held_tiles, launch.near_tiles, launch.far_tiles) >= 0
-    if launch.network.slots:
+    if launch.network.slots and launch.replicas == 1:
         assert launch.held_tiles + launch.near_tiles + launch.far_tiles == launch.tiles_of_warp
     for features, units in launch.matrices:
         along_features, along_units = launch.groups(features, units)
@@ -68,7 +71,7 @@ def test_every_shape_can_be_launched_or_says_what_is_in_the_way(widths: tuple[in
     for batch, rule in product((1, 16, 33, 64, 512), OPTIMIZERS):
         wanted = network(*widths, batch=batch, **rule)
         try:
-            launch = choose_layers(wanted, arch, limit)
+            launch = choose_layers(wanted, arch, limit, 132)
         except ConfigError as error:
             message = str(error)
         else:
@@ -85,7 +88,7 @@ def test_every_shape_can_be_launched_or_says_what_is_in_the_way(widths: tuple[in
 
 
 def test_blocks_share_out_the_units_of_hidden_layers_in_chunks() -> None:
-    launch = choose_layers(network(784, 128, 100, 10), "sm_90a", SHARED_BYTES)
+    launch = choose_layers(network(784, 128, 100, 10), "sm_90a", SHARED_BYTES, 132)
     assert launch.cluster == 16
     assert [layer.block_units for layer in launch.layers] == [8, 8, 10]
     # 8 units in a tile of 16, and of the last layer all: once by units, and from the second on by inputs.
@@ -94,9 +97,22 @@ def test_blocks_share_out_the_units_of_hidden_layers_in_chunks() -> None:
     assert launch.tiles_of_warp == 7 + 1 + 1 + 1 + 1
 
 
+def test_replicas_share_out_the_rows_of_long_batches() -> None:
+    wanted = network(32, 256, 256, 256, 8, batch=256, **OPTIMIZERS[2])
+    launch = choose_layers(wanted, "sm_90a", SHARED_BYTES, 132)
+    assert launch.replicas > 1
+    assert launch.row_tiles * launch.replicas >= 16
+    assert str(launch).startswith(
+        f"{launch.replicas} clusters of {launch.cluster} blocks that share out a batch, each of 8 warps"
+    )
+    # A thread has every so many of its quads of weights in float32.
+    assert launch.own_quads == -(-2 * launch.forward_tiles // launch.replicas)
+    assert launch.exchange_bytes > launch.cluster * 16 * 256 * 2 * launch.forward_tiles * launch.replicas
+
+
 def test_what_an_optimizer_remembers_goes_where_there_is_room() -> None:
-    small = choose_layers(network(64, 64, 64, 10, **OPTIMIZERS[2]), "sm_90a", SHARED_BYTES)
-    large = choose_layers(network(784, 256, 256, 10, **OPTIMIZERS[2]), "sm_90a", SHARED_BYTES)
+    small = choose_layers(network(64, 64, 64, 10, **OPTIMIZERS[2]), "sm_90a", SHARED_BYTES, 132)
+    large = choose_layers(network(784, 256, 256, 10, **OPTIMIZERS[2]), "sm_90a", SHARED_BYTES, 132)
     assert (small.near_tiles + small.far_tiles <= 1, small.far_tiles, small.exchange_bytes) == (True, 0, 0)
     assert min(large.near_tiles, large.far_tiles) > 0
     # Two numbers for each of 256 weights of a tile of each of 8 warps, in 16 blocks.
@@ -107,7 +123,7 @@ def test_what_an_optimizer_remembers_goes_where_there_is_room() -> None:
     ("widths", "changes", "what"),
     [
         ((784, 512, 512, 512, 10), {}, "weights for the registers of a block"),
-        ((784, 128, 128, 10), {"batch": 512}, "shared memory for a batch and its units"),
+        ((784, 128, 128, 10), {"batch": 4096}, "shared memory for a batch and its units"),
     ],
     ids=str,
 )
@@ -115,7 +131,7 @@ def test_what_does_not_fit_names_its_bytes(
     widths: tuple[int, ...], changes: dict[str, Any], what: str
 ) -> None:
     with pytest.raises(ConfigError, match=rf"expected at most \d+ bytes of {what}, got \d+"):
-        choose_layers(network(*widths, **changes), "sm_90a", SHARED_BYTES)
+        choose_layers(network(*widths, **changes), "sm_90a", SHARED_BYTES, 132)
 
 
 @pytest.mark.parametrize(
@@ -127,16 +143,16 @@ def test_what_does_not_fit_names_its_bytes(
 )
 def test_what_is_not_run_at_all(wanted: TrainedNetwork, arch: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        choose_layers(wanted, arch, SHARED_BYTES)
+        choose_layers(wanted, arch, SHARED_BYTES, 132)
 
 
 def test_a_shape_says_its_numbers() -> None:
-    launch = choose_layers(network(784, 128, 128, 10), "sm_90a", SHARED_BYTES)
+    launch = choose_layers(network(784, 128, 128, 10), "sm_90a", SHARED_BYTES, 132)
     assert str(launch) == (
         f"a cluster of 16 blocks of 8 warps, layer by layer, {launch.tiles_of_warp} tiles of weights in a warp's "
         f"registers, {launch.shared_bytes} bytes of shared memory"
     )
-    assert str(choose_layers(network(6, 3), "sm_90a", SHARED_BYTES)).startswith("one block of 8 warps, ")
+    assert str(choose_layers(network(6, 3), "sm_90a", SHARED_BYTES, 132)).startswith("one block of 8 warps, ")
 
 
 def test_variants_are_of_all_dtypes_and_optimizers() -> None:

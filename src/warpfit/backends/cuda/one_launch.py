@@ -23,6 +23,7 @@ from warpfit.backends.cuda.trained_network import (
     microseconds,
     most_blocks,
     padded,
+    replicas_with_rows,
     up,
 )
 from warpfit.errors import ConfigError
@@ -395,7 +396,7 @@ def _best(
         shape
         for cluster in _clusters(network, arch)
         for shape in _shapes(
-            network, cluster, arch, _replicas_with_rows(network, cluster, num_multiprocessors, replicas)
+            network, cluster, arch, replicas_with_rows(network.batch, cluster, num_multiprocessors, replicas)
         )
     ]
     held = [shape for shape in shapes if shape.held + WORKING_REGISTERS <= shape.registers[0]]
@@ -460,17 +461,6 @@ def _clusters(network: TrainedNetwork, arch: str) -> list[int]:
     """Return the numbers of blocks that have 16 units or features each."""
     parts = padded(_hidden(network) or network.features) // 16
     return [size for size in CLUSTERS if size <= min(most_blocks(arch), max(1, parts))]
-
-
-def _replicas_with_rows(
-    network: TrainedNetwork, cluster: int, num_multiprocessors: int, replicas: int
-) -> int:
-    """Return how many replicas there can be, of those asked for, so that all are resident and have rows."""
-    # Multiprocessors come in groups that no cluster crosses: 9 of them have room for 8 blocks, as a rule.
-    resident = max(1, num_multiprocessors * 8 // (9 * cluster))
-    tiles = -(-network.batch // 16)
-    tiles_of_replica = -(-tiles // min(replicas, resident, tiles))
-    return -(-tiles // tiles_of_replica)
 
 
 def _shapes(network: TrainedNetwork, cluster: int, arch: str, replicas: int) -> list[OneLaunch]:

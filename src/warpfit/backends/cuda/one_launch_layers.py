@@ -21,6 +21,7 @@ from warpfit.backends.cuda.trained_network import (
     microseconds,
     most_blocks,
     padded,
+    replicas_with_rows,
     up,
 )
 from warpfit.errors import ConfigError
@@ -39,6 +40,7 @@ MEETING = 0.3
 # Of two numbers of blocks that are expected to take as long, the larger one was the faster more often than not.
 LEANING = 0.97
 X_SLOTS, UNIT_COPIES = (2, 1), (2, 1)
+MOST_REPLICAS = 16
 # Nanoseconds of each of a step's costs on an H200, fitted to single measurements with each number of blocks; see
 # docs/performance.md.
 NANOSECONDS = {
@@ -51,6 +53,8 @@ NANOSECONDS = {
     "remembered": 88.5,
     "far": 80.3,
     "byte awaited": 0.00174,
+    "replicas": 2072.0,
+    "quad exchanged": 55.0,
 }
 
 
@@ -98,6 +102,8 @@ class LayersLaunch:
         Places for the first layer's units; with one, blocks meet before they send them.
     near_tiles : int
         Tiles of weights of a warp of which shared memory has what the optimizer remembers.
+    replicas : int
+        Clusters, which share out the rows of a batch.
     """
 
     network: TrainedNetwork
@@ -105,16 +111,16 @@ class LayersLaunch:
     x_slots: int
     unit_copies: int
     near_tiles: int = 0
+    replicas: int = 1
 
     kernel = "one_launch_layers"
     warps = WARPS
-    replicas = 1
     looks_ahead = False
 
     @property
     def recorders(self) -> int:
         """Rows of the record of a step, which are added up."""
-        return self.cluster if self.network.penalized else 1
+        return self.replicas * (self.cluster if self.network.penalized else 1)
 
     @property
     def layers(self) -> list[Layer]:
@@ -133,8 +139,8 @@ class LayersLaunch:
 
     @property
     def row_tiles(self) -> int:
-        """Tiles of 16 rows of a batch."""
-        return padded(self.network.batch) // 16
+        """Tiles of 16 rows that a replica has of a batch."""
+        return -(-self.network.batch // (16 * self.replicas))
 
     @property
     def x_stride(self) -> int:
@@ -163,24 +169,49 @@ class LayersLaunch:
         return min(self.warps // along_units, feature_tiles), along_units
 
     @property
-    def tiles_of_warp(self) -> int:
-        """Tiles of 16 by 16 weights that a warp holds."""
-        tiles = 0
+    def tiles_of_matrices(self) -> list[int]:
+        """Tiles of 16 by 16 weights that a warp holds of each of them."""
+        tiles = []
         for feature_tiles, unit_tiles in self.matrices:
             along_features, along_units = self.groups(feature_tiles, unit_tiles)
-            tiles += -(-feature_tiles // along_features) * (unit_tiles // along_units)
+            tiles.append(-(-feature_tiles // along_features) * (unit_tiles // along_units))
         return tiles
+
+    @property
+    def tiles_of_warp(self) -> int:
+        """Tiles that a warp holds of all."""
+        return sum(self.tiles_of_matrices)
+
+    @property
+    def forward_tiles(self) -> int:
+        """Those of the way forward."""
+        return sum(self.tiles_of_matrices[: len(self.layers)])
+
+    @property
+    def own_quads(self) -> int:
+        """Quads of weights that a thread of a replica updates, and has in float32."""
+        return -(-2 * self.forward_tiles // self.replicas)
+
+    @property
+    def least_registers(self) -> int:
+        """Registers without which a thread cannot hold its weights."""
+        held = 8 * self.tiles_of_warp if self.replicas == 1 else self.registers_of_thread[1]
+        return held + WORKING_REGISTERS
 
     @property
     def held_tiles(self) -> int:
         """Tiles of weights of a warp of which registers have what the optimizer remembers."""
+        if not self.network.slots or self.replicas > 1:
+            return 0
         left = max(0, self.registers - UPDATING_REGISTERS - 8 * self.tiles_of_warp)
-        return min(self.tiles_of_warp, left // (8 * self.network.slots)) if self.network.slots else 0
+        return min(self.tiles_of_warp, left // (8 * self.network.slots))
 
     @property
     def far_tiles(self) -> int:
         """Those of which neither registers nor shared memory have it."""
-        return self.tiles_of_warp - self.held_tiles - self.near_tiles if self.network.slots else 0
+        if not self.network.slots or self.replicas > 1:
+            return 0
+        return self.tiles_of_warp - self.held_tiles - self.near_tiles
 
     @property
     def slot_bytes(self) -> int:
@@ -199,8 +230,15 @@ class LayersLaunch:
 
     @property
     def registers_of_thread(self) -> tuple[int, int]:
-        """Registers that a thread may have, and those for weights and what the optimizer remembers of them."""
-        return self.registers, 8 * (self.tiles_of_warp + self.held_tiles * self.network.slots)
+        """Registers that a thread may have, and those for weights and what the optimizer remembers of them.
+
+        Of replicas each weight's 16 bits, and in float32 what the thread owns, with its places on the way back.
+        """
+        slots = self.network.slots
+        if self.replicas == 1:
+            return self.registers, 8 * (self.tiles_of_warp + self.held_tiles * slots)
+        sums = 4 * self.network.clips
+        return self.registers, 4 * self.tiles_of_warp + (4 * (1 + slots) + 2 + sums) * self.own_quads
 
     @property
     def threads(self) -> int:
@@ -228,11 +266,17 @@ class LayersLaunch:
             "derivatives": 2 * rows * sum(up(layer.block_units, CHUNK) for layer in hidden),
             "biases": 4 * (1 + slots) * sum(layer.block_width for layer in layers),
             "what the optimizer remembers": self.near_tiles * self.slot_bytes,
-            "losses and targets": 16 * rows + 4 * self.x_slots * rows * self.network.target_words,
+            "losses and targets": 16 * rows + 4 * self.x_slots * self.target_rows * self.network.target_words,
             "dropout and norms": 16 * len(layers) + 4 * self.warps + 8 * self.cluster,
             "class weights": (4 * padded(self.network.outputs) + 16) * self.network.class_weights,
             "barriers": 32 * len(hidden) + 24,
         }
+
+    @property
+    def target_rows(self) -> int:
+        """Rows whose targets a block has: to weigh a batch, a replica sees those of all rows."""
+        weighs = self.network.weighted or self.network.class_weights
+        return 16 * self.row_tiles * (self.replicas if weighs else 1)
 
     @property
     def shared_bytes(self) -> int:
@@ -241,8 +285,13 @@ class LayersLaunch:
 
     @property
     def exchange_bytes(self) -> int:
-        """Bytes of device memory beside those of the steps."""
-        return self.far_bytes
+        """Bytes of device memory beside those of the steps: of replicas, ``struct Exchange`` for each rank."""
+        if self.replicas == 1:
+            return self.far_bytes
+        quads, back_quads = 2 * self.forward_tiles, 2 * (self.tiles_of_warp - self.forward_tiles)
+        of_weights = 16 * self.threads * (quads * (self.replicas + 1) + 2 * max(1, back_quads))
+        of_biases = 4 * 2 * self.replicas * sum(layer.block_width for layer in self.layers)
+        return self.cluster * (of_weights + of_biases + 4 * 2 * up(self.replicas, 2))
 
     @property
     def batch_bytes(self) -> int:
@@ -273,14 +322,25 @@ class LayersLaunch:
         return {
             "step": 1,
             "matrix": len(self.matrices),
-            "product": self.row_tiles * sum(own_tiles),
+            # A replica finds no gradient by inputs.
+            "product": self.row_tiles
+            * (sum(own_tiles) - (sum(own_tiles[len(layers) :]) / 2 if self.replicas > 1 else 0)),
             "sum": sum(count * along for count, (along, _) in zip(pieces, groups, strict=True)),
             "byte sent": 2 * rows * (self.cluster - 1) * sum(sent),
             "output tile": turns * (padded(network.outputs) // 16),
-            "remembered": self.tiles_of_warp * network.slots,
+            "remembered": (self.tiles_of_warp if self.replicas == 1 else self.own_quads / 2) * network.slots,
             "far": self.far_tiles * network.slots,
-            "byte awaited": self.batch_bytes if self.x_slots == 1 else 0,
+            "byte awaited": self.batch_bytes / self.replicas if self.x_slots == 1 else 0,
+            "replicas": int(self.replicas > 1),
+            "quad exchanged": self.quads_exchanged,
         }
+
+    @property
+    def quads_exchanged(self) -> int:
+        """Quads of weights or gradients that a thread of a replica sends and receives in a step."""
+        if self.replicas == 1:
+            return 0
+        return 2 * self.forward_tiles + self.own_quads * self.replicas + 2 * self.tiles_of_warp
 
     @property
     def microseconds(self) -> float:
@@ -301,6 +361,7 @@ class LayersLaunch:
             "SLOPES": ",".join(map(str, slopes)),
             "DROPOUTS": ",".join(str(int(drops)) for drops in (*network.drops, False)),
             "CLUSTER": self.cluster,
+            "REPLICAS": self.replicas,
             "WARPS": self.warps,
             "OPTIMIZER": network.optimizer,
             "SLOTS": network.slots,
@@ -317,6 +378,7 @@ class LayersLaunch:
             "UNIT_COPIES": self.unit_copies,
             "SUMS": self.sums,
             "SHARED_BYTES": self.shared_bytes,
+            "EXCHANGE_BYTES": self.exchange_bytes // self.cluster if self.replicas > 1 else 0,
             "BOUNDED_WAITS": int(is_debugging()),
         }
 
@@ -326,6 +388,9 @@ class LayersLaunch:
 
     def __str__(self) -> str:
         blocks = "one block" if self.cluster == 1 else f"a cluster of {self.cluster} blocks"
+        if self.replicas > 1:
+            whole = "blocks" if self.cluster == 1 else f"clusters of {self.cluster} blocks"
+            blocks = f"{self.replicas} {whole} that share out a batch, each"
         return (
             f"{blocks} of {self.warps} warps, layer by layer, {self.tiles_of_warp} tiles of weights in a warp's "
             f"registers, {self.shared_bytes} bytes of shared memory"
@@ -333,7 +398,9 @@ class LayersLaunch:
 
 
 @lru_cache(maxsize=256)
-def choose_layers(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> LayersLaunch:
+def choose_layers(
+    network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multiprocessors: int
+) -> LayersLaunch:
     """Return how to launch a network's training.
 
     Raises
@@ -342,13 +409,17 @@ def choose_layers(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> 
         If it does not fit; the message names what is in the way, with its bytes.
     """
     check_network(network, arch)
-    shapes = [LayersLaunch(network, cluster, 1, 1) for cluster in _clusters(network, arch)]
-    held = [shape for shape in shapes if 8 * shape.tiles_of_warp + WORKING_REGISTERS <= shape.registers]
+    shapes = [
+        LayersLaunch(network, cluster, 1, 1, replicas=replicas)
+        for cluster in _clusters(network, arch)
+        for replicas in _numbers_of_replicas(network.batch, cluster, num_multiprocessors)
+    ]
+    held = [shape for shape in shapes if shape.least_registers <= shape.registers]
     if not held:
-        least = min(shapes, key=lambda shape: shape.tiles_of_warp * shape.threads)
+        least = min(shapes, key=lambda shape: shape.least_registers * shape.threads)
         raise ConfigError(
             f"expected at most {4 * (least.registers - WORKING_REGISTERS) * least.threads} bytes of weights for the "
-            f"registers of a block, got {32 * least.tiles_of_warp * least.threads}"
+            f"registers of a block, got {4 * (least.least_registers - WORKING_REGISTERS) * least.threads}"
         )
     wider = [
         replace(shape, x_slots=slots, unit_copies=copies)
@@ -362,6 +433,16 @@ def choose_layers(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> 
             f"{least.shared_bytes}"
         )
     return min(filled, key=_time)
+
+
+def _numbers_of_replicas(batch: int, cluster: int, num_multiprocessors: int) -> list[int]:
+    """Return how many clusters may share out a batch: one, or as many as leave each so many tiles of rows."""
+    return sorted(
+        {
+            replicas_with_rows(batch, cluster, num_multiprocessors, wanted)
+            for wanted in range(1, MOST_REPLICAS + 1)
+        }
+    )
 
 
 def _time(shape: LayersLaunch) -> float:
@@ -405,10 +486,11 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         mnist,
         replace(mnist, **adam),
         replace(mnist, batch=64),
+        replace(base, **adam, batch=512, weighted=True, clips=True),
     ]
     single_blocks = [replace(base, batch=16), replace(base, batch=16, **adam)]
-    launches = [choose_layers(network, "sm_90a", 227 << 10) for network in networks]
-    launches += [choose_layers(network, "sm_80", 163 << 10) for network in single_blocks]
+    launches = [choose_layers(network, "sm_90a", 227 << 10, 132) for network in networks]
+    launches += [choose_layers(network, "sm_80", 163 << 10, 108) for network in single_blocks]
     return [
         (launch.kernel, {key: str(value) for key, value in launch.defines.items()}) for launch in launches
     ]

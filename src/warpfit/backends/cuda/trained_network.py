@@ -18,6 +18,7 @@ __all__ = [
     "microseconds",
     "most_blocks",
     "padded",
+    "replicas_with_rows",
     "up",
 ]
 
@@ -156,6 +157,15 @@ def most_blocks(arch: str) -> int:
     """Return how many blocks a cluster may have."""
     # 16 blocks are more than CUDA promises: these have been seen, or made, to run them.
     return 1 if generation(arch) < 90 else 16 if generation(arch) in (90, 100) else 8
+
+
+def replicas_with_rows(batch: int, cluster: int, num_multiprocessors: int, wanted: int) -> int:
+    """Return how many clusters can share out a batch, of those wanted, so that all are resident and have rows."""
+    # Multiprocessors come in groups that no cluster crosses: 9 of them have room for 8 blocks, as a rule.
+    resident = max(1, num_multiprocessors * 8 // (9 * cluster))
+    tiles = -(-batch // 16)
+    tiles_of_replica = -(-tiles // min(wanted, resident, tiles))
+    return -(-tiles // tiles_of_replica)
 
 
 def microseconds(costs: Mapping[str, float], nanoseconds: Mapping[str, float]) -> float:

@@ -3,16 +3,19 @@
 // Layout:   batches (steps, BATCH, X_WIDTH + 8) 16-bit and targets (steps, BATCH, TARGET_WORDS + WEIGHTED) of
 //           all epochs, as gather_batches leaves them; settings (steps,); places: of each layer where its
 //           weights (inputs, units) lie, what the optimizer remembers of them, its biases (units,), and what it
-//           remembers of those, all float32; dropouts (LAYERS,); class_weights (OUTPUTS + 1,), the last their mean; far_slots (CLUSTER, FAR_TILES, 2 SLOTS, 32
-//           WARPS), anything; record (steps, 3) float64: loss, weight, and rows that are right.
-// Launch:   CLUSTER blocks of 32 WARPS threads; SHARED_BYTES of dynamic shared memory. Defines: DTYPE, LAYERS,
-//           WIDTHS (of features and of each layer's units, a list), ACTIVATIONS, SLOPES and DROPOUTS (0 or 1;
-//           lists, too), BATCH, CLUSTER (1, 2, 4, 8 or 16), WARPS (a power of two), OPTIMIZER, SLOTS (numbers
-//           that it remembers of a parameter), HELD_TILES, NEAR_TILES and FAR_TILES (tiles of a warp of which
-//           they are in registers, shared memory and memory), MOMENTUM, NESTEROV, DECAYS, LOSS, CROSS_ENTROPY,
-//           SMOOTHED, COUNTS_ROWS, WEIGHTED, CLASS_WEIGHTS, PENALIZED, CLIPS, RATE_IN_VELOCITY (0 or 1), X_SLOTS (batches in shared memory, 1 or 2),
-//           UNIT_COPIES (of the first layer's units, likewise), SUMS (parts of products there), SHARED_BYTES,
-//           BOUNDED_WAITS.
+//           remembers of those, all float32; dropouts (LAYERS,); class_weights (OUTPUTS + 1,), the last their
+//           mean; far_slots (CLUSTER, FAR_TILES, 2 SLOTS, 32 WARPS), anything; exchanges (CLUSTER,), zeros, if
+//           there are replicas; record (steps, RECORDERS, 3) float64, to be added up: loss, weight, and rows that
+//           are right.
+// Launch:   REPLICAS clusters of CLUSTER blocks of 32 WARPS threads, all resident if there are several;
+//           SHARED_BYTES of dynamic shared memory. Defines: DTYPE, LAYERS, WIDTHS (of features and of each
+//           layer's units, a list), ACTIVATIONS, SLOPES and DROPOUTS (0 or 1; lists, too), BATCH, CLUSTER (1, 2,
+//           4, 8 or 16), REPLICAS (that share out a batch), WARPS (a power of two), OPTIMIZER, SLOTS (numbers that
+//           it remembers of a parameter), HELD_TILES, NEAR_TILES and FAR_TILES (tiles of a warp of which they are
+//           in registers, shared memory and memory), MOMENTUM, NESTEROV, DECAYS, LOSS, CROSS_ENTROPY, SMOOTHED,
+//           COUNTS_ROWS, WEIGHTED, CLASS_WEIGHTS, PENALIZED, CLIPS, RATE_IN_VELOCITY (0 or 1), X_SLOTS (batches
+//           in shared memory, 1 or 2), UNIT_COPIES (of the first layer's units, likewise), SUMS (parts of
+//           products there), SHARED_BYTES, EXCHANGE_BYTES (for each rank), BOUNDED_WAITS.
 // Numerics: products of 16-bit numbers with float32 sums; weights and sums in float32; gradients times `scale`, a power
 //           of two that keeps them in the range of 16 bits. Sums in a fixed order.
 // Cost:     of a step 6 BATCH FLOP for each weight, or 4 for one of the first layer; those of all layers between are
@@ -22,7 +25,12 @@
 // A block goes layer by layer: all its warps multiply by their part of the weights; then a barrier; then they add up
 // the parts, and what becomes of them goes to all blocks of the cluster. While it is on its way back, weights that are
 // not needed any more are updated.
-#include "include/layer_rows.cuh"
+#include "include/layer_sums.cuh"
+#if REPLICAS > 1
+#include "include/layer_replicas.cuh"
+#else
+#include "include/layer_weights.cuh"
+#endif
 
 // f(i) for each i below `count` that falls to this thread.
 template <class F>
@@ -34,22 +42,23 @@ __device__ inline void each_of_block(int count, F f) {
 __device__ inline void load_batch(Shared& shared, const Run& run, int step) {
     if (threadIdx.x >= 32) return;
     const int lane = threadIdx.x, slot = step % X_SLOTS;
-    const T* rows = run.batches + static_cast<int64>(step) * BATCH * X_STRIDE;
+    const int count = own_rows(BATCH), first_target = SEES_ALL_TARGETS ? 0 : first_row();
+    const T* rows = run.batches + (static_cast<int64>(step) * BATCH + first_row()) * X_STRIDE;
     constexpr int WORDS = TARGET_WORDS + WEIGHTED;
-    const float* targets = run.targets + static_cast<int64>(step) * BATCH * WORDS;
+    const float* targets = run.targets + (static_cast<int64>(step) * BATCH + first_target) * WORDS;
     Barrier& full = shared.x_full[slot];
 #if __CUDA_ARCH__ >= 900
-    constexpr unsigned BYTES = BATCH * X_STRIDE * sizeof(T);
     if (lane == 0) {
-        mbarrier_expect(&full, BYTES);
-        copy_bulk(shared.x[slot], rows, BYTES, &full);
+        const unsigned bytes = count * X_STRIDE * sizeof(T);
+        mbarrier_expect(&full, bytes);
+        copy_bulk(shared.x[slot], rows, bytes, &full);
     }
 #else
-    for (int i = lane; i < BATCH * X_STRIDE / 8; i += 32)
+    for (int i = lane; i < count * X_STRIDE / 8; i += 32)
         copy_async_16(&shared.x[slot][0][0] + i * 8, rows + i * 8, true);
     if (lane == 0) mbarrier_arrive(&full);
 #endif
-    for (int i = lane; i < BATCH * WORDS; i += 32)
+    for (int i = lane; i < (SEES_ALL_TARGETS ? BATCH : count) * WORDS; i += 32)
         copy_async_4(&shared.targets[slot][0][0] + i, targets + i, true);
     copy_async_arrive(&full);
 }
@@ -84,7 +93,7 @@ __device__ inline void make_barriers(Shared& shared) {
 template <bool WRITES, int L = 0, class F>
 __device__ inline void each_bias(Shared& shared, const Arrays& arrays, F f) {
     Biases<L>& biases = layer_of<L>(shared.layers).biases;
-    const bool has_part = !WRITES || Shape<L>::IS_SHARED_OUT || own_rank() == 0;
+    const bool has_part = !WRITES || ((Shape<L>::IS_SHARED_OUT || own_rank() == 0) && own_replica() == 0);
     each_of_block(has_part ? Shape<L>::count() : 0, [&](int i) {
         f(biases.values[i], arrays.biases<L>(-1) + Shape<L>::first() + i);
         for (int slot = 0; slot < SLOTS; ++slot)
@@ -93,45 +102,14 @@ __device__ inline void each_bias(Shared& shared, const Arrays& arrays, F f) {
     if constexpr (!Shape<L>::IS_LAST) each_bias<WRITES, L + 1>(shared, arrays, f);
 }
 
-// What is to be written of a step.
-struct Losses {
-    int count;
-    float weight, penalty;
-};
-
-// Where a block stands: which step it is, of how many rows; what it multiplies by; and what the step before
-// left.
-struct Now {
-    int step, count;
-    StepSettings settings;
-    RuleSettings of_weights;
-    Losses before;
-
-    __device__ int slot() const { return step % X_SLOTS; }
-};
-
-// The rows that layer L takes.
-template <int L>
-__device__ inline auto inputs_of(Shared& shared, const Now& now) {
-    if constexpr (L == 0) {
-        return BatchRows{&shared.x[now.slot()][0][0]};
-    } else {
-        return UnitRows{&layer_of<L - 1>(shared.layers).units(now.step)[0][0][0]};
-    }
-}
-
-template <int L>
-__device__ inline UnitRows gradients_of(Shared& shared) {
-    return {&layer_of<L>(shared.layers).dz[0][0][0]};
-}
-
 // The last warp of the first block writes the record of a step, whose losses are there.
 __device__ inline void record_step(const Shared& shared, const Run& run, int step, const Losses& losses) {
     if (threadIdx.x / 32 < WARPS - 1) return;
-    double* row = run.record + 3 * (static_cast<int64>(step) * RECORDERS + own_rank());
+    const int own_row = own_replica() * (RECORDERS / REPLICAS) + own_rank();
+    double* row = run.record + 3 * (static_cast<int64>(step) * RECORDERS + own_row);
     if (own_rank() == 0) {
         write_record(row, shared.losses[step % 2], losses.count, losses.weight > 0 ? losses.weight : 1,
-                     losses.weight);
+                     own_replica() == 0 ? losses.weight : 0);
     }
     if (PENALIZED && threadIdx.x % 32 == 0) row[0] += losses.penalty;
 }
@@ -139,8 +117,8 @@ __device__ inline void record_step(const Shared& shared, const Run& run, int ste
 // From layer L's inputs to the gradients of the outputs. Returns the weight of the batch.
 template <int L>
 __device__ inline float go_forward(Shared& shared, const Run& run, const Now& now, int num_steps,
-                                   float weight, Stack<HeldLayer>& held) {
-    layer_of<L>(held).forward.multiply(shared, inputs_of<L>(shared, now));
+                                   float weight, const Network& network) {
+    network.multiply_forward<L>(shared, inputs_of<L>(shared, now));
     __syncthreads();
     if constexpr (!Shape<L>::IS_LAST) activate_units<L>(shared, run, now.step);
     if (L == 0) {  // while units are on their way
@@ -151,112 +129,34 @@ __device__ inline float go_forward(Shared& shared, const Run& run, const Now& no
     }
     if constexpr (Shape<L>::IS_LAST) {
         Rests rests;
-        find_gradients(shared, run, now.slot(), now.count, weight, rests);
+        find_gradients(shared, run, now.slot(), now.own_count, weight, rests);
         __syncthreads();
-        find_losses(shared, run, now.step, now.slot(), now.count, rests);
+        find_losses(shared, run, now.step, now.slot(), now.own_count, rests);
         return weight;
     } else {
         await_units<L>(shared, now.step);
-        return go_forward<L + 1>(shared, run, now, num_steps, weight, held);
+        return go_forward<L + 1>(shared, run, now, num_steps, weight, network);
     }
 }
 
-// Layer L's weights take their gradients in, whose sums are multiplied by `unscale`.
+// From the gradients of layer L's units back to those of the first.
 template <int L>
-__device__ inline void update_layer(Shared& shared, const Run& run, const Now& now, float unscale,
-                                    Memory& memory, HeldLayer<L>& held) {
-    const UnitRows dz = gradients_of<L>(shared);
-    const int chunk = Shape<L>::first_gradient() / CHUNK_UNITS;
-    const auto x = inputs_of<L>(shared, now);
-    held.forward.update(now.of_weights, now.settings, unscale, memory, dz, chunk, x);
-    held.forward.update_biases(run.rule, now.settings, unscale, dz, chunk, layer_of<L>(shared.layers).biases);
-    if constexpr (L > 0)
-        held.backward.update(now.of_weights, now.settings, unscale, memory, x,
-                             Shape<L - 1>::first() / CHUNK_UNITS, dz);
-}
-
-// From the gradients of layer L's units back to those of the first. Where their norm need not be known, all
-// layers from L on down are updated.
-template <int L>
-__device__ inline void go_back(Shared& shared, const Run& run, const Now& now, Memory& memory,
-                               Stack<HeldLayer>& held) {
-    HeldLayer<L>& own = layer_of<L>(held);
+__device__ inline void go_back(Shared& shared, const Run& run, const Now& now, Network& network) {
     if constexpr (L > 0) {
-        own.backward.multiply(shared, gradients_of<L>(shared));
+        network.multiply_backward<L>(shared, gradients_of<L>(shared));
         __syncthreads();
         differentiate_units<L - 1>(shared, run);
     }
-    if (!CLIPS) update_layer(shared, run, now, run.unscale, memory, own);
+    network.take<L>(shared, run, now);
     if constexpr (L > 0) {
         await_gradients<L - 1>(shared, now.step);
-        go_back<L - 1>(shared, run, now, memory, held);
+        go_back<L - 1>(shared, run, now, network);
     }
-}
-
-// The sum of the squares of what this thread finds of all gradients, each by one block.
-template <int L = 0>
-__device__ inline float sum_squares(Shared& shared, const Now& now) {
-    float squares = 0;
-    if (Shape<L>::IS_SHARED_OUT || own_rank() == 0) {
-        squares = decltype(HeldLayer<L>::forward)::sum_squares(gradients_of<L>(shared),
-                                                               Shape<L>::first_gradient() / CHUNK_UNITS,
-                                                               inputs_of<L>(shared, now), Shape<L>::count());
-    }
-    if constexpr (!Shape<L>::IS_LAST) squares += sum_squares<L + 1>(shared, now);
-    return squares;
-}
-
-// The sum of a number over all threads of the block, in a fixed order.
-__device__ inline float sum_of_block(Shared& shared, float number) {
-    number = reduce_warp<Sum>(number);
-    if (threadIdx.x % 32 == 0) shared.squares[threadIdx.x / 32] = number;
-    __syncthreads();
-    float sum = 0;
-    for (int warp = 0; warp < WARPS; ++warp) sum += shared.squares[warp];
-    return sum;
-}
-
-// The sum of the squares of this thread's weights, each of one block.
-template <int L = 0>
-__device__ inline float sum_squared_weights(Stack<HeldLayer>& held) {
-    const bool has_part = Shape<L>::IS_SHARED_OUT || own_rank() == 0;
-    float squares = has_part ? layer_of<L>(held).forward.sum_squared_weights(Shape<L>::count()) : 0;
-    if constexpr (!Shape<L>::IS_LAST) squares += sum_squared_weights<L + 1>(held);
-    return squares;
 }
 
 // What the penalty of this block's weights adds to the loss of a batch.
-__device__ inline float find_penalty(Shared& shared, const Run& run, int count, Stack<HeldLayer>& held) {
-    return 0.5f * run.penalty / count * sum_of_block(shared, sum_squared_weights(held));
-}
-
-// The sum of a number over all threads of the cluster, in a fixed order.
-__device__ inline float sum_of_cluster(Shared& shared, [[maybe_unused]] int step, float number) {
-    float sum = sum_of_block(shared, number);
-#if CLUSTER > 1
-    if (threadIdx.x < CLUSTER) {
-        store_async_pair(place_in(threadIdx.x, &shared.cluster_squares[own_rank()]), __float_as_uint(sum), 0,
-                         place_in(threadIdx.x, &shared.squares_full));
-    }
-    await_rows(shared.squares_full, step, CLUSTER * sizeof(float2));
-    sum = 0;
-    for (int rank = 0; rank < CLUSTER; ++rank) sum += shared.cluster_squares[rank].x;
-#endif
-    return sum;
-}
-
-// What gradients are multiplied by, lest their norm be larger than it may.
-__device__ inline float clip_factor(Shared& shared, const Run& run, const Now& now) {
-    constexpr float EPS = 1e-6f;
-    const float norm = square_root(sum_of_cluster(shared, now.step, sum_squares(shared, now))) * run.unscale;
-    return norm > run.largest_norm - EPS ? run.largest_norm / (norm + EPS) : 1;
-}
-
-template <int L = LAYERS - 1>
-__device__ inline void update_layers(Shared& shared, const Run& run, const Now& now, float unscale,
-                                     Memory& memory, Stack<HeldLayer>& held) {
-    update_layer(shared, run, now, unscale, memory, layer_of<L>(held));
-    if constexpr (L > 0) update_layers<L - 1>(shared, run, now, unscale, memory, held);
+__device__ inline float find_penalty(Shared& shared, const Run& run, int count, const Network& network) {
+    return 0.5f * run.penalty / count * sum_of_block(shared, network.sum_squared());
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
@@ -264,8 +164,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                       float* const* places, double* record, int num_rows, int num_epochs, float scale,
                       float largest_norm, float decay, float momentum, float of_mean, float of_square,
                       float penalty, const Dropout* dropouts, const float* class_weights, int first_step,
-                      unsigned key0, unsigned key1, float4* far_slots, float loss_setting, float of_term,
-                      float of_slope) {
+                      unsigned key0, unsigned key1, float4* far_slots, Exchange* exchanges,
+                      float loss_setting, float of_term, float of_slope) {
     DYNAMIC_SHARED(Shared, whole);
     Shared& shared = *whole;
     const Run run{Peers(shared),
@@ -280,7 +180,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                   penalty,
                   static_cast<uint32>(first_step),
                   {key0, key1},
-                  far_slots};
+                  far_slots,
+                  exchanges};
     const Arrays arrays{places};
     clear(shared);
     if (threadIdx.x == 0) make_barriers(shared);
@@ -290,9 +191,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     if (threadIdx.x == 0) shared.mean_class_weight[0] = class_weights[OUTPUTS];
 #endif
     each_bias<false>(shared, arrays, [](float& held, const float* place) { held = *place; });
-    Stack<HeldLayer> held;
-    Memory memory(shared, run);
-    read_weights(held, memory, arrays);
+    Network network(shared, run);
+    network.read(arrays);
     barrier_of_cluster();  // no block writes to another that has not begun
     load_batch(shared, run, 0);
     Step step(num_rows, num_epochs);
@@ -301,17 +201,15 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     for (; step.is_there(); step.advance()) {
         RuleSettings of_weights = run.rule;
         if (PENALIZED) of_weights.decay += run.penalty / step.count();
-        const Now now{step.index, step.count(), next, of_weights, losses};
+        const Now now{step.index, step.count(), own_rows(step.count()), next, of_weights, losses};
         if (step.index + 1 < step.num_steps) next = settings[step.index + 1];  // memory is far
+        network.begin(now);
         wait(shared.x_full[now.slot()], now.step / X_SLOTS);
-        losses.penalty = PENALIZED ? find_penalty(shared, run, now.count, held) : 0;
-        losses.weight = go_forward<0>(shared, run, now, step.num_steps, 0, held);
-        losses.count = now.count;
-        go_back<LAYERS - 1>(shared, run, now, memory, held);
-        if (CLIPS) {
-            const float unscale = run.unscale * clip_factor(shared, run, now);
-            update_layers(shared, run, now, unscale, memory, held);
-        }
+        losses.penalty = PENALIZED ? find_penalty(shared, run, now.count, network) : 0;
+        losses.weight = go_forward<0>(shared, run, now, step.num_steps, 0, network);
+        losses.count = now.own_count;
+        go_back<LAYERS - 1>(shared, run, now, network);
+        network.finish(shared, run, now);
         if (X_SLOTS == 1 && now.step + 1 < step.num_steps) {
             __syncthreads();
             load_batch(shared, run, now.step + 1);
@@ -320,6 +218,6 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     __syncthreads();
     record_step(shared, run, step.num_steps - 1, losses);
     barrier_of_cluster();  // nor to one that has left
-    write_weights(held, memory, arrays);
+    network.write(arrays);
     each_bias<true>(shared, arrays, [](float held, float* place) { *place = held; });
 }

@@ -2,7 +2,39 @@
 // outputs, and to those of units; and how the blocks of a cluster come to have each other's.
 #pragma once
 
-#include "layer_weights.cuh"
+#include "layer_products.cuh"
+
+// What is to be written of a step.
+struct Losses {
+    int count;
+    float weight, penalty;
+};
+
+// Where a block stands: which step it is, of how many rows, and how many of them are this replica's; what it
+// multiplies by; and what the step before left.
+struct Now {
+    int step, count, own_count;
+    StepSettings settings;
+    RuleSettings of_weights;
+    Losses before;
+
+    __device__ int slot() const { return step % X_SLOTS; }
+};
+
+// The rows that layer L takes.
+template <int L>
+__device__ inline auto inputs_of(Shared& shared, const Now& now) {
+    if constexpr (L == 0) {
+        return BatchRows{&shared.x[now.slot()][0][0]};
+    } else {
+        return UnitRows{&layer_of<L - 1>(shared.layers).units(now.step)[0][0][0]};
+    }
+}
+
+template <int L>
+__device__ inline UnitRows gradients_of(Shared& shared) {
+    return {&layer_of<L>(shared.layers).dz[0][0][0]};
+}
 
 // A piece of a block's rows: 8 rows by 8 units. Of the row, a lane has two columns.
 struct Piece {
@@ -62,7 +94,7 @@ __device__ inline void share_out([[maybe_unused]] const Run& run,
 template <int L>
 __device__ inline float2 dropout_of(const Shared& shared, const Run& run, int step, const Piece& piece) {
     const Dropout& dropout = shared.dropouts[L];
-    const uint32 unit = Shape<L>::first() + piece.unit(), row = piece.row();
+    const uint32 unit = Shape<L>::first() + piece.unit(), row = first_row() + piece.row();
     const Words words =
         philox({{run.first_step + step, dropout.layer, row, unit / 4}}, run.key[0], run.key[1]);
     const bool is_upper = unit % 4 >= 2;
@@ -75,7 +107,7 @@ __device__ inline float2 dropout_of(const Shared& shared, const Run& run, int st
 // From the sums of the product to layer L's units, which go to all blocks, and the activation's derivatives.
 template <int L>
 __device__ inline void activate_units(Shared& shared, const Run& run, int step) {
-    using Weights = decltype(HeldLayer<L>::forward);
+    using Weights = Forward<L>;
     LayerRows<L>& rows = layer_of<L>(shared.layers);
     const int count = Shape<L>::count();
     each_piece<L>([&](const Piece& piece) {
@@ -100,7 +132,7 @@ __device__ inline void activate_units(Shared& shared, const Run& run, int step) 
 // activation, which go to all blocks if anybody needs them.
 template <int L>
 __device__ inline void differentiate_units(Shared& shared, const Run& run) {
-    using Weights = decltype(HeldLayer<L + 1>::backward);
+    using Weights = Backward<L + 1>;
     LayerRows<L>& rows = layer_of<L>(shared.layers);
     each_piece<L>([&](const Piece& piece) {
         const float2 derivative = unpacked<T>(word_of(rows.derivatives, piece));
@@ -138,6 +170,11 @@ __device__ inline auto classes_of([[maybe_unused]] const Shared& shared) {
 // The sample weight of a row, which follows its target.
 __device__ inline float sample_weight(const float* target) { return WEIGHTED ? target[TARGET_WORDS] : 1; }
 
+// A row's target.
+__device__ inline const float* target_of(const Shared& shared, int slot, int row) {
+    return shared.targets[slot][SEES_ALL_TARGETS ? first_row() + row : row];
+}
+
 // The weight of a batch: its rows', added up.
 __device__ inline float weigh_batch(const Shared& shared, int slot, int count) {
     if (!WEIGHTED && !CLASS_WEIGHTS) return count;
@@ -156,7 +193,7 @@ __device__ inline float weigh_batch(const Shared& shared, int slot, int count) {
 // From the sums of the last product to the gradients of the outputs. Of rows that are not there they are 0.
 __device__ inline void find_gradients(Shared& shared, const Run& run, int slot, int count, float weight,
                                       Rests& rests) {
-    using Weights = decltype(HeldLayer<LAYERS - 1>::forward);
+    using Weights = Forward<LAYERS - 1>;
     LayerRows<LAYERS - 1>& outputs = layer_of<LAYERS - 1>(shared.layers);
     const float factor = weight > 0 ? run.scale / weight : 0;
     each_eighth([&](int i, int eighth) {
@@ -171,7 +208,7 @@ __device__ inline void find_gradients(Shared& shared, const Run& run, int slot, 
         }
         OutputRows<2 * OUT_TILES, OUTPUTS> rows{z};
         const int row = Piece{eighth, 0}.row();
-        const float* target = shared.targets[slot][row];
+        const float* target = target_of(shared, slot, row);
         const float own_factor = row < count ? factor * sample_weight(target) : 0;
         rests[i] = rows.replace(0, target, own_factor, run.loss, classes_of(shared));
 #pragma unroll
@@ -186,7 +223,7 @@ __device__ inline void find_losses(Shared& shared, const Run& run, int step, int
                                    const Rests& rests) {
     each_eighth([&](int i, int eighth) {
         const int row = Piece{eighth, 0}.row();
-        const float* target = shared.targets[slot][row];
+        const float* target = target_of(shared, slot, row);
         RowLoss loss =
             find_row_loss(rests[i], label_of(target), run.loss, OUTPUTS, classes_of(shared), row < count);
         loss.loss *= sample_weight(target);

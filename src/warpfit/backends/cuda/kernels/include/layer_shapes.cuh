@@ -22,16 +22,27 @@ constexpr bool HAS_DROPOUT[] = {DROPOUTS};
 __device__ constexpr int up(int size, int unit) { return (size + unit - 1) / unit * unit; }
 __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 
-constexpr int ROWS = up(BATCH, 16), ROW_TILES = ROWS / 16;
+// Rows of a batch that a replica takes, as far as there are that many.
+constexpr int REPLICA_ROWS = REPLICAS > 1 ? up((BATCH + REPLICAS - 1) / REPLICAS, 16) : BATCH;
+constexpr int ROWS = up(REPLICA_ROWS, 16), ROW_TILES = ROWS / 16;
 constexpr int X_WIDTH = up(SIZES[0], 16), X_STRIDE = X_WIDTH + 8;
 constexpr int OUTPUTS = SIZES[LAYERS], OUT_TILES = up(OUTPUTS, 16) / 16;
 // A row's target, which its weight may follow.
 constexpr int TARGET_WORDS = CROSS_ENTROPY ? 1 : OUTPUTS;
 // Blocks that have a row of the record of each step.
-constexpr int RECORDERS = PENALIZED ? CLUSTER : 1;
+constexpr int RECORDERS = REPLICAS * (PENALIZED ? CLUSTER : 1);
+// Whose targets a replica needs: to weigh a batch, those of all rows.
+constexpr bool SEES_ALL_TARGETS = REPLICAS > 1 && (WEIGHTED || CLASS_WEIGHTS);
+constexpr int TARGET_ROWS = SEES_ALL_TARGETS ? REPLICAS * ROWS : ROWS;
 // Units lie in chunks of 8, all rows of a chunk one after the other: what a block sends of them lies in one
 // piece, and what the lanes of a warp send at once goes as one.
 constexpr int CHUNK_UNITS = 8;
+
+// The first of this replica's rows, and how many of `count` it has.
+__device__ inline int first_row() { return own_replica() * REPLICA_ROWS; }
+__device__ inline int own_rows(int count) {
+    return REPLICAS > 1 ? clamped(count - first_row(), REPLICA_ROWS) : count;
+}
 
 using Outputs = float[2 * OUT_TILES][4];  // of 16 rows, as mma holds them
 
@@ -70,6 +81,17 @@ using Chunks = T[WIDTH / CHUNK_UNITS][ROWS][CHUNK_UNITS];
 template <int L>
 struct Biases {
     float values[Shape<L>::BLOCK_WIDTH], slots[SLOT_PLACES][Shape<L>::BLOCK_WIDTH];
+
+    // Takes a bias's gradient in, which is `sum` times `unscale`.
+    __device__ void update(int unit, float sum, float unscale, const StepSettings& step,
+                           const RuleSettings& rule) {
+        float remembered[SLOT_PLACES];
+#pragma unroll
+        for (int i = 0; i < SLOTS; ++i) remembered[i] = slots[i][unit];
+        update_parameter(values[unit], remembered, sum, unscale, step, rule);
+#pragma unroll
+        for (int i = 0; i < SLOTS; ++i) slots[i][unit] = remembered[i];
+    }
 };
 
 // What layer L has in shared memory: y, its units of a batch, and dz, the gradients before the activation. A
@@ -124,6 +146,10 @@ template <int L, template <int> class Of>
 __device__ inline Of<L>& layer_of(Stack<Of>& stack) {
     return static_cast<Stack<Of, L>&>(stack).layer;
 }
+template <int L, template <int> class Of>
+__device__ inline const Of<L>& layer_of(const Stack<Of>& stack) {
+    return static_cast<const Stack<Of, L>&>(stack).layer;
+}
 
 template <int L>
 using RowsOf = LayerRows<L>;
@@ -147,7 +173,7 @@ struct alignas(16) Shared {
     float4 near_slots[NEAR_TILES][2 * SLOTS][32 * WARPS];  // see Memory
 #endif
     RowLoss losses[2][ROWS];  // of this step, and of the one before
-    float targets[X_SLOTS][ROWS][TARGET_WORDS + WEIGHTED];
+    float targets[X_SLOTS][TARGET_ROWS][TARGET_WORDS + WEIGHTED];
     alignas(16) float squares[WARPS];  // of a block's gradients
     float2 cluster_squares[CLUSTER];
     Barrier x_full[2], squares_full;
@@ -190,6 +216,8 @@ struct Peers {
     }
 };
 
+struct Exchange;  // of layer_replicas.cuh
+
 // What does not change in a run.
 struct Run {
     Peers peers;
@@ -202,4 +230,5 @@ struct Run {
     float penalty;  // of weights: half of it times the sum of their squares, over the rows, joins the loss
     uint32 first_step, key[2];  // of the dropout's random numbers
     float4* far_slots;          // see Memory
+    Exchange* exchanges;        // of each rank, where there are replicas
 };

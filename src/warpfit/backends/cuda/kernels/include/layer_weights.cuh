@@ -3,25 +3,7 @@
 // alike, from the same numbers in the same order, so that they stay the same.
 #pragma once
 
-#include "layer_shapes.cuh"
-
-// How many groups of warps share out so many tiles along the units: what leaves each warp the fewest, and of
-// those the most groups, as each adds up what it finds over the others.
-__device__ constexpr int groups_along_units(int feature_tiles, int unit_tiles) {
-    int best = 1, least = (feature_tiles + WARPS - 1) / WARPS * unit_tiles;
-    for (int groups = 2; groups <= WARPS; groups *= 2) {
-        if (unit_tiles % groups || WARPS % groups) continue;
-        const int along_features = WARPS / groups;
-        const int tiles = (feature_tiles + along_features - 1) / along_features * (unit_tiles / groups);
-        if (tiles <= least) {
-            best = groups;
-            least = tiles;
-        }
-    }
-    return best;
-}
-
-__device__ constexpr int smaller(int a, int b) { return a < b ? a : b; }
+#include "layer_sums.cuh"
 
 // What the optimizer remembers of a thread's weights in a tile of 16 by 16.
 struct Remembered {
@@ -77,35 +59,14 @@ struct Memory {
     }
 };
 
-// Weights from FEATURES to UNITS, multiples of 16; FIRST is the number of their first tile among a warp's.
-template <int FEATURES, int UNITS, int FIRST>
-struct Matrix {
-    static constexpr int UNIT_TILES = UNITS / 16, FEATURE_TILES = FEATURES / 16;
-    static constexpr int GROUPS_U = groups_along_units(FEATURE_TILES, UNIT_TILES);
-    static constexpr int GROUPS_K = smaller(WARPS / GROUPS_U, FEATURE_TILES);
-    using Weights = HeldWeights<T, FEATURES, UNITS, GROUPS_K, GROUPS_U>;
-    // Tiles of 16 rows that are multiplied at once.
-    static constexpr int AT_ONCE = ROW_TILES % 4 == 0 && Weights::MINE_U == 1 ? 4
-                                   : ROW_TILES % 2 == 0                       ? 2
-                                                                              : 1;
-    // Parts of the product that lie in shared memory: see `sums_of`.
-    static constexpr int SUMS_NEEDED = GROUPS_K * ROW_TILES * UNIT_TILES * 2;
-    static_assert(SUMS_NEEDED <= SUMS, "the launcher gives room for all sums");
-
-    // Whether there are registers for all rows of a warp's units at once.
-    static constexpr bool STAYS = ROW_TILES * Weights::MINE_U <= 4;
-
+// The weights of a product; FIRST is the number of their first tile among a warp's.
+template <class Product, int FIRST>
+struct Matrix : Product {
+    using Product::each_gradient, Product::is_mine;
+    using typename Product::Weights;
     static constexpr int NEXT = FIRST + Weights::MINE;
 
     Weights weights;
-
-    // Whether this warp has a part.
-    __device__ static bool is_mine() { return static_cast<int>(threadIdx.x) / 32 < GROUPS_K * GROUPS_U; }
-
-    // The part of a product that group k finds, of row tile r and half a tile of units.
-    __device__ static int place_of_sums(int k, int r, int half_tile) {
-        return (k * ROW_TILES + r) * UNIT_TILES * 2 + half_tile;
-    }
 
     // f(number, unit, feature, which of the slots, or -1 for the weight) for each that this thread has.
     template <class F>
@@ -140,98 +101,7 @@ struct Matrix {
         if (!is_mine()) return;
         typename Weights::Fragments b;
         weights.round(b, weights, [](float w, float) { return w; });
-#pragma unroll 1
-        for (int first = 0; first < ROW_TILES; first += AT_ONCE) {
-            typename Weights::Sums z[AT_ONCE];
-            Weights::multiply(b, z, [&](unsigned (&a)[4], int r, int tile) {
-                load_a(a, tile_of(rows, first + r, 2 * tile), Rows::STRIDE, Rows::NEXT_CHUNK);
-            });
-#pragma unroll
-            for (int i = 0; i < AT_ONCE * Weights::MINE_U * 2; ++i) {
-                const float* sums = z[i / (2 * Weights::MINE_U)][i / 2 % Weights::MINE_U][i % 2];
-                const int half_tile = Weights::first_unit_tile() * 2 + i % (2 * Weights::MINE_U);
-                float2(&place)[2][32] =
-                    shared
-                        .sums[place_of_sums(Weights::warp_k(), first + i / (2 * Weights::MINE_U), half_tile)];
-                place[0][threadIdx.x % 32] = float2{sums[0], sums[1]};
-                place[1][threadIdx.x % 32] = float2{sums[2], sums[3]};
-            }
-        }
-    }
-
-    // The whole product of a piece of 8 rows and 8 units, as lanes have it.
-    __device__ static float2 sums_of(const Shared& shared, int eighth, int chunk) {
-        const int lane = threadIdx.x % 32;
-        float2 sum = shared.sums[place_of_sums(0, eighth / 2, chunk)][eighth % 2][lane];
-#pragma unroll
-        for (int k = 1; k < GROUPS_K; ++k) {
-            const float2 part = shared.sums[place_of_sums(k, eighth / 2, chunk)][eighth % 2][lane];
-            sum = float2{sum.x + part.x, sum.y + part.y};
-        }
-        return sum;
-    }
-
-    // f(u, j, sums) for the gradient of each tile, which is dyᵀ x: dy has the units from a chunk on, x the
-    // features.
-    template <class Rows, class F>
-    __device__ static void each_gradient(const UnitRows& dy, int chunk, const Rows& x, F f) {
-        if (!is_mine()) return;
-        unsigned a[STAYS ? ROW_TILES : 1][Weights::MINE_U][4];
-        if (STAYS) {
-#pragma unroll
-            for (int r = 0; r < ROW_TILES; ++r) load_units(a[STAYS ? r : 0], dy, chunk, r);
-        }
-#pragma unroll
-        for (int j = 0; j < Weights::MINE_K; ++j) {
-            if (!Weights::has_tile(j)) break;
-            float sums[Weights::MINE_U][2][4] = {};
-#pragma unroll
-            for (int r = 0; r < ROW_TILES; ++r) {
-                unsigned low[2], high[2];
-                load_b_pair_transposed(low, high, tile_of(x, r, 2 * Weights::feature_tile(j)), Rows::STRIDE,
-                                       Rows::NEXT_CHUNK);
-                if (!STAYS) load_units(a[0], dy, chunk, r);
-#pragma unroll
-                for (int u = 0; u < Weights::MINE_U; ++u) {
-                    TensorCore<T>::multiply(sums[u][0], a[STAYS ? r : 0][u], low);
-                    TensorCore<T>::multiply(sums[u][1], a[STAYS ? r : 0][u], high);
-                }
-            }
-#pragma unroll
-            for (int u = 0; u < Weights::MINE_U; ++u) f(u, j, sums[u]);
-        }
-    }
-
-    // This warp's units, of those from a chunk on, of tile r of dy.
-    __device__ static void load_units(unsigned (&a)[Weights::MINE_U][4], const UnitRows& dy, int chunk,
-                                      int r) {
-#pragma unroll
-        for (int u = 0; u < Weights::MINE_U; ++u) {
-            load_a_transposed(a[u], tile_of(dy, r, chunk + 2 * (Weights::first_unit_tile() + u)),
-                              UnitRows::STRIDE, UnitRows::NEXT_CHUNK);
-        }
-    }
-
-    // f(unit, sum) for the sums of dy over the rows, which are the gradients of biases. It falls to the warps
-    // that have the fewest tiles.
-    template <class F>
-    __device__ static void each_bias_gradient(const UnitRows& dy, int chunk, F f) {
-        if (!is_mine() || Weights::warp_k() < GROUPS_K - 1) return;
-        const unsigned one = packed<T>(1.0f, 1.0f), ones[2] = {one, one};
-        const int lane = threadIdx.x % 32;
-        float sums[Weights::MINE_U][4] = {};  // of units l / 4 and l / 4 + 8, in all columns
-#pragma unroll
-        for (int r = 0; r < ROW_TILES; ++r) {
-            unsigned a[Weights::MINE_U][4];
-            load_units(a, dy, chunk, r);
-#pragma unroll
-            for (int u = 0; u < Weights::MINE_U; ++u) TensorCore<T>::multiply(sums[u], a[u], ones);
-        }
-        if (lane % 4) return;
-#pragma unroll
-        for (int i = 0; i < Weights::MINE_U * 2; ++i) {
-            f((Weights::first_unit_tile() + i / 2) * 16 + lane / 4 + i % 2 * 8, sums[i / 2][i % 2 * 2]);
-        }
+        Product::multiply(shared, rows, b);
     }
 
     // Takes the gradient in; unscale is what its sums are multiplied by.
@@ -256,19 +126,6 @@ struct Matrix {
         });
     }
 
-    template <class OfBiases>
-    __device__ static void update_biases(const RuleSettings& rule, const StepSettings& step, float unscale,
-                                         const UnitRows& dy, int chunk, OfBiases& biases) {
-        each_bias_gradient(dy, chunk, [&](int unit, float sum) {
-            float remembered[SLOT_PLACES];
-#pragma unroll
-            for (int i = 0; i < SLOTS; ++i) remembered[i] = biases.slots[i][unit];
-            update_parameter(biases.values[unit], remembered, sum, unscale, step, rule);
-#pragma unroll
-            for (int i = 0; i < SLOTS; ++i) biases.slots[i][unit] = remembered[i];
-        });
-    }
-
     // The sum of the squares of this thread's weights of `count` units.
     __device__ float sum_squared_weights(int count) const {
         float squares = 0;
@@ -281,50 +138,21 @@ struct Matrix {
         }
         return squares;
     }
-
-    // The sum of the squares of what this thread finds of the gradients of `count` units and their biases.
-    template <class Rows>
-    __device__ static float sum_squares(const UnitRows& dy, int chunk, const Rows& x, int count) {
-        float squares = 0;
-        each_gradient(dy, chunk, x, [&](int u, int, const float (&sums)[2][4]) {
-#pragma unroll
-            for (int part = 0; part < 8; ++part) {
-                const float sum = sums[part / 4][part % 4];
-                if (Weights::unit_of(u, part) < count) squares += sum * sum;
-            }
-        });
-        each_bias_gradient(dy, chunk, [&](int unit, float sum) { squares += unit < count ? sum * sum : 0; });
-        return squares;
-    }
 };
 
 // Both copies of layer L's weights. Nothing goes back through the first layer.
 template <int L>
 struct HeldLayer {
-    Matrix<Shape<L - 1>::WIDTH, Shape<L>::BLOCK_WIDTH, HeldLayer<L - 1>::NEXT> forward;
-    Matrix<Shape<L>::WIDTH, Shape<L - 1>::BLOCK_WIDTH, decltype(forward)::NEXT> backward;
+    Matrix<Forward<L>, HeldLayer<L - 1>::NEXT> forward;
+    Matrix<Backward<L>, decltype(forward)::NEXT> backward;
     static constexpr int NEXT = decltype(backward)::NEXT;
 };
 template <>
 struct HeldLayer<0> {
-    Matrix<X_WIDTH, Shape<0>::BLOCK_WIDTH, 0> forward;
+    Matrix<Forward<0>, 0> forward;
     static constexpr int NEXT = decltype(forward)::NEXT;
 };
 static_assert(HeldLayer<LAYERS - 1>::NEXT == HELD_TILES + NEAR_TILES + FAR_TILES, "each tile has its place");
-
-// A parameter's array in memory, and those of what the optimizer remembers of it.
-struct Arrays {
-    float* const* of_layers;
-
-    template <int L>
-    __device__ float* weights(int slot) const {
-        return of_layers[2 * L * (1 + SLOTS) + 1 + slot];
-    }
-    template <int L>
-    __device__ float* biases(int slot) const {
-        return of_layers[(2 * L + 1) * (1 + SLOTS) + 1 + slot];
-    }
-};
 
 // f(number in a register, its place in memory) for what this thread has of layer L's weights (inputs, units).
 template <int L, class F>
@@ -369,3 +197,95 @@ __device__ inline void write_weights(Stack<HeldLayer>& held, Memory& memory, con
     }
     if constexpr (L + 1 < LAYERS) write_weights<L + 1>(held, memory, arrays);
 }
+
+// Layer L's weights take their gradients in, whose sums are multiplied by `unscale`.
+template <int L>
+__device__ inline void update_layer(Shared& shared, const Run& run, const Now& now, float unscale,
+                                    Memory& memory, HeldLayer<L>& held) {
+    const UnitRows dz = gradients_of<L>(shared);
+    const int chunk = Shape<L>::first_gradient() / CHUNK_UNITS;
+    const auto x = inputs_of<L>(shared, now);
+    Biases<L>& biases = layer_of<L>(shared.layers).biases;
+    held.forward.update(now.of_weights, now.settings, unscale, memory, dz, chunk, x);
+    Forward<L>::each_bias_gradient(
+        dz, chunk, [&](int unit, float sum) { biases.update(unit, sum, unscale, now.settings, run.rule); });
+    if constexpr (L > 0)
+        held.backward.update(now.of_weights, now.settings, unscale, memory, x,
+                             Shape<L - 1>::first() / CHUNK_UNITS, dz);
+}
+
+template <int L = LAYERS - 1>
+__device__ inline void update_layers(Shared& shared, const Run& run, const Now& now, float unscale,
+                                     Memory& memory, Stack<HeldLayer>& held) {
+    update_layer(shared, run, now, unscale, memory, layer_of<L>(held));
+    if constexpr (L > 0) update_layers<L - 1>(shared, run, now, unscale, memory, held);
+}
+
+// The sum of the squares of what this thread finds of all gradients, each by one block.
+template <int L = 0>
+__device__ inline float sum_squares(Shared& shared, const Now& now) {
+    float squares = 0;
+    if (Shape<L>::IS_SHARED_OUT || own_rank() == 0) {
+        using Weights = typename Forward<L>::Weights;
+        const UnitRows dz = gradients_of<L>(shared);
+        const int chunk = Shape<L>::first_gradient() / CHUNK_UNITS, count = Shape<L>::count();
+        Forward<L>::each_gradient(dz, chunk, inputs_of<L>(shared, now),
+                                  [&](int u, int, const float (&sums)[2][4]) {
+#pragma unroll
+                                      for (int part = 0; part < 8; ++part) {
+                                          const float sum = sums[part / 4][part % 4];
+                                          if (Weights::unit_of(u, part) < count) squares += sum * sum;
+                                      }
+                                  });
+        Forward<L>::each_bias_gradient(dz, chunk,
+                                       [&](int unit, float sum) { squares += unit < count ? sum * sum : 0; });
+    }
+    if constexpr (!Shape<L>::IS_LAST) squares += sum_squares<L + 1>(shared, now);
+    return squares;
+}
+
+// The sum of the squares of this thread's weights, each of one block.
+template <int L = 0>
+__device__ inline float sum_squared_weights(const Stack<HeldLayer>& held) {
+    const bool has_part = Shape<L>::IS_SHARED_OUT || own_rank() == 0;
+    float squares = has_part ? layer_of<L>(held).forward.sum_squared_weights(Shape<L>::count()) : 0;
+    if constexpr (!Shape<L>::IS_LAST) squares += sum_squared_weights<L + 1>(held);
+    return squares;
+}
+
+// All weights of a block, which nobody else updates.
+struct Network {
+    Stack<HeldLayer> layers;
+    Memory memory;
+
+    __device__ Network(Shared& shared, const Run& run) : memory(shared, run) {}
+
+    __device__ void read(const Arrays& arrays) { read_weights(layers, memory, arrays); }
+    __device__ void write(const Arrays& arrays) { write_weights(layers, memory, arrays); }
+    __device__ void begin(const Now&) {}
+
+    template <int L, class Rows>
+    __device__ void multiply_forward(Shared& shared, const Rows& rows) const {
+        layer_of<L>(layers).forward.multiply(shared, rows);
+    }
+    template <int L>
+    __device__ void multiply_backward(Shared& shared, const UnitRows& rows) const {
+        layer_of<L>(layers).backward.multiply(shared, rows);
+    }
+
+    // Layer L's gradients are there: where their norm need not be known, they are taken in.
+    template <int L>
+    __device__ void take(Shared& shared, const Run& run, const Now& now) {
+        if (!CLIPS) update_layer(shared, run, now, run.unscale, memory, layer_of<L>(layers));
+    }
+
+    // All gradients are there.
+    __device__ void finish(Shared& shared, const Run& run, const Now& now) {
+        if (!CLIPS) return;
+        const float squares = sum_of_cluster(shared, now.step, sum_squares(shared, now));
+        update_layers(shared, run, now, run.unscale * clip_factor(run, squares), memory, layers);
+    }
+
+    // The sum of the squares of this thread's weights.
+    __device__ float sum_squared() const { return sum_squared_weights(layers); }
+};

@@ -155,7 +155,7 @@ __device__ inline void update_tiles(Shared& shared, const Run& run, const Exchan
                                     int step, int warp) {
     each_tile<Tile>(warp, [&](const Tile& tile) {
         float sums[Tile::QUADS][4];
-        receive_sums<1>(sums, step / 2, [&](int replica, int quad) {
+        receive_sums<REPLICAS, 1>(sums, step / 2, [&](int replica, int quad) {
             return &exchange.outputs[step % 2][replica][tile.first_quad() + quad][threadIdx.x % 32];
         });
         tile.update(shared, run, rate, step, sums);

@@ -208,6 +208,16 @@ __device__ inline void store_relaxed(uint4* pointer, uint4 words) {
                  : "memory");
 }
 
+__device__ inline unsigned load_relaxed(const unsigned* pointer) {
+    unsigned word;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(pointer) : "memory");
+    return word;
+}
+
+__device__ inline void store_relaxed(unsigned* pointer, unsigned word) {
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(pointer), "r"(word) : "memory");
+}
+
 // Nothing: threads of a GPU do not wait for others to let them run. An emulated one does.
 __device__ inline void let_others_run() {}
 

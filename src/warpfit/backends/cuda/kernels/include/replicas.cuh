@@ -4,81 +4,12 @@
 //
 // Of the weights that x meets, a replica updates a part, and sends the others what it has become. The output layer and
 // the biases are updated by all alike, from the same sums in the same order.
-//
-// Numbers are on their way without their last bit. In its place is one that changes from step to step, so that who
-// looks for a number sees whether it has come: no barrier, no fence, and no bytes beside the numbers.
 #pragma once
 
+#include "marked_numbers.cuh"
 #include "trained_block.cuh"
 
 #if REPLICAS > 1
-constexpr unsigned LAST_BIT = 1;
-
-// The last bit of numbers that a place takes in this turn of its. Before the first, 0, it has zeros.
-__device__ inline unsigned mark_of(int turn) { return (turn + 1) & LAST_BIT; }
-
-// What arrives of a number.
-__device__ inline float without_last_bit(unsigned word) { return __uint_as_float(word & ~LAST_BIT); }
-
-// Sends quads of numbers to places that lie `stride` apart.
-template <int QUADS>
-__device__ inline void send(uint4* place, int stride, int turn, const float (&numbers)[QUADS][4]) {
-#pragma unroll
-    for (int i = 0; i < QUADS; ++i) {
-        unsigned words[4];
-#pragma unroll
-        for (int part = 0; part < 4; ++part)
-            words[part] = (__float_as_uint(numbers[i][part]) & ~LAST_BIT) | mark_of(turn);
-        store_relaxed(place + i * stride, uint4{words[0], words[1], words[2], words[3]});
-    }
-}
-
-// Not 0 if a number of a quad has not come.
-__device__ inline unsigned missing_marks(const uint4& words, int turn) {
-    const unsigned mark = mark_of(turn);
-    return ((words.x ^ mark) | (words.y ^ mark) | (words.z ^ mark) | (words.w ^ mark)) & LAST_BIT;
-}
-
-// Waits for the quads at place(i) for all i below QUADS.
-template <int QUADS, class F>
-__device__ inline void receive(float (&numbers)[QUADS][4], int turn, F place) {
-    uint4 words[QUADS];
-    for (Patience patience;; patience.wait()) {
-        unsigned missing = 0;
-#pragma unroll
-        for (int i = 0; i < QUADS; ++i) words[i] = load_relaxed(place(i));
-#pragma unroll
-        for (int i = 0; i < QUADS; ++i) missing |= missing_marks(words[i], turn);
-        if (missing == 0) break;
-    }
-#pragma unroll
-    for (int i = 0; i < QUADS; ++i) {
-        numbers[i][0] = without_last_bit(words[i].x);
-        numbers[i][1] = without_last_bit(words[i].y);
-        numbers[i][2] = without_last_bit(words[i].z);
-        numbers[i][3] = without_last_bit(words[i].w);
-    }
-}
-
-// Adds up what all replicas have sent, in their order; quad i of a replica is at place(replica, i). As many quads at
-// once as a thread has registers for.
-template <int AT_ONCE, int QUADS, class F>
-__device__ inline void receive_sums(float (&sums)[QUADS][4], int turn, F place) {
-#pragma unroll
-    for (int first = 0; first < QUADS; first += AT_ONCE) {
-        float numbers[REPLICAS * AT_ONCE][4];
-        receive(numbers, turn, [&](int i) { return place(i / AT_ONCE, first + i % AT_ONCE); });
-#pragma unroll
-        for (int i = 0; i < AT_ONCE * 4; ++i) {
-            float& sum = sums[first + i / 4][i % 4];
-            sum = 0;
-#pragma unroll
-            for (int replica = 0; replica < REPLICAS; ++replica)
-                sum += numbers[replica * AT_ONCE + i / 4][i % 4];
-        }
-    }
-}
-
 constexpr int WEIGHT_THREADS = 32 * WEIGHT_WARPS;
 // What the output warps add up, in quads of a lane: three for each tile of the output layer, one for those of biases.
 constexpr int OUTPUT_QUADS = HIDDEN ? UNIT_TILES * (3 * OUT_TILES + 1) : OUT_TILES;
@@ -145,7 +76,7 @@ struct OwnWeights {
         Exchange& exchange = run.exchanges[own_rank()];
         each([&](int i, int tile) {
             float gradient[2][4], updated[2][4];
-            receive_sums<2>(gradient, step, [&](int replica, int quad) {
+            receive_sums<REPLICAS, 2>(gradient, step, [&](int replica, int quad) {
                 return &exchange.gradients[replica][2 * tile + quad][threadIdx.x];
             });
 #pragma unroll

@@ -85,8 +85,6 @@ struct alignas(16) Shared {
 };
 static_assert(sizeof(Shared) == SHARED_BYTES, "the launcher asks for as much");
 
-__device__ inline int own_replica() { return REPLICAS > 1 ? static_cast<int>(blockIdx.x) / CLUSTER : 0; }
-
 // What a block has of units or features: from where on, and how many.
 struct Part {
     int first, count;

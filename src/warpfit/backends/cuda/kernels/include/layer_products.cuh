@@ -1,0 +1,169 @@
+// The products of one_launch_layers.cu: how the warps of a block share out a matrix, and what they find with it and of its
+// gradient. Who holds the weights, and how they are updated, is said elsewhere.
+#pragma once
+
+#include "layer_shapes.cuh"
+
+// How many groups of warps share out so many tiles along the units: what leaves each warp the fewest, and of
+// those the most groups, as each adds up what it finds over the others.
+__device__ constexpr int groups_along_units(int feature_tiles, int unit_tiles) {
+    int best = 1, least = (feature_tiles + WARPS - 1) / WARPS * unit_tiles;
+    for (int groups = 2; groups <= WARPS; groups *= 2) {
+        if (unit_tiles % groups || WARPS % groups) continue;
+        const int along_features = WARPS / groups;
+        const int tiles = (feature_tiles + along_features - 1) / along_features * (unit_tiles / groups);
+        if (tiles <= least) {
+            best = groups;
+            least = tiles;
+        }
+    }
+    return best;
+}
+
+__device__ constexpr int smaller(int a, int b) { return a < b ? a : b; }
+
+// A matrix from FEATURES to UNITS, multiples of 16.
+template <int FEATURES, int UNITS>
+struct Product {
+    static constexpr int UNIT_TILES = UNITS / 16, FEATURE_TILES = FEATURES / 16;
+    static constexpr int GROUPS_U = groups_along_units(FEATURE_TILES, UNIT_TILES);
+    static constexpr int GROUPS_K = smaller(WARPS / GROUPS_U, FEATURE_TILES);
+    using Weights = HeldWeights<T, FEATURES, UNITS, GROUPS_K, GROUPS_U>;
+    // Tiles of 16 rows that are multiplied at once.
+    static constexpr int AT_ONCE = ROW_TILES % 4 == 0 && Weights::MINE_U == 1 ? 4
+                                   : ROW_TILES % 2 == 0                       ? 2
+                                                                              : 1;
+    // Parts of the product that lie in shared memory: see `sums_of`.
+    static constexpr int SUMS_NEEDED = GROUPS_K * ROW_TILES * UNIT_TILES * 2;
+    static_assert(SUMS_NEEDED <= SUMS, "the launcher gives room for all sums");
+
+    // Whether there are registers for all rows of a warp's units at once.
+    static constexpr bool STAYS = ROW_TILES * Weights::MINE_U <= 4;
+
+    // Whether this warp has a part.
+    __device__ static bool is_mine() { return static_cast<int>(threadIdx.x) / 32 < GROUPS_K * GROUPS_U; }
+
+    // The part of a product that group k finds, of row tile r and half a tile of units.
+    __device__ static int place_of_sums(int k, int r, int half_tile) {
+        return (k * ROW_TILES + r) * UNIT_TILES * 2 + half_tile;
+    }
+
+    // The product of all rows with the weights, in parts, to shared memory.
+    template <class Rows>
+    __device__ static void multiply(Shared& shared, const Rows& rows, const typename Weights::Fragments& b) {
+#pragma unroll 1
+        for (int first = 0; first < ROW_TILES; first += AT_ONCE) {
+            typename Weights::Sums z[AT_ONCE];
+            Weights::multiply(b, z, [&](unsigned (&a)[4], int r, int tile) {
+                load_a(a, tile_of(rows, first + r, 2 * tile), Rows::STRIDE, Rows::NEXT_CHUNK);
+            });
+#pragma unroll
+            for (int i = 0; i < AT_ONCE * Weights::MINE_U * 2; ++i) {
+                const float* sums = z[i / (2 * Weights::MINE_U)][i / 2 % Weights::MINE_U][i % 2];
+                const int half_tile = Weights::first_unit_tile() * 2 + i % (2 * Weights::MINE_U);
+                float2(&place)[2][32] =
+                    shared
+                        .sums[place_of_sums(Weights::warp_k(), first + i / (2 * Weights::MINE_U), half_tile)];
+                place[0][threadIdx.x % 32] = float2{sums[0], sums[1]};
+                place[1][threadIdx.x % 32] = float2{sums[2], sums[3]};
+            }
+        }
+    }
+
+    // The whole product of a piece of 8 rows and 8 units, as lanes have it.
+    __device__ static float2 sums_of(const Shared& shared, int eighth, int chunk) {
+        const int lane = threadIdx.x % 32;
+        float2 sum = shared.sums[place_of_sums(0, eighth / 2, chunk)][eighth % 2][lane];
+#pragma unroll
+        for (int k = 1; k < GROUPS_K; ++k) {
+            const float2 part = shared.sums[place_of_sums(k, eighth / 2, chunk)][eighth % 2][lane];
+            sum = float2{sum.x + part.x, sum.y + part.y};
+        }
+        return sum;
+    }
+
+    // f(u, j, sums) for the gradient of each tile, which is dyᵀ x: dy has the units from a chunk on, x the
+    // features.
+    template <class Rows, class F>
+    __device__ static void each_gradient(const UnitRows& dy, int chunk, const Rows& x, F f) {
+        if (!is_mine()) return;
+        unsigned a[STAYS ? ROW_TILES : 1][Weights::MINE_U][4];
+        if (STAYS) {
+#pragma unroll
+            for (int r = 0; r < ROW_TILES; ++r) load_units(a[STAYS ? r : 0], dy, chunk, r);
+        }
+#pragma unroll
+        for (int j = 0; j < Weights::MINE_K; ++j) {
+            if (!Weights::has_tile(j)) break;
+            float sums[Weights::MINE_U][2][4] = {};
+#pragma unroll
+            for (int r = 0; r < ROW_TILES; ++r) {
+                unsigned low[2], high[2];
+                load_b_pair_transposed(low, high, tile_of(x, r, 2 * Weights::feature_tile(j)), Rows::STRIDE,
+                                       Rows::NEXT_CHUNK);
+                if (!STAYS) load_units(a[0], dy, chunk, r);
+#pragma unroll
+                for (int u = 0; u < Weights::MINE_U; ++u) {
+                    TensorCore<T>::multiply(sums[u][0], a[STAYS ? r : 0][u], low);
+                    TensorCore<T>::multiply(sums[u][1], a[STAYS ? r : 0][u], high);
+                }
+            }
+#pragma unroll
+            for (int u = 0; u < Weights::MINE_U; ++u) f(u, j, sums[u]);
+        }
+    }
+
+    // This warp's units, of those from a chunk on, of tile r of dy.
+    __device__ static void load_units(unsigned (&a)[Weights::MINE_U][4], const UnitRows& dy, int chunk,
+                                      int r) {
+#pragma unroll
+        for (int u = 0; u < Weights::MINE_U; ++u) {
+            load_a_transposed(a[u], tile_of(dy, r, chunk + 2 * (Weights::first_unit_tile() + u)),
+                              UnitRows::STRIDE, UnitRows::NEXT_CHUNK);
+        }
+    }
+
+    // f(unit, sum) for the sums of dy over the rows, which are the gradients of biases. It falls to the warps
+    // that have the fewest tiles.
+    template <class F>
+    __device__ static void each_bias_gradient(const UnitRows& dy, int chunk, F f) {
+        if (!is_mine() || Weights::warp_k() < GROUPS_K - 1) return;
+        const unsigned one = packed<T>(1.0f, 1.0f), ones[2] = {one, one};
+        const int lane = threadIdx.x % 32;
+        float sums[Weights::MINE_U][4] = {};  // of units l / 4 and l / 4 + 8, in all columns
+#pragma unroll
+        for (int r = 0; r < ROW_TILES; ++r) {
+            unsigned a[Weights::MINE_U][4];
+            load_units(a, dy, chunk, r);
+#pragma unroll
+            for (int u = 0; u < Weights::MINE_U; ++u) TensorCore<T>::multiply(sums[u], a[u], ones);
+        }
+        if (lane % 4) return;
+#pragma unroll
+        for (int i = 0; i < Weights::MINE_U * 2; ++i) {
+            f((Weights::first_unit_tile() + i / 2) * 16 + lane / 4 + i % 2 * 8, sums[i / 2][i % 2 * 2]);
+        }
+    }
+};
+
+// Layer L's matrix by this block's units, which the way forward takes; and by its inputs, for the way back.
+template <int L>
+struct Forward : Product<Shape<L - 1>::WIDTH, Shape<L>::BLOCK_WIDTH> {};
+template <>
+struct Forward<0> : Product<X_WIDTH, Shape<0>::BLOCK_WIDTH> {};
+template <int L>
+struct Backward : Product<Shape<L>::WIDTH, Shape<L - 1>::BLOCK_WIDTH> {};
+
+// A parameter's array in memory, and those of what the optimizer remembers of it.
+struct Arrays {
+    float* const* of_layers;
+
+    template <int L>
+    __device__ float* weights(int slot) const {
+        return of_layers[2 * L * (1 + SLOTS) + 1 + slot];
+    }
+    template <int L>
+    __device__ float* biases(int slot) const {
+        return of_layers[(2 * L + 1) * (1 + SLOTS) + 1 + slot];
+    }
+};
