@@ -297,7 +297,6 @@ def one_launch_peers(results: Results) -> str:
     return note + _table(header, rows) + _source(results)
 
 
-# By the name of a table, or by the name of its results file where they differ.
 def launch_costs(results: Results) -> str:
     rows = [
         [
@@ -313,6 +312,32 @@ def launch_costs(results: Results) -> str:
     return _table(header, rows) + _source(results)
 
 
+def prompt(results: Results) -> str:
+    """Return the table of the seconds from the prompt to a saved model, and of the stages that they go to."""
+    caches = results["caches"]
+    wholes = {"the whole process": "seconds", "the same under clocks": "seconds_under_clocks"}
+    rows = [
+        [f"**{label}**", *(f"{_seconds(found[key])} s" for found in caches.values())]
+        for label, key in wholes.items()
+    ]
+    for stage in next(iter(caches.values()))["stages"]:
+        rows.append([stage, *(f"{found['stages'][stage]['median']:.3f} s" for found in caches.values())])
+    sums = [sum(seconds["median"] for seconds in found["stages"].values()) for found in caches.values()]
+    rows.append(["all stages", *(f"{total:.3f} s" for total in sums)])
+    header = ["from the prompt to a saved model", *(f"{cache} kernel cache" for cache in caches)]
+    accuracy = results["accuracy"]
+    note = (
+        f"\n`{results['command']}`, by the engine {' and '.join(results['engines'])}: {accuracy['min']:.2%} to "
+        f"{accuracy['max']:.2%} on the test set. Medians of {results['rounds']} processes (least to largest).\n"
+    )
+    return _table(header, rows) + note + _source(results)
+
+
+def _seconds(measured: Results) -> str:
+    return f"{measured['median']:.2f} ({measured['min']:.2f} to {measured['max']:.2f})"
+
+
+# By the name of a table, or by the name of its results file where they differ.
 RENDERERS: dict[str, Callable[[Results], str]] = {
     "cpu_epoch": cpu_epoch,
     "accuracy_gap": accuracy_gap,
@@ -325,6 +350,7 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "one_launch": one_launch,
     "one_launch_peers": one_launch_peers,
     "launch_costs": launch_costs,
+    "prompt": prompt,
 }
 FILES = {"layerwise_cnn": "layerwise", "first_step": "layerwise", "one_launch_peers": "one_launch"}
 
