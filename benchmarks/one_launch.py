@@ -3,7 +3,9 @@
 Microseconds a step are a whole epoch's wall time (order, gathering, forward, loss, backward, update, sums of loss and
 right rows, and reading these) over its number of steps: the median, least and largest of some epochs, in which the
 programs take turns. Ours trains several epochs in a launch, of whose time each has an equal share. Everything lies on
-the GPU beforehand. An epoch has at most 2,000 steps, on the same rows for all.
+the GPU beforehand. An epoch has at most 2,000 steps, on the same rows for all. Optimizer, dropout and schedule are the
+same for all, too; dropout's random numbers are each program's own, and a cosine falls to 0 over each epoch of the
+others, over each call of `fit` of ours.
 PyTorch in CUDA graphs and JAX leave the shorter last batch out, which would be a second compilation, and have one step
 less to divide by; PyTorch eager and ours train on it. The first call, apart, is from making a program to its first
 trained epoch, less the time of a later one: compilation, with empty caches. First losses show that all train alike.
@@ -14,6 +16,7 @@ row. What the file holds from the same GPU and packages stays: peers are measure
 asked for; ours of another commit goes. So parts can come from several commands, and one that broke off starts again.
 
     python benchmarks/one_launch.py [--parts peers,ours,curves,headline] [--rows 784-256-10/64] [--minutes 9]
+    python benchmarks/one_launch.py --rows '784-256-10/64 adam,64-64-64-64-1/256 adamw'
     python benchmarks/one_launch.py --draw    # docs/images/one_launch.png, from the results
 """
 
@@ -36,7 +39,8 @@ import numpy as np
 
 from harness import RESULTS, ROOT, environment, spread, write_results
 
-LR = 0.1
+RATES = {"sgd": 0.1, "adam": 1e-3, "adamw": 1e-3}
+WEIGHT_DECAY = 1e-2  # of adamw
 MOST_STEPS = 2000
 TURNS = 3
 EPOCHS = 5  # of a turn
@@ -47,6 +51,8 @@ CURVE_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 CURVE_WIDTHS = (16, 32, 64, 128, 256, 512)
 HEADLINE_EPOCHS = 10
 
+MNIST_PIXELS = 784
+
 # What floors are made of, on an H200: its clock, a sub-core's mma.sync, and what shared memory delivers.
 CLOCK_HZ = 1.76e9
 SUB_CORES = 4
@@ -56,28 +62,57 @@ SHARED_BYTES_A_CYCLE = 128
 
 @dataclass(frozen=True)
 class Case:
-    """A network and a batch: what a row measures."""
+    """A network, a batch, and how it is trained: what a row measures."""
 
     sizes: tuple[int, ...]
     batch: int
+    optimizer: str = "sgd"
+    dropout: float = 0.0  # after each hidden activation
+    schedule: str = "constant"  # or "cosine", from the rate to 0
 
     @property
     def network(self) -> str:
         return "-".join(map(str, self.sizes))
 
     @property
+    def training(self) -> tuple[str, ...]:
+        """What is not plain SGD, in words."""
+        words = (
+            "" if self.optimizer == "sgd" else self.optimizer,
+            f"dropout {self.dropout:g}" if self.dropout else "",
+            "" if self.schedule == "constant" else self.schedule,
+        )
+        return tuple(filter(None, words))
+
+    @property
     def name(self) -> str:
-        return f"{self.network}/{self.batch}"
+        return " ".join((f"{self.network}/{self.batch}", *self.training))
 
     @property
     def loss(self) -> str:
         return "mse" if self.sizes[-1] == 1 else "cross_entropy"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the peers' trainers take beside the network and the data."""
+        return {
+            "batch_size": self.batch,
+            "lr": RATES[self.optimizer],
+            "optimizer": self.optimizer,
+            "weight_decay": WEIGHT_DECAY if self.optimizer == "adamw" else 0.0,
+            "schedule": self.schedule,
+        }
 
 
 CASES = (
     *(Case((784, 256, 10), batch) for batch in (1, 8, 32, 64, 128, 512)),
     Case((784, 10), 128),
     Case((64, 64, 1), 256),
+    Case((784, 128, 128, 128, 10), 32),
+    Case((784, 256, 256, 256, 10), 32),
+    Case((784, 256, 10), 64, "adam"),
+    Case((64, 64, 64, 64, 1), 256, "adamw"),
+    Case((32, 256, 256, 256, 8), 256, "adamw", dropout=0.1, schedule="cosine"),
 )
 
 
@@ -91,6 +126,7 @@ class PeerKind:
     precisions: tuple[str, ...] = ("tf32", "bfloat16")
     turns: int = TURNS
     epochs: int = EPOCHS
+    optimizers: tuple[str, ...] = ("sgd", "adam", "adamw")
 
 
 PEERS = {
@@ -101,6 +137,12 @@ PEERS = {
         "JAX scan, unroll=8, gathering in its steps", "jax_scan", {"unroll": 8, "gathers_first": False}
     ),
     "torch_graph": PeerKind("PyTorch compile + CUDA graph", "torch_graph", {}),
+    "torch_graph_fused": PeerKind(
+        "PyTorch compile + fused optimizer + CUDA graph",
+        "torch_graph",
+        {"fused": True},
+        optimizers=("adam", "adamw"),
+    ),
     "torch_graph_tuned": PeerKind(
         "PyTorch compile, max-autotune, + CUDA graph", "torch_graph", {"mode": "max-autotune-no-cudagraphs"}
     ),
@@ -108,7 +150,7 @@ PEERS = {
     "torch_eager": PeerKind("PyTorch eager", "torch_eager", {}, ("float32", "tf32", "bfloat16"), 1, 2),
 }
 # The likely best come first; the others take minutes more, and are measured when --peers asks for them.
-USUAL_PEERS = ("jax_scan_32", "jax_scan_8", "torch_graph", "jax_scan_1", "torch_eager")
+USUAL_PEERS = ("jax_scan_32", "jax_scan_8", "torch_graph", "torch_graph_fused", "jax_scan_1", "torch_eager")
 
 
 # -- data -----------------------------------------------------------------------------------------------------
@@ -133,9 +175,22 @@ def made_up(features: int) -> tuple[Any, Any]:
     return x, np.sin(x @ direction)
 
 
+@cache
+def made_up_classes(features: int, classes: int) -> tuple[Any, Any]:
+    """Return 60,000 normal rows (N, features) float32 and labels (N,) int64: the largest of some smooth functions."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((60_000, features)).astype(np.float32)
+    directions = (2 * rng.standard_normal((features, classes)) / features**0.5).astype(np.float32)
+    return x, np.sin(x @ directions).argmax(axis=1)
+
+
 def rows_of(case: Case) -> tuple[Any, Any]:
     """Return the rows of an epoch, at most MOST_STEPS batches, and their targets."""
-    x, y = mnist("train") if case.loss == "cross_entropy" else made_up(case.sizes[0])
+    features, outputs = case.sizes[0], case.sizes[-1]
+    if case.loss == "mse":
+        x, y = made_up(features)
+    else:
+        x, y = mnist("train") if features == MNIST_PIXELS else made_up_classes(features, outputs)
     rows = min(len(x), MOST_STEPS * case.batch)
     return x[:rows], y[:rows]
 
@@ -168,15 +223,14 @@ class Peer:
     def start(self) -> tuple[float, float]:
         module = import_module(f"peers.{self.kind.module}")  # imports and devices are not the first call's
         _require_gpu(module)
-        settings = {
-            "batch_size": self.case.batch,
-            "lr": LR,
-            "precision": self.precision,
-            **self.kind.settings,
-        }
-        model = module.mlp(self.case.sizes) if self.kind.module == "torch_eager" else self.case.sizes
+        case, settings = self.case, {"precision": self.precision, **self.kind.settings}
+        model: Any = case.sizes
+        if self.kind.module == "torch_eager":
+            model = module.mlp(case.sizes, case.dropout)  # which is not a setting there
+        else:
+            settings["dropout"] = case.dropout
         start = perf_counter()
-        self.trainer = module.Trainer(model, self.x, self.y, **settings)
+        self.trainer = module.Trainer(model, self.x, self.y, **case.settings, **settings)
         loss, _ = self.trainer.epoch()
         return perf_counter() - start, loss
 
@@ -211,10 +265,12 @@ class Ours:
     def __init__(self, case: Case, precision: str, x: Any, y: Any) -> None:
         from warpfit import nn
 
+        *hidden, last = pairwise(case.sizes)
         layers: list[Any] = []
-        for inputs, outputs in pairwise(case.sizes):
+        for inputs, outputs in hidden:
             layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-        self.model = nn.Sequential(*layers[:-1])
+            layers += [nn.Dropout(case.dropout)] if case.dropout else []
+        self.model = nn.Sequential(*layers, nn.Linear(*last))
         self.case, self.precision, self.x, self.y = case, precision, x, y
         self.history: Any = None
 
@@ -256,10 +312,21 @@ class Ours:
             "precision": self.precision,
             **settings,
         }
-        optimizer = wf.optim.SGD(self.model.parameters(), lr=LR)
         settings |= {"device": "cuda", "engine": "one_launch", "verbose": False}
-        self.history = wf.fit(self.model, self.x, self.y, optimizer=optimizer, epochs=epochs, **settings)
+        self.history = wf.fit(
+            self.model, self.x, self.y, optimizer=self.make_optimizer(), epochs=epochs, **settings
+        )
         return self.history
+
+    def make_optimizer(self) -> Any:
+        from warpfit import optim
+
+        case, parameters = self.case, self.model.parameters()
+        rate = RATES[case.optimizer]
+        lr = optim.Cosine(rate) if case.schedule == "cosine" else rate
+        if case.optimizer == "adamw":
+            return optim.AdamW(parameters, lr, weight_decay=WEIGHT_DECAY)
+        return optim.Adam(parameters, lr) if case.optimizer == "adam" else optim.SGD(parameters, lr)
 
 
 # -- measurements ---------------------------------------------------------------------------------------------
@@ -326,12 +393,19 @@ def row_of(
     programs: dict[str, Program] = {}
     if "ours" in arguments.parts:
         programs |= {f"warpfit {precision}": Ours(case, precision, x, y) for precision in OURS}
-    for name in arguments.peers if "peers" in arguments.parts else ():
+    peers = [name for name in arguments.peers if case.optimizer in PEERS[name].optimizers]
+    for name in peers if "peers" in arguments.parts else ():
         for precision in arguments.precisions or PEERS[name].precisions:
             if arguments.again or "us" not in kept.get(f"{name} {precision}", {}):
                 programs[f"{name} {precision}"] = Peer(PEERS[name], case, precision, x, y)
     cells = {name: {**cell, "commit": commit} for name, cell in measured(programs, deadline).items()}
-    row = {"network": case.network, "batch": case.batch, "rows": len(x), "programs": {**kept, **cells}}
+    row = {
+        "network": case.network,
+        "batch": case.batch,
+        "training": ", ".join(case.training),
+        "rows": len(x),
+        "programs": {**kept, **cells},
+    }
     return summarised(row)
 
 
@@ -441,7 +515,8 @@ def read_results() -> dict[str, Any]:
 
 def save(results: dict[str, Any]) -> None:
     settings = {
-        "lr": LR,
+        "lr": RATES,
+        "weight_decay": WEIGHT_DECAY,
         "most_steps": MOST_STEPS,
         "turns": TURNS,
         "epochs_of_a_turn": EPOCHS,
@@ -470,7 +545,9 @@ def draw(results: dict[str, Any]) -> None:
     figure = Figure(figsize=(10, 4), layout="constrained")
     over_batch, over_width = figure.subplots(1, 2)
     draw_curve(over_batch, results["curves"]["batch"], curve_cases("batch"))
-    found = [row for row in results["rows"].values() if row["network"] == "784-256-10" and row["best_peer"]]
+    rows = results["rows"].values()
+    plain = [row for row in rows if row["network"] == "784-256-10" and not row.get("training")]
+    found = [row for row in plain if row["best_peer"]]
     if found:
         times = [row["programs"][row["best_peer"]]["us"]["median"] for row in found]
         over_batch.plot([row["batch"] for row in found], times, marker="s", label="best of PyTorch and JAX")

@@ -204,7 +204,7 @@ def one_launch(results: Results) -> str:
     """Return the table of ours and the best peers, what ten epochs take, and the picture."""
     rows = [
         [
-            row["network"],
+            _network(row),
             str(row["batch"]),
             _quick(row, "warpfit float16"),
             _quick(row, "warpfit bfloat16"),
@@ -217,10 +217,25 @@ def one_launch(results: Results) -> str:
     ]
     header = ["network", "batch", "warpfit float16, µs a step", "bfloat16", "best peer, µs a step", "which"]
     header += ["its time over ours", "PyTorch eager, µs a step"]
-    text = _table(header, rows) + _headline(results.get("headline", {})) + _source(results)
+    text = _table(header, rows) + _refused(results["rows"]) + _headline(results.get("headline", {}))
+    text += _source(results)
     if "curves" in results:
         text += "\n![Microseconds a step over batch and hidden width](docs/images/one_launch.png)\n"
     return text
+
+
+def _network(row: Results) -> str:
+    """Return a row's network, and how it is trained unless by plain SGD."""
+    return ", ".join(filter(None, (row["network"], row.get("training"))))
+
+
+def _refused(rows: Results) -> str:
+    """Return the lines on what warpfit did not run, and why; nothing where it ran all."""
+    return "".join(
+        f"\n{_network(row)} at batch {row['batch']}: {cell['reason']}\n"
+        for row in rows.values()
+        if "reason" in (cell := row["programs"].get("warpfit float16", {}))
+    )
 
 
 def _quick(row: Results, program: str | None) -> str:
@@ -264,10 +279,12 @@ def _headline(measured: Results) -> str:
 
 def one_launch_peers(results: Results) -> str:
     """Return the table of all peers, each in its quickest precision, with the seconds of its first call."""
+    measured = {name.split()[0] for row in results["rows"].values() for name in row["programs"]}
+    peers = [peer for peer in USUAL_PEERS if peer in measured]
     rows = []
     for row in results["rows"].values():
-        best = ["warpfit float16", *(_best_of(row, peer) for peer in USUAL_PEERS)]
-        cells = [f"{row['network']}, {row['batch']}"]
+        best = ["warpfit float16", *(_best_of(row, peer) for peer in peers)]
+        cells = [f"{_network(row)}, {row['batch']}"]
         for program in best:
             first = row["programs"].get(program, {}).get("first_call")
             precision = f" {program.split()[1]}" if program is not None else ""
@@ -275,12 +292,11 @@ def one_launch_peers(results: Results) -> str:
                 f"{_quick(row, program)}{precision}, {max(first, 0.0):.1f} s" if first is not None else "-"
             )
         rows.append(cells)
-    header = ["network, batch", "warpfit", *(PEERS[peer].label for peer in USUAL_PEERS)]
+    header = ["network, batch", "warpfit", *(PEERS[peer].label for peer in peers)]
     note = "µs a step (least to largest) in the quickest precision, and what the first call takes longer.\n\n"
     return note + _table(header, rows) + _source(results)
 
 
-# By the name of a table, or by the name of its results file where they differ.
 def launch_costs(results: Results) -> str:
     rows = [
         [
@@ -296,6 +312,32 @@ def launch_costs(results: Results) -> str:
     return _table(header, rows) + _source(results)
 
 
+def prompt(results: Results) -> str:
+    """Return the table of the seconds from the prompt to a saved model, and of the stages that they go to."""
+    caches = results["caches"]
+    wholes = {"the whole process": "seconds", "the same under clocks": "seconds_under_clocks"}
+    rows = [
+        [f"**{label}**", *(f"{_seconds(found[key])} s" for found in caches.values())]
+        for label, key in wholes.items()
+    ]
+    for stage in next(iter(caches.values()))["stages"]:
+        rows.append([stage, *(f"{found['stages'][stage]['median']:.3f} s" for found in caches.values())])
+    sums = [sum(seconds["median"] for seconds in found["stages"].values()) for found in caches.values()]
+    rows.append(["all stages", *(f"{total:.3f} s" for total in sums)])
+    header = ["from the prompt to a saved model", *(f"{cache} kernel cache" for cache in caches)]
+    accuracy = results["accuracy"]
+    note = (
+        f"\n`{results['command']}`, by the engine {' and '.join(results['engines'])}: {accuracy['min']:.2%} to "
+        f"{accuracy['max']:.2%} on the test set. Medians of {results['rounds']} processes (least to largest).\n"
+    )
+    return _table(header, rows) + note + _source(results)
+
+
+def _seconds(measured: Results) -> str:
+    return f"{measured['median']:.2f} ({measured['min']:.2f} to {measured['max']:.2f})"
+
+
+# By the name of a table, or by the name of its results file where they differ.
 RENDERERS: dict[str, Callable[[Results], str]] = {
     "cpu_epoch": cpu_epoch,
     "accuracy_gap": accuracy_gap,
@@ -308,6 +350,7 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "one_launch": one_launch,
     "one_launch_peers": one_launch_peers,
     "launch_costs": launch_costs,
+    "prompt": prompt,
 }
 FILES = {"layerwise_cnn": "layerwise", "first_step": "layerwise", "one_launch_peers": "one_launch"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
@@ -101,6 +102,46 @@ def results(bench: Any) -> dict[str, Any]:
     return {"environment": environment(), "rows": rows, "curves": curves, "headline": headline}
 
 
+def test_cases_are_told_apart_by_their_names(bench: Any) -> None:
+    names = [case.name for case in bench.CASES]
+    assert len(set(names)) == len(names)
+    assert {"784-256-10/64", "784-256-10/64 adam", "64-64-64-64-1/256 adamw"} <= set(names)
+    assert names[-1] == "32-256-256-256-8/256 adamw dropout 0.1 cosine"
+    assert bench.names(tuple(names))(",".join(names)) == names
+
+
+def test_ours_has_the_optimizer_and_the_dropout_of_its_case(bench: Any) -> None:
+    case = bench.Case((6, 5, 4, 3), 2, "adamw", dropout=0.25, schedule="cosine")
+    program = bench.Ours(case, "float16", *rows_of_two_kinds(4))
+    kinds = [type(layer).__name__ for layer in program.model]
+    assert kinds == ["Linear", "ReLU", "Dropout", "Linear", "ReLU", "Dropout", "Linear"]
+    spec = program.make_optimizer().spec
+    assert (spec.decoupled, spec.weight_decay, spec.lr.name, spec.lr.lr) == (True, 0.01, "cosine", 1e-3)
+    plain = bench.Ours(bench.Case((6, 5, 3), 2), "float16", *rows_of_two_kinds(4))
+    assert [type(layer).__name__ for layer in plain.model] == ["Linear", "ReLU", "Linear"]
+    assert plain.make_optimizer().spec.lr.lr == 0.1
+
+
+def test_made_up_rows_have_the_targets_of_their_case(bench: Any) -> None:
+    x, y = bench.rows_of(bench.Case((32, 16, 8), 16))
+    assert (x.shape, y.shape, y.dtype) == ((16 * bench.MOST_STEPS, 32), (16 * bench.MOST_STEPS,), np.int64)
+    assert np.bincount(y).min() > len(y) / 16
+    x, y = bench.rows_of(bench.Case((64, 16, 1), 16))
+    assert (x.shape[1], y.shape, y.dtype) == (64, (len(x), 1), np.float32)
+
+
+def test_peers_of_one_optimizer_leave_the_others_out(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(bench, "measured", lambda programs, deadline: started.extend(programs) or {})
+    monkeypatch.setattr(bench, "rows_of", lambda case: rows_of_two_kinds(4))
+    chosen = {"parts": ["peers"], "peers": ["torch_graph", "torch_graph_fused"], "precisions": ["tf32"]}
+    arguments = Namespace(**chosen, again=False)
+    for case in (bench.Case((5, 2), 2), bench.Case((5, 2), 2, "adam")):
+        row = bench.row_of(case, {}, arguments, LATER, "abc")
+        assert (row["network"], row["training"]) == ("5-2", "" if case.optimizer == "sgd" else "adam")
+    assert started == ["torch_graph tf32", "torch_graph tf32", "torch_graph_fused tf32"]
+
+
 def test_floors_are_those_of_the_formulas(bench: Any) -> None:
     case = bench.Case((784, 256, 10), 64)
     assert bench.step_flop(case.sizes, 64) == 4 * 64 * 784 * 256 + 6 * 64 * 256 * 10
@@ -167,11 +208,31 @@ def test_a_page_has_the_tables_once_there_are_results(
     assert report.render(full) == full
 
 
+def test_a_page_says_how_rows_are_trained_and_what_does_not_run(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = import_module("report")
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    found = results(bench)
+    other = row(bench, torch_graph_in_tf32=20.0, torch_graph_fused_in_bfloat16=10.0)
+    other["programs"]["warpfit float16"] = {"reason": "ConfigError: expected less, got more"}
+    found["rows"]["other"] = other | {"training": "adamw, cosine"}
+    (tmp_path / "one_launch.json").write_text(json.dumps(found))
+    page = "<!-- results: one_launch -->\n<!-- end -->\n<!-- results: one_launch_peers -->\n<!-- end -->\n"
+    full = report.render(page)
+    assert "| 784-256-10, adamw, cosine | 64 | - | - | 10.0 (5.0 to 20.0) |" in full
+    assert "\n784-256-10, adamw, cosine at batch 64: ConfigError: expected less, got more\n" in full
+    assert "| PyTorch compile + CUDA graph | PyTorch compile + fused optimizer + CUDA graph |" in full
+    assert "| 784-256-10, adamw, cosine, 64 | - | - | 20.0 (10.0 to 40.0) tf32, 1.5 s |" in full
+
+
 def test_the_picture_is_drawn_from_the_results(
     bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench, "PICTURE", tmp_path / "one_launch.png")
-    bench.draw(results(bench))
+    found = results(bench)
+    found["rows"]["784-256-10/64 adam"] = row(bench) | {"training": "adam"}  # which is none of the curve's
+    bench.draw(found)
     assert bench.PICTURE.read_bytes().startswith(b"\x89PNG")
 
 
@@ -252,3 +313,124 @@ def test_jax_scans_take_the_steps_of_eager(peers: Any, y: Any, settings: dict[st
     ):
         np.testing.assert_allclose(weight, right_weight.numpy().T, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(bias, right_bias.numpy(), rtol=1e-5, atol=1e-6)
+
+
+# -- the peers' optimizers, schedules and dropout -------------------------------------------------------------
+
+ADAMS: dict[str, dict[str, Any]] = {
+    "adam": {"optimizer": "adam"},
+    "adamw": {"optimizer": "adamw", "weight_decay": 0.1},
+    "adamw, cosine": {"optimizer": "adamw", "weight_decay": 0.1, "schedule": "cosine"},
+}
+SIZES = (5, 8, 6, 2)
+
+
+def equal_rows(num_rows: int) -> tuple[Any, Any]:
+    """Rows that are all the same, so that their order is of no account."""
+    return np.tile(np.linspace(-1, 1, 5, dtype=np.float32), (num_rows, 1)), np.ones(num_rows, np.int64)
+
+
+def eager_epochs(torch_eager: Any, start: list[Any], settings: dict[str, Any]) -> tuple[list[Any], Any]:
+    """The parameters of an eager model after two epochs of five steps from a start, and the second's (loss, share)."""
+    import torch
+
+    model = torch_eager.mlp(SIZES)
+    with torch.no_grad():
+        for parameter, value in zip(model.parameters(), start, strict=True):
+            parameter.copy_(value)
+    trainer = torch_eager.Trainer(model, *equal_rows(20), batch_size=4, lr=0.05, device="cpu", **settings)
+    trainer.epoch()
+    result = trainer.epoch()
+    return [parameter.detach() for parameter in model.parameters()], result
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["compiled", "fused"])
+@pytest.mark.parametrize("settings", ADAMS.values(), ids=ADAMS)
+def test_adam_in_graphs_is_that_of_eager(
+    peers: Any, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], fused: bool
+) -> None:
+    torch_graph = peers("torch_graph", "torch")
+    torch = torch_graph.torch
+    monkeypatch.setattr(torch, "compile", lambda function, **settings: function)
+    monkeypatch.setattr(torch_graph, "captured", lambda train, warm_up: warm_up() or train)
+    monkeypatch.setattr(torch_graph, "STEPS_OF_A_GRAPH", 3)  # one graph of them, and one of two
+    rows = equal_rows(20)
+    more = {"precision": "float32", "fused": fused, "device": "cpu", **settings}
+    trainer = torch_graph.Trainer(SIZES, *rows, batch_size=4, lr=0.05, **more)
+    start = [parameter.clone() for parameter in trainer.parameters]
+    expected, result = eager_epochs(peers("torch_eager", "torch"), start, settings)
+    trainer.epoch()
+    assert trainer.epoch() == pytest.approx(result, rel=1e-4)
+    torch.testing.assert_close(trainer.parameters, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("settings", ADAMS.values(), ids=ADAMS)
+def test_adam_in_jax_is_that_of_eager(peers: Any, settings: dict[str, Any]) -> None:
+    jax_scan, torch_eager = peers("jax_scan", "jax"), peers("torch_eager", "torch")
+    torch = torch_eager.torch
+    more = {"precision": "float32", "unroll": 2, **settings}
+    trainer = jax_scan.Trainer(SIZES, *equal_rows(20), batch_size=4, lr=0.05, **more)
+
+    def parameters() -> list[Any]:
+        arrays = [np.array(array) for layer in trainer.parameters for array in (layer[0].T, layer[1])]
+        return [torch.from_numpy(array) for array in arrays]
+
+    expected, result = eager_epochs(torch_eager, parameters(), settings)
+    trainer.epoch()
+    assert trainer.epoch() == pytest.approx(result, rel=1e-4)
+    torch.testing.assert_close(parameters(), expected, rtol=1e-5, atol=1e-6)
+
+
+def with_dropout(layers: list[tuple[Any, Any]], x: Any, kept: Any) -> Any:
+    """The outputs of linear layers (in, out) with ReLU and a quarter of the units dropped, in NumPy."""
+    for idx, (weight, bias) in enumerate(layers):
+        x = x @ weight + bias
+        if idx < len(layers) - 1:
+            own, kept = kept[:, : x.shape[1]], kept[:, x.shape[1] :]
+            x = np.maximum(x, 0) * own / 0.75
+    return x
+
+
+def dropped_batch() -> tuple[list[tuple[Any, Any]], Any, Any, Any]:
+    rng = np.random.default_rng(1)
+    shapes = [((5, 8), 8), ((8, 6), 6), ((6, 2), 2)]
+    layers = [(rng.standard_normal(w, np.float32), rng.standard_normal(b, np.float32)) for w, b in shapes]
+    return layers, *rows_of_two_kinds(16), rng.random((16, 14)) > 0.25
+
+
+def test_graphs_drop_the_units_of_each_layer(peers: Any) -> None:
+    torch_graph = peers("torch_graph", "torch")
+    torch = torch_graph.torch
+    layers, x, _, kept = dropped_batch()
+    parameters = [torch.from_numpy(array) for w, b in layers for array in (w.T, b)]
+    rest = (torch.float32, torch.from_numpy(kept), 0.25)
+    found = torch_graph.outputs_of(parameters, torch.from_numpy(x), *rest)
+    np.testing.assert_allclose(found, with_dropout(layers, x, kept), rtol=1e-5, atol=1e-5)
+
+
+def test_jax_drops_the_units_of_each_layer(peers: Any) -> None:
+    jax_scan = peers("jax_scan", "jax")
+    layers, x, y, kept = dropped_batch()
+    outputs = with_dropout(layers, x, kept)
+    found, correct = jax_scan.loss_and_correct(layers, jax_scan.jnp.asarray(x), y, kept, 0.25)
+    picked = outputs[np.arange(16), y]
+    expected = np.mean(np.log(np.exp(outputs).sum(axis=1)) - picked)
+    assert float(found) == pytest.approx(expected, rel=1e-5)
+    assert int(correct) == (outputs.argmax(axis=1) == y).sum()
+
+
+def test_peers_draw_anew_which_units_they_keep(peers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = rows_of_two_kinds(64)
+    settings = {"batch_size": 16, "lr": 0.05, "precision": "float32", "optimizer": "adamw", "dropout": 0.25}
+    torch_graph, jax_scan = peers("torch_graph", "torch"), peers("jax_scan", "jax")
+    monkeypatch.setattr(torch_graph.torch, "compile", lambda function, **settings: function)
+    monkeypatch.setattr(torch_graph, "captured", lambda train, warm_up: train)
+    graphs = torch_graph.Trainer((5, 64, 64, 2), *rows, device="cpu", **settings)
+    first, second = (graphs._draw_kept(64).numpy() for _ in range(2))
+    scans = jax_scan.Trainer((5, 64, 64, 2), *rows, unroll=1, **settings)
+    third, fourth = (np.array(scans._kept(np.uint32(epoch))) for epoch in range(2))
+    inside = jax_scan.Trainer((5, 64, 64, 2), *rows, unroll=1, gathers_first=False, **settings)
+    for one, other in ((first, second), (third, fourth)):
+        assert one.mean() == pytest.approx(0.75, abs=0.03)
+        assert (one == other).mean() < 0.75
+    assert all(np.isfinite(trainer.epoch()[0]) for trainer in (graphs, scans, inside))

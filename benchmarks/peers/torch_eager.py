@@ -16,11 +16,13 @@ from torch.nn.functional import cross_entropy, mse_loss
 MATMUL_PRECISIONS = {"float32": "highest", "tf32": "high", "bfloat16": "highest"}
 
 
-def mlp(sizes: tuple[int, ...]) -> nn.Module:
+def mlp(sizes: tuple[int, ...], dropout: float = 0.0) -> nn.Module:
+    """Return linear layers with ReLU, and dropout after each ReLU if asked for."""
+    *hidden, last = (nn.Linear(inputs, outputs) for inputs, outputs in pairwise(sizes))
     layers: list[nn.Module] = []
-    for inputs, outputs in pairwise(sizes):
-        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
+    for linear in hidden:
+        layers += [linear, nn.ReLU(), *([nn.Dropout(dropout)] if dropout else [])]
+    return nn.Sequential(*layers, last)
 
 
 def mnist_cnn() -> nn.Module:
@@ -50,14 +52,29 @@ def loss_and_correct(outputs: Any, targets: Any) -> tuple[Any, Any]:
     return cross_entropy(outputs, targets), (outputs.argmax(1) == targets).sum()
 
 
+def make_optimizer(parameters: Any, optimizer: str, lr: float, weight_decay: float, **settings: Any) -> Any:
+    """Return PyTorch's optimizer of a name; Adam's forms update all parameters in one kernel."""
+    if optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=lr)
+    if optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=lr, fused=True, **settings)
+    return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay, fused=True, **settings)
+
+
 class Trainer:
-    """Trains a model by SGD, every batch of an epoch, the shorter last one included.
+    """Trains a model on every batch of an epoch, the shorter last one included.
 
     Parameters
     ----------
     model : nn.Module
     x : ndarray (N, ...) float32
     y : ndarray (N,) int64 or (N, O) float32
+    optimizer : str
+        ``'sgd'``, ``'adam'`` or ``'adamw'``.
+    weight_decay : float
+        Of ``'adamw'``.
+    schedule : str
+        ``'constant'``, or ``'cosine'``: half a cosine from lr to 0 over the steps of each epoch.
     precision : str
         ``'float32'``, ``'tf32'`` or ``'bfloat16'``, which is autocast.
     """
@@ -70,14 +87,22 @@ class Trainer:
         *,
         batch_size: int,
         lr: float,
+        optimizer: str = "sgd",
+        weight_decay: float = 0.0,
+        schedule: str = "constant",
         precision: str = "float32",
         device: str = "cuda",
     ) -> None:
         self.model = model.to(device).train()
         self.x, self.y = (torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in (x, y))
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr)
+        self.optimizer = make_optimizer(self.model.parameters(), optimizer, lr, weight_decay)
         self.batch_size, self.precision = batch_size, precision
         self.steps = -(-len(x) // batch_size)
+        self.schedule = (
+            torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(self.optimizer, T_0=self.steps)
+            if schedule == "cosine"
+            else None
+        )
 
     def epoch(self) -> tuple[float, float]:
         """Train for an epoch, and return the mean of its steps' losses and the share of rows that were right."""
@@ -91,6 +116,8 @@ class Trainer:
                 loss, right = loss_and_correct(self.model(batch), targets)
             loss.backward()
             self.optimizer.step()
+            if self.schedule is not None:
+                self.schedule.step()
             total += loss.detach()
             correct += right
         return total.item() / self.steps, correct.item() / len(self.x)
