@@ -29,7 +29,7 @@ def test_it_shows_layout_and_memory(invoke: Invoke) -> None:
     assert whole
     found = numbers(outcome.out)
     assert found["x and targets"] == 60_000 * (784 + 8)
-    assert found["batches of x"] == 64 * (784 + 8) * 2
+    assert found["batches of x"] == 2 * 16 * (784 + 8) * 2  # of a replica, two at once
     of_device = ("x and targets", "batches of an epoch, targets, settings and record")
     others = ("of a thread", "for weights", "exchanged, or far from the weights", *of_device)
     parts = sum(size for name, size in found.items() if name not in others)
