@@ -142,8 +142,11 @@ CASES = [
     [pytest.param(case, marks=pytest.mark.slow if i >= 3 else ()) for i, case in enumerate(CASES)],
     ids=str,
 )
-def test_it_follows_numpy(cuda: str, only_cluster: Callable[..., None], case: Case) -> None:
+def test_it_follows_numpy(
+    cuda: str, only_cluster: Callable[..., None], only_replicas: Callable[[int], None], case: Case
+) -> None:
     only_cluster(case.cluster)
+    only_replicas(1)
     history = assert_follows_numpy(case.sizes, **case.settings)
     words = "one block" if case.cluster == 1 else f"a cluster of {case.cluster} blocks"
     assert f"{words} of 8 warps, layer by layer" in history.plan.reason
@@ -161,8 +164,10 @@ WIDE = [
 @pytest.mark.gpu
 @on_gpu
 @pytest.mark.parametrize("case", WIDE, ids=str)
-def test_it_follows_numpy_with_wide_layers(only_cluster: Callable[..., None], case: Case) -> None:
-    test_it_follows_numpy("cuda", only_cluster, case)
+def test_it_follows_numpy_with_wide_layers(
+    only_cluster: Callable[..., None], only_replicas: Callable[[int], None], case: Case
+) -> None:
+    test_it_follows_numpy("cuda", only_cluster, only_replicas, case)
 
 
 @pytest.mark.slow
@@ -322,7 +327,7 @@ def test_replicas_follow_numpy(
     only_replicas(replicas)
     history = assert_follows_numpy(case.sizes, **case.settings)
     blocks = "blocks" if case.cluster == 1 else f"clusters of {case.cluster} blocks"
-    assert f"{replicas} {blocks} that share out a batch" in history.plan.reason
+    assert (f"{replicas} {blocks} that share out a batch" in history.plan.reason) == (replicas > 1)
 
 
 @pytest.mark.parametrize("cluster", [pytest.param(1, marks=pytest.mark.slow), 2])
@@ -431,9 +436,16 @@ def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(cuda: str) -> None:
 
 
 @pytest.mark.slow
-def test_debug_builds(cuda: str, monkeypatch: pytest.MonkeyPatch, only_cluster: Callable[..., None]) -> None:
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_debug_builds(
+    cuda: str,
+    monkeypatch: pytest.MonkeyPatch,
+    only_cluster: Callable[..., None],
+    only_replicas: Callable[[int], None],
+    replicas: int,
+) -> None:
     monkeypatch.setenv("WARPFIT_DEBUG", "1")
-    test_it_follows_numpy(cuda, only_cluster, CASES[0])
+    test_replicas_follow_numpy(cuda, only_cluster, only_replicas, replicas, REPLICATED[0][1])
 
 
 # -- a pairwise design ----------------------------------------------------------------------------------------
@@ -517,18 +529,19 @@ def test_designed_cases(
     if case.loss == "absolute_error":  # whose slope changes its sign where an output passes its target
         y += np.sign(y) * 3
     settings["rows"] = x / np.float32(np.sqrt(max(1, case.sizes[0] / 16))), y
-    # What one number's rounding does is averaged over no others.
-    settings["times_limit"] = 4.0 if 1 in case.sizes else 1.0
+    # What few numbers' rounding does is averaged over few others.
+    settings["times_limit"] = 4.0 if 1 in case.sizes else max(1.0, 4.0 / min(case.sizes[1:-1], default=4))
     if design["weighted"]:
         settings["sample_weight"] = np.random.default_rng(3).random(num_rows)
     if design["clip_norm"]:
         settings["optimizer"] = partial(clipped, settings["optimizer"], design["clip_norm"])
-    # No more blocks and replicas than asked for, if they hold the network and its batch.
-    for replicas, most in product(FACTORS["replicas"], FACTORS["cluster"]):
+    # As many replicas, and no more blocks, than asked for, if they hold the network and its batch.
+    numbers = sorted(FACTORS["replicas"], key=lambda replicas: replicas != design["replicas"])
+    sizes = [size for size in FACTORS["cluster"] if size >= case.cluster]
+    for replicas, most in product(numbers, sizes):
         only_cluster(*(size for size in FACTORS["cluster"] if size <= most))
         only_replicas(replicas)
         with suppress(ConfigError):
-            if most >= case.cluster and replicas >= design["replicas"]:
-                assert_follows_numpy(case.sizes, **settings)
-                return
+            assert_follows_numpy(case.sizes, **settings)
+            return
     pytest.fail("no blocks hold the network")
