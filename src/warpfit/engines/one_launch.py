@@ -376,10 +376,10 @@ def describe(plan: Plan, data: TrainingData, card: Any) -> LaunchDescription:
     )
     if data.is_streamed:
         cut = _cut(launch, plan, data, card.memory_bytes)
-        layout = f"{layout}; {cut}"
+        layout, fetched = f"{layout}; {cut}", cut.bytes_of(data, 0)
         device = (
-            (f"{BUFFERS} pieces of x and targets", cut.bytes_of(data, 0)),
-            ("batches of a piece, targets, settings and record", cut.steps * int(launch.step_bytes)),
+            (f"{BUFFERS} pieces of x and targets", fetched),
+            ("batches of a piece, targets and settings", cut.bytes_of(data, launch.step_bytes) - fetched),
             ("record of an epoch", _record_bytes(launch, len(data))),
             exchanged,
         )
@@ -396,15 +396,6 @@ class _Inputs(NamedTuple):
     """What a launch takes of its epochs: the schedule's rates (steps,); keys (epochs, 8), None without shuffling."""
 
     rates: npt.NDArray[np.float64]
-    keys: npt.NDArray[np.uint32] | None
-
-
-class _Rows(NamedTuple):
-    """What batches are gathered from, on the device: in the epochs' orders by their keys, or as they lie for None."""
-
-    x: Array
-    y: Array
-    sample_weight: Array | None
     keys: npt.NDArray[np.uint32] | None
 
 
@@ -493,13 +484,15 @@ class _Run:
 
     def _start(self, epochs: int, rates: npt.NDArray[np.float64], record: Array) -> None:
         """Start the kernel on the next epochs."""
-        rows = _Rows(self.x, self.y, self.sample_weight, self.inputs.keys)
-        self._launch(rows, _Span(len(self.data), epochs, 0), rates, record)
+        span = _Span(len(self.data), epochs, 0)
+        batches, targets = self._gather(span, self.x, self.y, self.sample_weight, self.inputs.keys)
+        self._launch(span, batches, targets, rates, record)
 
-    def _launch(self, rows: _Rows, span: _Span, rates: npt.NDArray[np.float64], record: Array) -> None:
-        """Start the kernel on some rows."""
+    def _launch(
+        self, span: _Span, batches: Array, targets: Array, rates: npt.NDArray[np.float64], record: Array
+    ) -> None:
+        """Start the kernel on some batches."""
         shape = self.shape
-        batches, targets = self._gather(rows, span)
         own = (
             self._arguments_in_roles(batches, span, rates, record)
             if shape.kernel == "one_launch"
@@ -583,8 +576,15 @@ class _Run:
         found = [(round(spec.p * 2**32), 1 / (1 - spec.p), spec.layer_idx) for spec in specs]
         return self.ops.asarray(np.array(found, DROPOUT_FIELDS).view(np.uint8))
 
-    def _gather(self, rows: _Rows, span: _Span) -> tuple[Array, Array]:
-        """Return the batches of the rows, and their targets, one after the other."""
+    def _gather(
+        self,
+        span: _Span,
+        x: Array,
+        y: Array,
+        sample_weight: Array | None,
+        keys: npt.NDArray[np.uint32] | None = None,
+    ) -> tuple[Array, Array]:
+        """Return batches and targets, one after the other: of rows in the orders of the keys, or as they lie."""
         ops, shape = self.ops, self.shape
         num_batches = span.epochs * -(-span.num_rows // shape.network.batch)
         batches = ops.empty((num_batches * shape.batch_bytes // 2,), shape.network.dtype)
@@ -592,10 +592,10 @@ class _Run:
         self.gather(
             min(-(-num_batches * shape.network.batch // GATHER_ROWS), GATHER_BLOCKS),
             GATHER_THREADS,
-            rows.x,
-            rows.y,
-            rows.sample_weight,
-            None if rows.keys is None else ops.asarray(rows.keys[: span.epochs]),
+            x,
+            y,
+            sample_weight,
+            None if keys is None else ops.asarray(keys[: span.epochs]),
             batches,
             targets,
             span.num_rows,
@@ -617,9 +617,9 @@ class _Run:
 
 
 class _StreamedRun(_Run):
-    """A run whose data stays on the host: each epoch takes several launches, with the rows of one piece each.
+    """A run whose data stays on the host: each epoch takes several launches, of a piece each.
 
-    A state in the midst of an epoch is nobody's: it belongs to the steps before only when the epoch is over.
+    The state is that of a step only when an epoch is over: until then its counters are those of the epoch's start.
     """
 
     def _open(self) -> None:
@@ -669,9 +669,10 @@ class _StreamedRun(_Run):
         """Start the kernel on a piece, which has been fetched, and return the steps of the epoch up to its end."""
         first = piece.first // self.plan.batch_size
         last = first + -(-piece.num_rows // self.plan.batch_size)
+        span = _Span(piece.num_rows, 1, first)
         with self.stream.received() as (x, y, *weights):
-            rows = _Rows(x, y, weights[0] if weights else None, None)
-            self._launch(rows, _Span(piece.num_rows, 1, first), rates[first:last], record[first:last])
+            batches, targets = self._gather(span, x, y, weights[0] if weights else None)
+        self._launch(span, batches, targets, rates[first:last], record[first:last])
         return last
 
     def _read(self, record: Array, host_record: npt.NDArray[np.float64], first: int, last: int) -> None:

@@ -104,7 +104,7 @@ def cut_of(data: TrainingData, batch: int, step_bytes: int, most_bytes: int, mos
     most_bytes : int
         What the device has for pieces.
     most_steps : int
-        Of a launch, for another reason.
+        Of a launch, lest it take too long.
 
     Raises
     ------
@@ -136,6 +136,11 @@ class Stream:
     cut : Cut
     seed : int or None
         Of the epochs' orders; None is the order of the rows themselves.
+
+    Raises
+    ------
+    DeviceError
+        If there is no memory for two pieces, on the device or pinned on the host.
     """
 
     def __init__(self, ops: Any, data: TrainingData, cut: Cut, seed: int | None) -> None:

@@ -73,7 +73,8 @@ def fit(
         A `Sequential` of the package's layers runs on every engine, any other module on ``layerwise``.
     x : array_like (N, ...)
         Rows of any numeric dtype; uint8 means x / 255. An array in C order is not copied where the device can
-        read it.
+        read it. An array or ``np.memmap`` that the device has no room for stays on the host, and
+        ``'one_launch'`` trains on one piece of it after the other.
     y : array_like
         Targets as the loss takes them: integer labels (N,) for ``'cross_entropy'``.
     loss : str or Loss
