@@ -125,7 +125,7 @@ def test_replicas(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_streamed_run_does_not_look_ahead(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would at no cut, and so cuts would change bits."""
+    """It could at no cut, and so cuts would change bits."""
     monkeypatch.setattr(one_launch, "AHEAD_TILES", 1)
     one_launch.choose.cache_clear()
     x, y = blobs(NUM_ROWS)

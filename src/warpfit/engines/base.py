@@ -64,7 +64,7 @@ class Plan:
     report_every : int
         Epochs between two reports, which schedules and callbacks may act upon.
     bytes : int
-        Memory that state, buffers of one step, data and copies of them take.
+        Memory of the device that state, buffers of one step, data or its pieces, and copies of them take.
     reason : str
         Why this engine.
     loss_scale : float or 'dynamic'
