@@ -44,6 +44,18 @@ def test_it_shows_the_kernel_in_roles_too(invoke: Invoke) -> None:
     assert numbers(out)["hidden units and their gradients"] == 4 * 32 * (16 + 8)
 
 
+def test_data_that_a_card_has_no_room_for_comes_in_pieces(invoke: Invoke) -> None:
+    out = invoke("plan", "--card", "t4", "--rows", "100000000", "--hidden", "none").out
+    launches = re.search(r"x stays on the host, and comes to the device in (\d+) launches an epoch", out)
+    assert launches
+    found = numbers(out)
+    assert "x and targets" not in found
+    of_piece = found["2 pieces of x and targets"] // 2
+    assert 100_000_000 * (784 + 8) < int(launches[1]) * of_piece < 101_000_000 * (784 + 8)
+    assert found["batches of a piece, targets and settings"] < 2**25
+    assert found["record of an epoch"] == 4 * 24 * 100_000_000 // 64  # of four replicas
+
+
 def test_the_source_is_what_is_compiled(invoke: Invoke) -> None:
     pytest.importorskip("cuda.core")
     from cuda.core import Program, ProgramOptions

@@ -17,7 +17,7 @@ from emulator.sanitized import is_sanitized
 from warpfit.backends.cuda.matmul import shared_bytes_of
 from warpfit.errors import DeviceError
 
-__all__ = ["EmulatedRuntime", "Memory"]
+__all__ = ["EmulatedRuntime", "EmulatedUploadBuffer", "Memory"]
 
 ALIGNMENT = 256
 POISON = 0xFF
@@ -45,6 +45,55 @@ class Memory:
     def __del__(self) -> None:
         if hasattr(self, "pointer"):
             self._free(self.pointer)
+
+
+class EmulatedUploadBuffer:
+    """The CUDA backend's ``UploadBuffer``, whose copies come as late as they may, and which tells misuse.
+
+    Between ``send`` and ``receive`` all bytes of the device's side are 0xFF.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self.memory: Any = Memory(nbytes)
+        self.host = np.full(nbytes, POISON, np.uint8)
+        self._sent = np.empty(0, np.uint8)
+        self._is_awaited, self._step = True, "release"
+
+    def await_host(self) -> None:
+        """Return at once: the copy has read the host's side."""
+        self._check_host()
+        self._is_awaited = True
+
+    def send(self, nbytes: int) -> None:
+        """Begin a copy."""
+        self._take_turn("send", after="release")
+        if not self._is_awaited:
+            raise DeviceError("expected await_host between two sends of an upload buffer, got none")
+        ctypes.memset(self.memory.pointer, POISON, self.memory.nbytes)
+        self._sent, self._is_awaited = self.host[:nbytes].copy(), False
+
+    def receive(self) -> None:
+        """End the copy."""
+        self._take_turn("receive", after="send")
+        self._check_host()
+        ctypes.memmove(self.memory.pointer, _address(self._sent), self._sent.nbytes)
+
+    def release(self) -> None:
+        """Let the next copy begin."""
+        self._take_turn("release", after="receive")
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self.memory, self.host = None, np.empty(0, np.uint8)
+
+    def _take_turn(self, step: str, after: str) -> None:
+        if self._step != after:
+            raise DeviceError(f"expected {step} of an upload buffer after {after}, got it after {self._step}")
+        self._step = step
+
+    def _check_host(self) -> None:
+        if not self._is_awaited and not np.array_equal(self.host[: self._sent.size], self._sent):
+            raise DeviceError("expected the host's side to stay as it is until await_host, got it changed")
 
 
 class EmulatedRuntime:
@@ -85,6 +134,14 @@ class EmulatedRuntime:
     def memory_info(self) -> tuple[int, int]:
         """Return free and total memory, in bytes, of a device that has 64 GiB."""
         return 1 << 36, 1 << 36
+
+    def memory_left(self) -> int:
+        """Return the bytes that new arrays can take."""
+        return self.memory_info()[0]
+
+    def create_upload_buffer(self, nbytes: int) -> EmulatedUploadBuffer:
+        """Return host memory with its counterpart on the device."""
+        return EmulatedUploadBuffer(nbytes)
 
     def allocate(self, nbytes: int) -> Memory:
         """Return memory of exactly ``nbytes`` bytes, all 0xFF."""

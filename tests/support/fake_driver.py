@@ -44,11 +44,19 @@ class FakeDriver:
         What `cuInit` answers.
     free, total : int
         Bytes of device memory.
+    reserved, used : int
+        Bytes that the pool says it has, and that its arrays have.
+    most_pinned : int
+        Bytes of host memory that can be pinned at once.
     faulty : set of str
         Kernels that access memory that is not theirs; the next synchronisation says so.
     launched : list of str
     attributes : list of dict
         Of each launch that has some: cluster size, and whether it is cooperative.
+    waits, records : list of (int, str)
+        Streams, and the events that they wait for, or that are recorded on them.
+    copies : list of int
+        The streams of copies to the device.
     calls : Counter
     """
 
@@ -69,11 +77,15 @@ class FakeDriver:
     def __init__(self) -> None:
         self.version, self.count, self.init = 13000, 1, Result.CUDA_SUCCESS
         self.free = self.total = 2 * GIB
+        self.reserved = self.used = 0
+        self.most_pinned = GIB
         self.faulty: set[str] = set()
         self.launched: list[str] = []
         self.attributes: list[dict[str, Any]] = []
         self.contexts: list[int] = []
         self.waits: list[tuple[int, Any]] = []
+        self.records: list[tuple[int, Any]] = []
+        self.copies: list[int] = []
         self.calls: Counter[str] = Counter()
         self._fault = Result.CUDA_SUCCESS
 
@@ -114,6 +126,7 @@ class FakeDriver:
         return Result.CUDA_SUCCESS, self.free, self.total
 
     def cuMemcpyHtoDAsync(self, target: int, source: int, nbytes: int, stream: int) -> tuple[Result]:
+        self.copies.append(stream)
         return self._move("HtoD", target, source, nbytes)
 
     def cuMemcpyDtoHAsync(self, target: int, source: int, nbytes: int, stream: int) -> tuple[Result]:
@@ -130,6 +143,11 @@ class FakeDriver:
     def cuMemsetD8Async(self, target: int, byte: int, nbytes: int, stream: int) -> tuple[Result]:
         ctypes.memset(target, byte, nbytes)
         return (Result.CUDA_SUCCESS,)
+
+    def _pin(self, nbytes: int) -> _Buffer:
+        if nbytes > self.most_pinned:
+            raise RuntimeError("CUDA_ERROR_OUT_OF_MEMORY: no pages")
+        return _Buffer(nbytes)
 
     def take(self, nbytes: int) -> None:
         if nbytes > self.free:
@@ -171,6 +189,10 @@ class FakeDriver:
         self.calls["synchronize"] += 1
         return (self._fault,)
 
+    def cuEventSynchronize(self, event: Any) -> tuple[Result]:
+        self.calls["event sync"] += 1
+        return (self._fault,)
+
     def CUstream(self, handle: int) -> int:
         return handle
 
@@ -201,8 +223,11 @@ class FakeDriver:
         core = _module(
             "cuda.core",
             Device=lambda index: _Device(self, index),
-            DeviceMemoryResource=lambda index: SimpleNamespace(allocate=lambda n, stream: _Buffer(n, self)),
-            LegacyPinnedMemoryResource=lambda: SimpleNamespace(allocate=_Buffer),
+            DeviceMemoryResource=lambda index: SimpleNamespace(
+                allocate=lambda n, stream: _Buffer(n, self),
+                attributes=SimpleNamespace(reserved_mem_current=self.reserved, used_mem_current=self.used),
+            ),
+            LegacyPinnedMemoryResource=lambda: SimpleNamespace(allocate=self._pin),
             ObjectCode=SimpleNamespace(from_cubin=lambda cubin, name: SimpleNamespace(get_kernel=_Kernel)),
         )
         parent = _module("cuda", bindings=bindings_module, core=core, __path__=[])
@@ -245,12 +270,24 @@ class _Device:
 
     def __init__(self, driver: FakeDriver, index: int) -> None:
         self._driver, self._index = driver, index
+        self._num_streams = self._num_events = 0
 
     def set_current(self) -> None:
         self._driver.calls[f"current {self._index}"] += 1
 
     def create_stream(self) -> Any:
-        return SimpleNamespace(handle=77, record=lambda event=None: SimpleNamespace(handle="event"))
+        number = 77 + self._num_streams
+        self._num_streams += 1
+
+        def record(event: Any = None) -> Any:
+            event = event or SimpleNamespace(handle="event")
+            self._driver.records.append((number, event.handle))
+            return event
+
+        return SimpleNamespace(handle=number, record=record)
 
     def create_event(self) -> Any:
-        return SimpleNamespace(sync=lambda: self._driver.calls.update(["event sync"]))
+        self._num_events += 1
+        return SimpleNamespace(
+            sync=lambda: self._driver.calls.update(["event sync"]), handle=f"event {self._num_events}"
+        )

@@ -64,7 +64,7 @@ class Plan:
     report_every : int
         Epochs between two reports, which schedules and callbacks may act upon.
     bytes : int
-        Memory that state, buffers of one step, data and copies of them take.
+        Memory of the device that state, buffers of one step, data or its pieces, and copies of them take.
     reason : str
         Why this engine.
     loss_scale : float or 'dynamic'
@@ -160,7 +160,7 @@ class TrainState:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The rows of a run, on the device that runs it.
+    """The rows of a run, on the device that runs it, or on the host.
 
     Parameters
     ----------
@@ -170,12 +170,17 @@ class TrainingData:
         As the loss needs them.
     sample_weight : array (N,), optional
     class_weight : array (C,), optional
+        Always on the device.
+    is_streamed : bool
+        Whether x, y and sample weights stay on the host, NumPy's arrays in C order, because the device has no room
+        for them: only an engine that `streams` takes such data.
     """
 
     x: Array
     y: Array
     sample_weight: Array | None = None
     class_weight: Array | None = None
+    is_streamed: bool = False
 
     def __len__(self) -> int:
         return len(self.x)
@@ -253,9 +258,13 @@ class Engine(ABC):
         """
         return plan.dtype, ""
 
+    def streams(self, plan: Plan, data: TrainingData) -> bool:
+        """Return whether data on the host is to stay there, because the device has room for pieces of it only."""
+        return False
+
     @abstractmethod
     def copied_bytes(self, plan: Plan, data: TrainingData) -> int:
-        """Return the bytes of copies of the data that a run keeps on the device."""
+        """Return the bytes of copies of the data, or of its pieces, that a run keeps on the device."""
 
     @abstractmethod
     def run(

@@ -24,6 +24,7 @@ from warpfit.engines.base import (
 )
 from warpfit.engines.reports import Reports
 from warpfit.engines.scaling import DYNAMIC
+from warpfit.errors import ConfigError
 from warpfit.nn.network import NetworkPullback, NetworkSpec
 from warpfit.nn.spec import Call
 
@@ -37,6 +38,13 @@ class Layerwise(Engine):
     """Runs a plan's network forward and backward, layer by layer."""
 
     name = "layerwise"
+
+    def explain(self, plan: Plan, data: TrainingData) -> str:
+        if data.is_streamed:
+            raise ConfigError(
+                f"expected data that {plan.device} has room for, got {data.x.nbytes} bytes of x"
+            )
+        return ""
 
     def copied_bytes(self, plan: Plan, data: TrainingData) -> int:
         """Return the bytes of the data in the order of the epoch; see `_Batches`."""

@@ -1,14 +1,15 @@
 """The one_launch engine: all steps of several epochs in one kernel, with the network in registers and shared memory.
 
 It runs networks of linear layers whose batches and weights fit a block or a cluster of them; `trained_network` says
-what it takes, and its errors what is in the way.
+what it takes, and its errors what is in the way. Data that the device has no room for stays on the host, and comes in
+pieces: `streaming`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import floor, log2
 from time import perf_counter
@@ -33,6 +34,7 @@ from warpfit.engines.base import (
 )
 from warpfit.engines.reports import Reports
 from warpfit.engines.scaling import DYNAMIC
+from warpfit.engines.streaming import BUFFERS, PIECE_BYTES, Cut, Piece, Stream, cut_of
 from warpfit.errors import ConfigError
 from warpfit.losses import (
     AbsoluteError,
@@ -51,7 +53,7 @@ from warpfit.optim.rmsprop import RMSpropSpec
 from warpfit.optim.sgd import SGDSpec
 from warpfit.random import DROPOUT, stream_key
 
-__all__ = ["LaunchDescription", "OneLaunchEngine", "describe", "launch_of", "trained_network"]
+__all__ = ["LaunchDescription", "OneLaunchEngine", "describe", "is_to_stream", "launch_of", "trained_network"]
 
 OPTIMIZERS: tuple[type[OptimizerSpec], ...] = (SGDSpec, AdamSpec, RMSpropSpec)
 LOSSES = (SoftmaxCrossEntropy, BinaryCrossEntropy, MeanSquaredError, AbsoluteError, Huber)
@@ -64,6 +66,8 @@ LARGEST_X, LARGEST_TARGET = 1024.0, 16.0
 LARGEST_SCALE = 2.0**60
 # Blocks of the kernels that gather batches and find Gram matrices, with the threads and rows of the first's.
 GATHER_BLOCKS, GATHER_THREADS, GATHER_ROWS = 2048, 256, 8
+# The share of the memory that is left which data and batches may take: validation data and other things want some, too.
+SHARE_OF_MEMORY = 0.9
 # What the epochs of a launch may take together, but for one, which always may.
 LAUNCH_BYTES = 1 << 29
 # ``Dropout`` of the kernel.
@@ -80,24 +84,30 @@ class OneLaunchEngine(Engine):
 
     def explain(self, plan: Plan, data: TrainingData) -> str:
         launch = launch_of(plan, data)
-        return f"{launch}; about {launch.microseconds:.1f} µs a step on an H200"
+        words = f"{launch}; about {launch.microseconds:.1f} µs a step on an H200"
+        return f"{words}; {_cut(launch, plan, data)}" if data.is_streamed else words
 
     def auto_precision(self, plan: Plan, data: TrainingData) -> tuple[str, str]:
         """Return float16, or bfloat16 where numbers of the data are too large for it."""
         launch_of(plan, data)  # what it cannot run it need not look at
-        ops = backends.get(plan.device)
-        largest = _magnitude(ops, data.x)
+        largest = _magnitude(data.x)
         if largest > LARGEST_X:
             return "bfloat16", f"x reaches {largest:g}, float16 is for at most {LARGEST_X:g}"
         if _has_steep_slopes(plan.loss):
-            largest = _magnitude(ops, data.y)
+            largest = _magnitude(data.y)
             if largest > LARGEST_TARGET:
                 return "bfloat16", f"y reaches {largest:g}, float16 is for at most {LARGEST_TARGET:g}"
         return "float16", "the data suits float16"
 
+    def streams(self, plan: Plan, data: TrainingData) -> bool:
+        return plan.device != "cpu" and not backends.is_device_array(data.x) and is_to_stream(plan, data)
+
     def copied_bytes(self, plan: Plan, data: TrainingData) -> int:
         """Return the bytes of the batches of the epochs that one launch takes, with all that it needs for them."""
         launch = launch_of(plan, data)
+        if data.is_streamed:
+            pieces = _cut(launch, plan, data).bytes_of(data, launch.step_bytes)
+            return pieces + _record_bytes(launch, len(data)) + int(launch.exchange_bytes)
         epochs = min(plan.epochs, _epochs_held(launch, len(data)))
         return _epoch_bytes(launch, len(data)) * epochs + int(launch.exchange_bytes)
 
@@ -112,9 +122,10 @@ class OneLaunchEngine(Engine):
     ) -> Iterator[EpochReport]:
         if not epochs:  # a kernel takes a second to compile
             return
-        run = _Run(plan, state, data, state.epoch + epochs, is_border)
-        while state.epoch < run.last_epoch:
-            yield from run.launch_epochs()
+        kind = _StreamedRun if data.is_streamed else _Run
+        with closing(kind(plan, state, data, state.epoch + epochs, is_border)) as run:
+            while state.epoch < run.last_epoch:
+                yield from run.launch_epochs()
 
 
 def _has_steep_slopes(loss: Loss) -> bool:
@@ -122,10 +133,19 @@ def _has_steep_slopes(loss: Loss) -> bool:
     return isinstance(loss, MeanSquaredError) or (isinstance(loss, Huber) and loss.delta > LARGEST_TARGET)
 
 
-def _magnitude(ops: Any, array: Array) -> float:
+def _magnitude(array: Array) -> float:
     """Return the largest magnitude of an array's numbers, as training takes them."""
     if not array.size or str(array.dtype) in ("uint8", "bool"):
         return 1.0  # uint8 means x / 255
+    if not backends.is_device_array(array):  # may be larger than the memory that is left for a copy
+        at_once = max(1, PIECE_BYTES * len(array) // array.nbytes)
+        pieces = (array[first : first + at_once] for first in range(0, len(array), at_once))
+        return max(map(_magnitude_of_piece, pieces))
+    return _magnitude_of_piece(array)
+
+
+def _magnitude_of_piece(array: Array) -> float:
+    ops = backends.of(array)
     numbers = ops.asarray(array, "float32")
     least, most = (float(ops.to_numpy(ops.reduce(name, numbers))) for name in ("min", "max"))
     return max(-least, most)
@@ -223,6 +243,7 @@ def trained_network(plan: Plan, data: TrainingData) -> Any:
         smoothed=smoothed,
         weighted=data.sample_weight is not None,
         class_weights=plan.loss.class_weights() is not None,
+        is_cut=data.is_streamed,
         **rule,
     )
 
@@ -236,12 +257,61 @@ def launch_of(plan: Plan, data: TrainingData, card: Any = None) -> Any:
     from warpfit.backends.cuda.cards import card_of
     from warpfit.backends.cuda.matmul import generation
 
-    card = card or card_of(cast(Any, backends.get(plan.device)).runtime)
+    card = card or card_of(_runtime(plan))
     _require(generation(card.arch) >= 75, "tensor cores, of sm_75 or later", card.arch)
     launch, most = _chosen(network, card), card.memory_bytes
+    if data.is_streamed:
+        _cut(launch, plan, data, most)
+        return launch
     needed = int(data.x.nbytes) + int(data.y.nbytes) + _epoch_bytes(launch, len(data)) + launch.exchange_bytes
     _require(needed <= most, f"at most {most} bytes of data and batches of an epoch", needed)
     return launch
+
+
+def _runtime(plan: Plan) -> Any:
+    return cast(Any, backends.get(plan.device)).runtime
+
+
+def _memory_left(plan: Plan) -> int:
+    """Return what data and batches may take of the memory that the plan's device has left."""
+    return int(SHARE_OF_MEMORY * _runtime(plan).memory_left())
+
+
+def is_to_stream(plan: Plan, data: TrainingData, card: Any = None) -> bool:
+    """Return whether a device has room for data on the host piece by piece, but not for all of it.
+
+    `card` is a `Card` in place of that of the plan's device as it is now.
+    """
+    if card is None:
+        from warpfit.backends.cuda.cards import card_of
+
+        card = replace(card_of(_runtime(plan)), memory_bytes=_memory_left(plan))
+
+    def takes(data: TrainingData) -> bool:
+        try:
+            launch_of(plan, data, card)
+        except ConfigError:
+            return False
+        return True
+
+    return not takes(data) and takes(replace(data, is_streamed=True))
+
+
+def _cut(launch: Any, plan: Plan, data: TrainingData, most_bytes: int | None = None) -> Cut:
+    """Return how the epochs of streamed data are cut into launches; `most_bytes` in place of the memory left."""
+    most_bytes = _memory_left(plan) if most_bytes is None else most_bytes
+    return cut_of(
+        data,
+        plan.batch_size,
+        launch.step_bytes,
+        most_bytes - _record_bytes(launch, len(data)) - launch.exchange_bytes,
+        max(1, int(1e6 * LAUNCH_SECONDS / launch.microseconds)),
+    )
+
+
+def _record_bytes(launch: Any, num_rows: int) -> int:
+    """Return the bytes of an epoch's record."""
+    return 24 * int(launch.recorders) * -(-num_rows // launch.network.batch)
 
 
 def _chosen(network: Any, card: Any) -> Any:
@@ -291,21 +361,33 @@ def describe(plan: Plan, data: TrainingData, card: Any) -> LaunchDescription:
     ConfigError
         If it cannot be; the message says what is in the way.
     """
+    data = replace(data, is_streamed=is_to_stream(plan, data, card))
     launch = launch_of(plan, data, card)
     from warpfit.backends.cuda.jit import flattened
 
     most, held = launch.registers_of_thread
     defines = tuple((name, str(value)) for name, value in launch.defines.items())
     shared = tuple((name, size) for name, size in launch.shared_parts.items() if size)
+    layout, exchanged = str(launch), ("exchanged, or far from the weights", int(launch.exchange_bytes))
+    device: tuple[tuple[str, int], ...] = (
+        ("x and targets", int(data.x.nbytes) + int(data.y.nbytes)),
+        ("batches of an epoch, targets, settings and record", _epoch_bytes(launch, len(data))),
+        exchanged,
+    )
+    if data.is_streamed:
+        cut = _cut(launch, plan, data, card.memory_bytes)
+        layout, fetched = f"{layout}; {cut}", cut.bytes_of(data, 0)
+        device = (
+            (f"{BUFFERS} pieces of x and targets", fetched),
+            ("batches of a piece, targets and settings", cut.bytes_of(data, launch.step_bytes) - fetched),
+            ("record of an epoch", _record_bytes(launch, len(data))),
+            exchanged,
+        )
     return LaunchDescription(
-        str(launch),
+        layout,
         (("of a thread", most), ("for weights", held)),
         shared,
-        (
-            ("x and targets", int(data.x.nbytes) + int(data.y.nbytes)),
-            ("batches of an epoch, targets, settings and record", _epoch_bytes(launch, len(data))),
-            ("exchanged, or far from the weights", int(launch.exchange_bytes)),
-        ),
+        device,
         flattened(launch.kernel, defines),
     )
 
@@ -315,6 +397,17 @@ class _Inputs(NamedTuple):
 
     rates: npt.NDArray[np.float64]
     keys: npt.NDArray[np.uint32] | None
+
+
+class _Span(NamedTuple):
+    """What a launch trains on: all rows of some epochs, or some rows of one.
+
+    `first_step` is counted from the first of the epoch that the state stands before.
+    """
+
+    num_rows: int
+    epochs: int
+    first_step: int
 
 
 class _Run:
@@ -328,21 +421,31 @@ class _Run:
         self.last_epoch, self.is_border = last_epoch, is_border
         self.shape = launch_of(plan, data)
         self.kernel = self.ops.kernel(self.shape.kernel, **self.shape.defines)
-        self.gather = self.ops.kernel("gather_batches", **self.shape.gather_defines(str(data.x.dtype)))
+        # NumPy's arrays may have their bytes in another order, in which they do not come to the device.
+        source = data.x.dtype.newbyteorder("=") if data.is_streamed else data.x.dtype
+        self.gather = self.ops.kernel("gather_batches", **self.shape.gather_defines(str(source)))
         self.gram = (
             self.ops.kernel("gram_batches", **self.shape.gram_defines) if self.shape.looks_ahead else None
         )
         self.reports = Reports(plan, state, len(data))
-        self.x, self.y = (_in_one_piece(self.ops, array) for array in (data.x, data.y))
-        weights = data.sample_weight
-        self.sample_weight = None if weights is None else self.ops.asarray(weights, "float32")
         self.layers = _layers(plan)
         names = [f"{name}.{part}" for name, *_ in self.layers for part in ("weight", "bias")]
         slots = [state.slots[name] for name in plan.optimizer.slot_names]
         self.parameters = [state.parameters[name] for name in names]
         self.slots = [[arrays[name] for name in names] for arrays in slots]
+        self._open()
+
+    def _open(self) -> None:
+        """Have the rows where `_start` finds them."""
+        data = self.data
+        self.x, self.y = (_in_one_piece(self.ops, array) for array in (data.x, data.y))
+        weights = data.sample_weight
+        self.sample_weight = None if weights is None else self.ops.asarray(weights, "float32")
         self.epochs_at_once = 1  # until one has shown how long it takes
-        self.inputs = self._inputs(state.epoch, 1)
+        self.inputs = self._inputs(self.state.epoch, 1)
+
+    def close(self) -> None:
+        """Give back what does not go by itself."""
 
     def launch_epochs(self) -> list[EpochReport]:
         """Train as many epochs as may be trained at once, and return their reports."""
@@ -381,12 +484,19 @@ class _Run:
 
     def _start(self, epochs: int, rates: npt.NDArray[np.float64], record: Array) -> None:
         """Start the kernel on the next epochs."""
+        span = _Span(len(self.data), epochs, 0)
+        batches, targets = self._gather(span, self.x, self.y, self.sample_weight, self.inputs.keys)
+        self._launch(span, batches, targets, rates, record)
+
+    def _launch(
+        self, span: _Span, batches: Array, targets: Array, rates: npt.NDArray[np.float64], record: Array
+    ) -> None:
+        """Start the kernel on some batches."""
         shape = self.shape
-        batches, targets = self._gather(epochs)
         own = (
-            self._arguments_in_roles(batches, epochs, rates, record)
+            self._arguments_in_roles(batches, span, rates, record)
             if shape.kernel == "one_launch"
-            else self._arguments_by_layers(epochs, rates, record)
+            else self._arguments_by_layers(span, rates, record)
         )
         self.kernel(
             shape.cluster * shape.replicas,
@@ -401,11 +511,11 @@ class _Run:
         )
 
     def _arguments_in_roles(
-        self, batches: Array, epochs: int, rates: npt.NDArray[np.float64], record: Array
+        self, batches: Array, span: _Span, rates: npt.NDArray[np.float64], record: Array
     ) -> list[Any]:
         """Return what ``one_launch.cu`` takes between targets and the loss's settings."""
         ops, shape, optimizer = self.ops, self.shape, cast(SGDSpec, self.plan.optimizer)
-        gram, gram_scales = self._gram(batches, epochs * self.reports.steps_per_epoch)
+        gram, gram_scales = self._gram(batches, len(rates))
         # A network without a hidden layer has two arrays, not four; without momentum there are no velocities.
         velocities = self.slots[0] if self.slots else []
         return [
@@ -416,30 +526,30 @@ class _Run:
             gram,
             gram_scales,
             self._exchange(),
-            len(self.data),
-            epochs,
+            span.num_rows,
+            span.epochs,
             _scale(self.plan),
             optimizer.momentum,
             optimizer.weight_decay,
             shape.activation.slope,
         ]
 
-    def _arguments_by_layers(self, epochs: int, rates: npt.NDArray[np.float64], record: Array) -> list[Any]:
+    def _arguments_by_layers(self, span: _Span, rates: npt.NDArray[np.float64], record: Array) -> list[Any]:
         """Return what ``one_launch_layers.cu`` takes between targets and the loss's settings."""
         ops, optimizer = self.ops, self.plan.optimizer
         return [
-            ops.asarray(step_settings(optimizer, rates, self.state.step)),
+            ops.asarray(step_settings(optimizer, rates, self.state.step + span.first_step)),
             self._places,
             record,
-            len(self.data),
-            epochs,
+            span.num_rows,
+            span.epochs,
             float(self.plan.loss_scale),
             optimizer.clip_norm or 0.0,
             *rule_settings(optimizer),
             optimizer.l2,
             self._dropouts,
             self._class_weights,
-            self.state.epoch * self.reports.steps_per_epoch,
+            self.state.epoch * self.reports.steps_per_epoch + span.first_step,
             *stream_key(self.state.seed, DROPOUT),
             ops.empty((self.shape.far_bytes,), "uint8"),
             self._exchange(),
@@ -470,24 +580,31 @@ class _Run:
         found = [(round(spec.p * 2**32), 1 / (1 - spec.p), spec.layer_idx) for spec in specs]
         return self.ops.asarray(np.array(found, DROPOUT_FIELDS).view(np.uint8))
 
-    def _gather(self, epochs: int) -> tuple[Array, Array]:
-        """Return the batches of the next epochs, and their targets, one after the other."""
-        ops, shape, num_rows, keys = self.ops, self.shape, len(self.data), self.inputs.keys
-        num_batches = epochs * self.reports.steps_per_epoch
+    def _gather(
+        self,
+        span: _Span,
+        x: Array,
+        y: Array,
+        sample_weight: Array | None,
+        keys: npt.NDArray[np.uint32] | None = None,
+    ) -> tuple[Array, Array]:
+        """Return batches and targets, one after the other: of rows in the orders of the keys, or as they lie."""
+        ops, shape = self.ops, self.shape
+        num_batches = span.epochs * -(-span.num_rows // shape.network.batch)
         batches = ops.empty((num_batches * shape.batch_bytes // 2,), shape.network.dtype)
         targets = ops.empty((num_batches * shape.network.batch, shape.network.target_words), "float32")
         self.gather(
             min(-(-num_batches * shape.network.batch // GATHER_ROWS), GATHER_BLOCKS),
             GATHER_THREADS,
-            self.x,
-            self.y,
-            self.sample_weight,
-            None if keys is None else ops.asarray(keys[:epochs]),
+            x,
+            y,
+            sample_weight,
+            None if keys is None else ops.asarray(keys[: span.epochs]),
             batches,
             targets,
-            num_rows,
-            domain_bits(num_rows),
-            epochs,
+            span.num_rows,
+            domain_bits(span.num_rows),
+            span.epochs,
         )
         return batches, targets
 
@@ -501,6 +618,72 @@ class _Run:
         blocks = min(num_batches, GATHER_BLOCKS)
         self.gram(blocks, shape.gram_threads, batches, gram, scales, num_batches)
         return gram, scales
+
+
+class _StreamedRun(_Run):
+    """A run whose data stays on the host: each epoch takes several launches, of a piece each.
+
+    The state is that of a step only when an epoch is over: until then its counters are those of the epoch's start.
+    """
+
+    def _open(self) -> None:
+        plan, state = self.plan, self.state
+        self.cut = _cut(self.shape, plan, self.data)
+        self.stream = Stream(self.ops, self.data, self.cut, state.seed if plan.shuffle else None)
+        self.coming = (
+            piece for epoch in range(state.epoch, self.last_epoch) for piece in self.cut.pieces(epoch)
+        )
+        self.piece: Piece | None = None
+        try:
+            self._fetch()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self.stream.close()
+
+    def _fetch(self) -> None:
+        """Begin to bring the next piece to the device, if there is one."""
+        self.piece = next(self.coming, None)
+        if self.piece is not None:
+            self.stream.fetch(self.piece)
+
+    def launch_epochs(self) -> list[EpochReport]:
+        """Train an epoch, and return its report."""
+        start = perf_counter()
+        state, ops, steps = self.state, self.ops, self.reports.steps_per_epoch
+        rates = self.reports.rates(state.epoch, 1) * state.plateau.scale
+        record = ops.zeros((steps, self.shape.recorders, 3), "float64")
+        host_record, num_read, last_read = np.empty((steps, 3)), 0, start
+        while self.piece is not None and self.piece.epoch == state.epoch:
+            num_done = self._train_piece(self.piece, rates, record)
+            self._fetch()  # while the device trains
+            if num_done < steps and perf_counter() - last_read > LAUNCH_SECONDS:
+                self._read(record, host_record, num_read, num_done)
+                num_read, last_read = num_done, perf_counter()
+        all_finite = ops.all_finite(list(state.arrays.values()))
+        self._read(record, host_record, num_read, steps)
+        self.reports.check_arrays(ops.to_numpy(all_finite), (state.epoch + 1) * steps - 1)
+        state.step += steps
+        state.epoch += 1
+        return [self.reports.report(state.epoch, host_record, float(rates[-1]), perf_counter() - start)]
+
+    def _train_piece(self, piece: Piece, rates: npt.NDArray[np.float64], record: Array) -> int:
+        """Start the kernel on a piece, which has been fetched, and return the steps of the epoch up to its end."""
+        first = piece.first // self.plan.batch_size
+        last = first + -(-piece.num_rows // self.plan.batch_size)
+        span = _Span(piece.num_rows, 1, first)
+        with self.stream.received() as (x, y, *weights):
+            batches, targets = self._gather(span, x, y, weights[0] if weights else None)
+        self._launch(span, batches, targets, rates[first:last], record[first:last])
+        return last
+
+    def _read(self, record: Array, host_record: npt.NDArray[np.float64], first: int, last: int) -> None:
+        """Read the record of some steps, which are waited for, or raise DivergedError."""
+        own = host_record[first:last]
+        own[:] = self.ops.to_numpy(record[first:last]).sum(axis=1)
+        self.reports.check_finite(own, self.state.epoch * self.reports.steps_per_epoch + first)
 
 
 def _in_one_piece(ops: Any, array: Any) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 
 from warpfit import backends, losses
 from warpfit.backends import Array, Backend
+from warpfit.backends.transfer import to_host
 from warpfit.engines.base import Plan, TrainingData
 from warpfit.errors import ConfigError, FileFormatError, ShapeError
 from warpfit.losses import Loss
@@ -28,7 +29,7 @@ from warpfit.training.inputs import (
     check_same_length,
     resolve_class_weight,
 )
-from warpfit.training.plan import engine_of, resolve_precision
+from warpfit.training.plan import engine_of, is_streamed, resolve_precision
 from warpfit.training.plan import plan as make_plan
 from warpfit.training.progress import ProgressBar
 from warpfit.training.run import Run
@@ -72,7 +73,8 @@ def fit(
         A `Sequential` of the package's layers runs on every engine, any other module on ``layerwise``.
     x : array_like (N, ...)
         Rows of any numeric dtype; uint8 means x / 255. An array in C order is not copied where the device can
-        read it.
+        read it. An array or ``np.memmap`` that the device has no room for stays on the host, and
+        ``'one_launch'`` trains on one piece of it after the other.
     y : array_like
         Targets as the loss takes them: integer labels (N,) for ``'cross_entropy'``.
     loss : str or Loss
@@ -165,7 +167,7 @@ def fit(
     job = _Job(
         run,
         data,
-        _validation(ops, draft, validation_data),
+        _validation(ops, draft, validation_data, engine_of(run.plan).copied_bytes(run.plan, data)),
         [*callbacks, ProgressBar()] if verbose else list(callbacks),
     )
     if resume_from is not None:
@@ -211,15 +213,26 @@ def _checked_plan(plan: Plan, network: Any, trained: tuple[str, ...], optimizer:
 def _training_data(ops: Backend, plan: Plan, rows: Any, targets: Any, sample_weight: Any) -> TrainingData:
     weights = as_sample_weight(sample_weight, len(rows), plan.dtype)
     class_weights = plan.loss.class_weights()
-    return TrainingData(
+    data = TrainingData(
+        x=rows,
+        y=targets,
+        sample_weight=weights,
+        class_weight=None if class_weights is None else ops.asarray(np.array(class_weights), plan.dtype),
+    )
+    if is_streamed(plan, data):
+        return replace(data, y=to_host(targets), is_streamed=True)
+    return replace(
+        data,
         x=ops.asarray(rows),
         y=ops.asarray(targets),
         sample_weight=None if weights is None else ops.asarray(weights),
-        class_weight=None if class_weights is None else ops.asarray(np.array(class_weights), plan.dtype),
     )
 
 
-def _validation(ops: Backend, plan: Plan, validation_data: Any) -> tuple[Array, Array] | None:
+def _validation(
+    ops: Backend, plan: Plan, validation_data: Any, reserved_bytes: int
+) -> tuple[Array, Array] | None:
+    """Return x and y; x stays on the host, and comes batch by batch, if it has no room beside what is reserved."""
     if validation_data is None:
         return None
     try:
@@ -233,7 +246,14 @@ def _validation(ops: Backend, plan: Plan, validation_data: Any) -> tuple[Array, 
         )
     targets = plan.loss.prepare_targets(as_rows("validation y", y), plan.network.output_shape, plan.dtype)
     check_same_length("validation y", targets, len(rows))
-    return ops.asarray(rows), ops.asarray(targets)
+    runtime = getattr(ops, "runtime", None)  # a device's
+    if (
+        runtime is None
+        or backends.is_device_array(rows)
+        or rows.nbytes <= runtime.memory_left() - reserved_bytes
+    ):
+        rows = ops.asarray(rows)
+    return rows, ops.asarray(targets)
 
 
 @dataclass

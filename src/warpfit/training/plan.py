@@ -16,7 +16,7 @@ from warpfit.engines.scaling import resolve_loss_scale
 from warpfit.errors import ConfigError
 from warpfit.nn.network import NetworkSpec
 
-__all__ = ["ENGINES", "engine_of", "plan", "resolve_precision"]
+__all__ = ["ENGINES", "engine_of", "is_streamed", "plan", "resolve_precision"]
 
 AUTO = "auto"
 ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (Layerwise, OneLaunchEngine)}
@@ -42,6 +42,12 @@ def resolve_precision(precision: str, dtype: str, device: str) -> str:
     return precision
 
 
+def is_streamed(draft: Plan, data: TrainingData) -> bool:
+    """Return whether data on the host is to stay there, as the engine that is asked for, or the best, will have it."""
+    kind = ENGINES.get(OneLaunchEngine.name if draft.engine == AUTO else draft.engine)
+    return kind is not None and kind().streams(draft, data)
+
+
 def plan(draft: Plan, state: TrainState, data: TrainingData) -> Plan:
     """Return the draft with its engine, its precision, its memory and the reason filled in.
 
@@ -51,6 +57,7 @@ def plan(draft: Plan, state: TrainState, data: TrainingData) -> Plan:
         What is to be run; its engine is a name or ``'auto'``. A reason that is there stays.
     state : TrainState
     data : TrainingData
+        On the device, unless `is_streamed`.
 
     Raises
     ------
@@ -118,11 +125,11 @@ def _check_last_batch(draft: Plan, num_rows: int) -> None:
 
 
 def _bytes(draft: Plan, state: TrainState, data: TrainingData) -> int:
-    """Return the bytes of data with its copies, state, gradients, and of one step's activations with theirs."""
+    """Return the device's bytes of data with its copies, state, gradients, and of a step's activations with theirs."""
     itemsize = 2 if draft.precision in HALF_DTYPES else np.dtype(draft.dtype).itemsize
     shapes = draft.network.shapes if isinstance(draft.network, NetworkSpec) else (draft.network.input_shape,)
     activations = sum(int(np.prod(shape)) for shape in shapes) * 2 * draft.batch_size * itemsize
-    rows: list[Any] = [data.x, data.y, data.sample_weight]
+    rows: list[Any] = [] if data.is_streamed else [data.x, data.y, data.sample_weight]
     slots = [array for arrays in state.slots.values() for array in arrays.values()]
     gradients = [state.parameters[name] for name in draft.trained]
     held = [*rows, *state.arrays.values(), *slots, *gradients]

@@ -221,6 +221,54 @@ def test_memory_goes_with_its_last_array(driver: FakeDriver, device: Runtime) ->
     assert driver.free == driver.total
 
 
+def test_what_the_pool_holds_for_no_array_is_left_too(driver: FakeDriver) -> None:
+    driver.reserved, driver.used = 700, 300
+    assert runtime.open_device(0).memory_left() == driver.free + 400
+
+
+def test_an_upload_buffer_copies_beside_what_the_device_does(driver: FakeDriver, device: Runtime) -> None:
+    buffer = device.create_upload_buffer(100)
+    own, other = 77, 78  # the streams
+    (_, released), *_ = driver.records
+    assert driver.records == [(own, released)]
+    buffer.await_host()
+    buffer.host[:] = np.arange(100)
+    buffer.send(60)
+    (_, sent) = driver.records[-1]
+    assert driver.copies == [other]
+    assert driver.waits == [(other, released)]
+    assert driver.records[-1] == (other, sent) != (other, released)
+    buffer.receive()
+    assert driver.waits[-1] == (own, sent)
+    received = np.empty(60, np.uint8)
+    device.download(received, buffer.memory.pointer)
+    np.testing.assert_array_equal(received, np.arange(60))
+    buffer.release()
+    assert driver.records[-1] == (own, released)
+    free = driver.free
+    buffer.close()
+    buffer.close()
+    assert driver.free == free + 100
+    assert driver.calls["event sync"] == 2
+    device.create_upload_buffer(1).send(1)
+    assert driver.copies[-1] == other  # all of them share a stream
+
+
+def test_an_upload_buffer_tells_what_is_missing(driver: FakeDriver, device: Runtime) -> None:
+    driver.most_pinned = 2**20
+    with pytest.raises(
+        DeviceError, match=r"cannot pin 2.0 MiB of the host's memory: CUDA_ERROR_OUT_OF_MEMORY"
+    ):
+        device.create_upload_buffer(2**21)
+    assert driver.free == driver.total
+    buffer = device.create_upload_buffer(10)
+    driver.faulty = {"train"}
+    launch(device, "train")
+    with pytest.raises(KernelError, match=r"an upload failed .*; the kernel was train"):
+        buffer.await_host()
+    buffer.close()
+
+
 # -- kernels -------------------------------------------------------------------------------------------------
 
 

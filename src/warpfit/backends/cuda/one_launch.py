@@ -483,6 +483,7 @@ def _may_look_ahead(shape: OneLaunch) -> bool:
     """Return whether a shape can look ahead, and it pays: see docs/one-launch.md."""
     can = (
         shape.hidden > 0
+        and not shape.network.is_cut
         and shape.replicas == 1
         and shape.row_tiles <= shape.row_warps
         and shape.block_units <= AHEAD_UNITS

@@ -21,7 +21,16 @@ import numpy.typing as npt
 from warpfit.backends.cuda import jit
 from warpfit.errors import DeviceError, KernelError
 
-__all__ = ["DeviceInfo", "Memory", "Runtime", "devices", "is_debugging", "open_device", "why_unavailable"]
+__all__ = [
+    "DeviceInfo",
+    "Memory",
+    "Runtime",
+    "UploadBuffer",
+    "devices",
+    "is_debugging",
+    "open_device",
+    "why_unavailable",
+]
 
 # How many launches an error message looks back on.
 LAUNCHES_REMEMBERED = 16
@@ -202,7 +211,7 @@ class Memory:
 
 
 class Runtime:
-    """One device with one stream, on which everything runs in order.
+    """One device with one stream, on which everything runs in order but the copies of upload buffers.
 
     Parameters
     ----------
@@ -236,6 +245,7 @@ class Runtime:
         self._driver = _driver()
         self._stream_handle = self.stream.handle
         self._staging = _Staging(self)
+        self._copy_stream: Any = None  # most runs need none
         self._recent: deque[str] = deque(maxlen=LAUNCHES_REMEMBERED)
         self._blocking = is_debugging()
 
@@ -280,6 +290,11 @@ class Runtime:
         """Return the bytes that arrays of this process hold on the device."""
         return int(self._pool.attributes.used_mem_current)
 
+    def memory_left(self) -> int:
+        """Return the bytes that new arrays can take: what is free, and what the pool holds beside its arrays."""
+        free, _ = self.memory_info()
+        return free + int(self._pool.attributes.reserved_mem_current) - self.memory_in_use()
+
     def upload(self, pointer: int, host: npt.NDArray[Any]) -> None:
         """Copy a C-contiguous host array to the device; the array may change as soon as this returns."""
         if host.nbytes:
@@ -295,6 +310,19 @@ class Runtime:
             )
             self._check(error, "a download")
         self.synchronize()
+
+    def create_upload_buffer(self, nbytes: int) -> UploadBuffer:
+        """Return pinned memory with its counterpart on the device, for copies beside what the device does.
+
+        Raises
+        ------
+        DeviceError
+            If there is not enough memory of either kind.
+        """
+        self.activate()
+        if self._copy_stream is None:
+            self._copy_stream = self.device.create_stream()
+        return UploadBuffer(self, self._copy_stream, nbytes)
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copy between two places of the device."""
@@ -449,6 +477,92 @@ class _Function:
         self.name, self.kernel, self.handle = name, kernel, handle
 
 
+def _pin(nbytes: int) -> tuple[Any, npt.NDArray[np.uint8]]:
+    """Return pinned host memory, and an array over it that does not keep it alive."""
+    from cuda.core import LegacyPinnedMemoryResource
+
+    try:
+        buffer = LegacyPinnedMemoryResource().allocate(nbytes)
+    except Exception as error:
+        raise DeviceError(f"cannot pin {_size(nbytes)} of the host's memory: {error}") from error
+    place = (ctypes.c_uint8 * nbytes).from_address(int(buffer.handle))
+    return buffer, np.ctypeslib.as_array(place)
+
+
+class UploadBuffer:
+    """Pinned host memory, and device memory of the same size that it is copied to while the device goes on.
+
+    Each use goes round once, in this order; with two such buffers in turns, one is filled and copied while the device
+    reads the other:
+
+        await_host()   the host's side may be written to again
+        send(nbytes)   the copy begins, once all that reads the device's side is done
+        receive()      what is started on the device from here on finds the bytes there
+        release()      all that reads them has been started
+
+    A use may be broken off: `close` waits for a copy that is under way. Only `await_host` and `close` wait.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    copy_stream : cuda.core.Stream
+        On which copies run.
+    nbytes : int
+        At least 1.
+
+    Attributes
+    ----------
+    host : ndarray (nbytes,) uint8
+    memory : Memory
+        The device's side.
+    """
+
+    def __init__(self, runtime: Runtime, copy_stream: Any, nbytes: int) -> None:
+        self._runtime, self._driver, self._copy_stream = runtime, runtime._driver, copy_stream
+        self.memory: Any = runtime.allocate(nbytes)
+        self._pinned: Any
+        self._pinned, self.host = _pin(nbytes)
+        self._sent, self._released = (runtime.device.create_event() for _ in range(2))
+        self.release()  # the device has the memory when it has come so far
+
+    def await_host(self) -> None:
+        """Wait until the last copy has read the host's side."""
+        self._runtime.activate()
+        (error,) = self._driver.cuEventSynchronize(self._sent.handle)
+        self._runtime._check(error, "an upload")
+
+    def send(self, nbytes: int) -> None:
+        """Begin to copy the first bytes of the host's side."""
+        runtime = self._runtime
+        runtime.activate()
+        stream = self._copy_stream.handle
+        (error,) = self._driver.cuStreamWaitEvent(stream, self._released.handle, 0)
+        runtime._check(error, "waiting for an event")
+        (error,) = self._driver.cuMemcpyHtoDAsync(self.memory.pointer, self.host.ctypes.data, nbytes, stream)
+        runtime._check(error, "an upload")
+        self._copy_stream.record(self._sent)
+
+    def receive(self) -> None:
+        """Let what is started on the device from here on wait for the copy."""
+        self._runtime.activate()
+        (error,) = self._driver.cuStreamWaitEvent(self._runtime.stream.handle, self._sent.handle, 0)
+        self._runtime._check(error, "waiting for an event")
+
+    def release(self) -> None:
+        """Let the next copy wait for what has been started on the device so far."""
+        self._runtime.activate()
+        self._runtime.stream.record(self._released)
+
+    def close(self) -> None:
+        """Give the memory back, when no copy uses it any more."""
+        if self.memory is None:
+            return
+        self._runtime.activate()
+        self._driver.cuEventSynchronize(self._sent.handle)  # what has failed is told where it is waited for
+        self.memory = self._pinned = None
+        self.host = np.empty(0, np.uint8)
+
+
 class _Staging:
     """Pinned host memory in two halves: one is filled while the copy from the other is under way."""
 
@@ -458,14 +572,8 @@ class _Staging:
         self._next = 0
 
     def _allocate(self) -> None:
-        from cuda.core import LegacyPinnedMemoryResource
-
-        pinned = LegacyPinnedMemoryResource()
         for _ in range(2):
-            buffer = pinned.allocate(STAGING_BYTES)
-            place = (ctypes.c_uint8 * STAGING_BYTES).from_address(int(buffer.handle))
-            event = self._runtime.device.create_event()
-            self._halves.append((buffer, np.ctypeslib.as_array(place), event))
+            self._halves.append((*_pin(STAGING_BYTES), self._runtime.device.create_event()))
 
     def upload(self, pointer: int, content: npt.NDArray[np.uint8]) -> None:
         if not self._halves:

@@ -66,6 +66,9 @@ class TrainedNetwork:
         Whether the squares of weights join the loss.
     rate_in_velocity : bool
         Whether velocities have the learning rate in them.
+    is_cut : bool
+        Whether launches end within epochs, too. A kernel that looks ahead begins a launch as it begins an epoch, and
+        such a cut would change bits: it must not look ahead then.
     """
 
     dtype: str
@@ -85,6 +88,7 @@ class TrainedNetwork:
     clips: bool = False
     penalized: bool = False
     rate_in_velocity: bool = False
+    is_cut: bool = False
 
     @property
     def features(self) -> int:
