@@ -87,6 +87,10 @@ class Plan:
     reason: str = ""
     loss_scale: float | str = 1.0
 
+    def reports(self, epoch: int) -> bool:
+        """Return whether an epoch, counted from 1, is reported."""
+        return epoch % self.report_every == 0 or epoch == self.epochs
+
     @property
     def dtype(self) -> str:
         """Dtype of parameters, slots and targets: float32 for every precision but float64."""
@@ -253,6 +257,10 @@ class Engine(ABC):
         """
         return plan.dtype, ""
 
+    def validates(self, plan: Plan, data: TrainingData, validation: TrainingData) -> bool:
+        """Return whether `run` goes over validation data by itself; if not, it is not to be given any."""
+        return False
+
     @abstractmethod
     def copied_bytes(self, plan: Plan, data: TrainingData) -> int:
         """Return the bytes of copies of the data that a run keeps on the device."""
@@ -266,6 +274,7 @@ class Engine(ABC):
         epochs: int,
         on_step: StepListener | None = None,
         is_border: BorderTest = every_epoch,
+        validation: TrainingData | None = None,
     ) -> Iterator[EpochReport]:
         """Train for `epochs` epochs from `state`, changing it, and yield a report for each epoch.
 
@@ -281,6 +290,9 @@ class Engine(ABC):
             Epochs up to the next border may be trained at once before their reports are yielded one by one. The
             state is then that of the last of them: it belongs to a report whose epoch is ``state.epoch``. Which
             epochs are trained at once changes no bit.
+        validation : TrainingData, optional
+            Without weights, for an engine that `validates`: reports of epochs that the plan asks for have its loss and
+            accuracy.
 
         Raises
         ------

@@ -53,6 +53,7 @@ class Layerwise(Engine):
         epochs: int,
         on_step: StepListener | None = None,
         is_border: BorderTest = every_epoch,
+        validation: TrainingData | None = None,
     ) -> Iterator[EpochReport]:
         run = _Run(plan, state, data, on_step)
         for _ in range(epochs):

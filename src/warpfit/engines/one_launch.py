@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import floor, log2
 from time import perf_counter
@@ -95,6 +95,17 @@ class OneLaunchEngine(Engine):
                 return "bfloat16", f"y reaches {largest:g}, float16 is for at most {LARGEST_TARGET:g}"
         return "float16", "the data suits float16"
 
+    def validates(self, plan: Plan, data: TrainingData, validation: TrainingData) -> bool:
+        """Return whether the kernel does: the one that goes layer by layer, if the data suits its numbers and memory."""
+        launch = launch_of(plan, data)
+        if launch.kernel != "one_launch_layers":
+            return False
+        ops = cast(Any, backends.get(plan.device))
+        if plan.precision == "float16" and _magnitude(ops, validation.x) > LARGEST_X:
+            return False
+        copies = _gathered_bytes(launch, len(validation)) + _epoch_bytes(launch, len(data), len(validation))
+        return copies + launch.exchange_bytes <= ops.runtime.memory_info()[0]
+
     def copied_bytes(self, plan: Plan, data: TrainingData) -> int:
         """Return the bytes of the batches of the epochs that one launch takes, with all that it needs for them."""
         launch = launch_of(plan, data)
@@ -109,10 +120,11 @@ class OneLaunchEngine(Engine):
         epochs: int,
         on_step: StepListener | None = None,
         is_border: BorderTest = every_epoch,
+        validation: TrainingData | None = None,
     ) -> Iterator[EpochReport]:
         if not epochs:  # a kernel takes a second to compile
             return
-        run = _Run(plan, state, data, state.epoch + epochs, is_border)
+        run = _Run(plan, state, data, state.epoch + epochs, is_border, validation)
         while state.epoch < run.last_epoch:
             yield from run.launch_epochs()
 
@@ -321,21 +333,28 @@ class _Run:
     """One run: the plan bound to its state and data, up to an epoch."""
 
     def __init__(
-        self, plan: Plan, state: TrainState, data: TrainingData, last_epoch: int, is_border: BorderTest
+        self,
+        plan: Plan,
+        state: TrainState,
+        data: TrainingData,
+        last_epoch: int,
+        is_border: BorderTest,
+        validation: TrainingData | None,
     ) -> None:
         self.ops = cast(Any, backends.get(plan.device))
         self.plan, self.state, self.data = plan, state, data
-        self.last_epoch, self.is_border = last_epoch, is_border
+        self.last_epoch, self.is_border, self.validation = last_epoch, is_border, validation
         self.shape = launch_of(plan, data)
+        if validation is not None:
+            self.shape = replace(self.shape, validates=True)
         self.kernel = self.ops.kernel(self.shape.kernel, **self.shape.defines)
-        self.gather = self.ops.kernel("gather_batches", **self.shape.gather_defines(str(data.x.dtype)))
         self.gram = (
             self.ops.kernel("gram_batches", **self.shape.gram_defines) if self.shape.looks_ahead else None
         )
         self.reports = Reports(plan, state, len(data))
-        self.x, self.y = (_in_one_piece(self.ops, array) for array in (data.x, data.y))
-        weights = data.sample_weight
-        self.sample_weight = None if weights is None else self.ops.asarray(weights, "float32")
+        self.num_validated = 0 if validation is None else len(validation)
+        self.val_batches = self.shape.network.batches(self.num_validated)
+        self.rows = _Rows(self.ops, self.shape, data)
         self.layers = _layers(plan)
         names = [f"{name}.{part}" for name, *_ in self.layers for part in ("weight", "bias")]
         slots = [state.slots[name] for name in plan.optimizer.slot_names]
@@ -350,29 +369,39 @@ class _Run:
         state, ops, steps = self.state, self.ops, self.reports.steps_per_epoch
         first_epoch, epochs = state.epoch, self._epochs_from(state.epoch, self.epochs_at_once)
         rates = self.inputs.rates[: epochs * steps] * state.plateau.scale
-        record = ops.zeros((epochs * steps, self.shape.recorders, 3), "float64")
+        record = ops.zeros((epochs, steps + self.val_batches, self.shape.recorders, 3), "float64")
         self._start(epochs, rates, record)
         all_finite = ops.all_finite(list(state.arrays.values()))
         # While the device works, all that the next launch may need: how long it will be is not known yet.
         next_epoch = first_epoch + epochs
         if next_epoch < self.last_epoch:
             self.inputs = self._inputs(next_epoch, self._epochs_from(next_epoch, GROWTH * epochs))
-        host_record = ops.to_numpy(record).sum(axis=1)
-        self.reports.check_finite(host_record, first_epoch * steps)
+        records = ops.to_numpy(record).sum(axis=2)
+        self.reports.check_finite(records[:, :steps].reshape(-1, 3), first_epoch * steps)
         self.reports.check_arrays(ops.to_numpy(all_finite), next_epoch * steps - 1)
         state.step += epochs * steps
         state.epoch = next_epoch
         seconds = (perf_counter() - start) / epochs
         self.epochs_at_once = max(1, int(min(GROWTH * epochs, LAUNCH_SECONDS / seconds)))
-        records, last_rates = host_record.reshape(epochs, steps, 3), rates[steps - 1 :: steps].tolist()
+        last_rates = rates[steps - 1 :: steps].tolist()
         return [
-            self.reports.report(first_epoch + 1 + idx, records[idx], last_rates[idx], seconds)
+            self._report(first_epoch + 1 + idx, records[idx], last_rates[idx], seconds)
             for idx in range(epochs)
         ]
 
+    def _report(
+        self, epoch: int, record: npt.NDArray[np.float64], last_rate: float, seconds: float
+    ) -> EpochReport:
+        training, validation = np.split(record, [self.reports.steps_per_epoch])
+        is_validated = self.val_batches > 0 and self.plan.reports(epoch)
+        return self.reports.report(
+            epoch, training, last_rate, seconds, validation if is_validated else None, self.num_validated
+        )
+
     def _epochs_from(self, epoch: int, most: int) -> int:
         """Return how many epochs may be trained at once from one on, which is counted from 0."""
-        most = min(most, self.last_epoch - epoch, _epochs_held(self.shape, len(self.data)))
+        held = _epochs_held(self.shape, len(self.data), self.num_validated)
+        most = min(most, self.last_epoch - epoch, held)
         return next((count for count in range(1, most) if self.is_border(epoch + count)), most)
 
     def _inputs(self, epoch: int, epochs: int) -> _Inputs:
@@ -382,7 +411,7 @@ class _Run:
     def _start(self, epochs: int, rates: npt.NDArray[np.float64], record: Array) -> None:
         """Start the kernel on the next epochs."""
         shape = self.shape
-        batches, targets = self._gather(epochs)
+        batches, targets = self.rows.gather(self.inputs.keys, epochs)
         own = (
             self._arguments_in_roles(batches, epochs, rates, record)
             if shape.kernel == "one_launch"
@@ -443,7 +472,19 @@ class _Run:
             self.state.epoch * self.reports.steps_per_epoch,
             *stream_key(self.state.seed, DROPOUT),
             ops.empty((self.shape.far_bytes,), "uint8"),
+            *self._validation_batches,
+            self.num_validated,
+            self.state.epoch,
+            self.plan.report_every,
+            self.plan.epochs,
         ]
+
+    @cached_property
+    def _validation_batches(self) -> tuple[Array | None, Array | None]:
+        """The validation data in batches, and their targets, in their own order."""
+        if self.validation is None:
+            return None, None
+        return _Rows(self.ops, self.shape, self.validation).gather(None, 1)
 
     @cached_property
     def _places(self) -> Array:
@@ -466,27 +507,6 @@ class _Run:
         found = [(round(spec.p * 2**32), 1 / (1 - spec.p), spec.layer_idx) for spec in specs]
         return self.ops.asarray(np.array(found, DROPOUT_FIELDS).view(np.uint8))
 
-    def _gather(self, epochs: int) -> tuple[Array, Array]:
-        """Return the batches of the next epochs, and their targets, one after the other."""
-        ops, shape, num_rows, keys = self.ops, self.shape, len(self.data), self.inputs.keys
-        num_batches = epochs * self.reports.steps_per_epoch
-        batches = ops.empty((num_batches * shape.batch_bytes // 2,), shape.network.dtype)
-        targets = ops.empty((num_batches * shape.network.batch, shape.network.target_words), "float32")
-        self.gather(
-            min(-(-num_batches * shape.network.batch // GATHER_ROWS), GATHER_BLOCKS),
-            GATHER_THREADS,
-            self.x,
-            self.y,
-            self.sample_weight,
-            None if keys is None else ops.asarray(keys[:epochs]),
-            batches,
-            targets,
-            num_rows,
-            domain_bits(num_rows),
-            epochs,
-        )
-        return batches, targets
-
     def _gram(self, batches: Array, num_batches: int) -> tuple[Array | None, Array | None]:
         """Return the Gram matrices of each batch and the one before, and their scales, if the kernel looks ahead."""
         if self.gram is None:
@@ -497,6 +517,40 @@ class _Run:
         blocks = min(num_batches, GATHER_BLOCKS)
         self.gram(blocks, shape.gram_threads, batches, gram, scales, num_batches)
         return gram, scales
+
+
+class _Rows:
+    """The rows of some data, which it puts into batches as kernels take them."""
+
+    def __init__(self, ops: Any, shape: Any, data: TrainingData) -> None:
+        self.ops, self.shape, self.num_rows = ops, shape, len(data)
+        self.kernel = ops.kernel("gather_batches", **shape.gather_defines(str(data.x.dtype)))
+        self.x, self.y = (_in_one_piece(ops, array) for array in (data.x, data.y))
+        weights = data.sample_weight
+        if weights is None and shape.network.weighted:  # validation, whose rows weigh the same
+            weights = np.ones(len(data))
+        self.weights = None if weights is None else ops.asarray(weights, "float32")
+
+    def gather(self, keys: npt.NDArray[np.uint32] | None, epochs: int) -> tuple[Array, Array]:
+        """Return the batches of some epochs, and their targets, one after the other, in the orders of their keys."""
+        ops, shape, network = self.ops, self.shape, self.shape.network
+        num_batches = epochs * network.batches(self.num_rows)
+        batches = ops.empty((num_batches * shape.batch_bytes // 2,), network.dtype)
+        targets = ops.empty((num_batches * network.batch, network.target_words), "float32")
+        self.kernel(
+            min(-(-num_batches * network.batch // GATHER_ROWS), GATHER_BLOCKS),
+            GATHER_THREADS,
+            self.x,
+            self.y,
+            self.weights,
+            None if keys is None else ops.asarray(keys[:epochs]),
+            batches,
+            targets,
+            self.num_rows,
+            domain_bits(self.num_rows),
+            epochs,
+        )
+        return batches, targets
 
 
 def _in_one_piece(ops: Any, array: Any) -> Any:
@@ -562,11 +616,18 @@ def _scale(plan: Plan) -> float:
     return float(min(LARGEST_SCALE, 2.0 ** floor(log2(scale / largest_rate))))
 
 
-def _epoch_bytes(launch: Any, num_rows: int) -> int:
+def _epoch_bytes(launch: Any, num_rows: int, num_validated: int = 0) -> int:
     """Return the bytes that a launch takes for each of its epochs."""
-    return int(launch.step_bytes) * -(-num_rows // launch.network.batch)
+    batches = launch.network.batches
+    return int(launch.step_bytes * batches(num_rows) + 24 * launch.recorders * batches(num_validated))
 
 
-def _epochs_held(launch: Any, num_rows: int) -> int:
+def _gathered_bytes(launch: Any, num_rows: int) -> int:
+    """Return the bytes of rows in batches, with their targets."""
+    batches = launch.network.batches(num_rows)
+    return int(batches * (launch.batch_bytes + 4 * launch.network.batch * launch.network.target_words))
+
+
+def _epochs_held(launch: Any, num_rows: int, num_validated: int = 0) -> int:
     """Return how many epochs a launch may hold."""
-    return max(1, LAUNCH_BYTES // _epoch_bytes(launch, num_rows))
+    return max(1, LAUNCH_BYTES // _epoch_bytes(launch, num_rows, num_validated))

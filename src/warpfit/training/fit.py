@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from warpfit import backends, losses
-from warpfit.backends import Array, Backend
-from warpfit.engines.base import Plan, TrainingData
+from warpfit.backends import Backend
+from warpfit.engines.base import EpochReport, Plan, TrainingData
 from warpfit.errors import ConfigError, FileFormatError, ShapeError
 from warpfit.losses import Loss
 from warpfit.nn.module import Module
@@ -81,7 +81,8 @@ def fit(
     epochs, batch_size : int
         The last, shorter batch of an epoch counts, divided by its own size.
     validation_data : (x, y), optional
-        Evaluated after every reported epoch.
+        Evaluated after every reported epoch: in float32, or, where the kernel of ``'one_launch'`` does it by itself
+        (see docs/one-launch.md), in the precision of training.
     class_weight : 'balanced', {class: weight} or sequence, optional
         For ``'cross_entropy'``.
     sample_weight : array_like (N,), optional
@@ -219,7 +220,7 @@ def _training_data(ops: Backend, plan: Plan, rows: Any, targets: Any, sample_wei
     )
 
 
-def _validation(ops: Backend, plan: Plan, validation_data: Any) -> tuple[Array, Array] | None:
+def _validation(ops: Backend, plan: Plan, validation_data: Any) -> TrainingData | None:
     if validation_data is None:
         return None
     try:
@@ -233,7 +234,7 @@ def _validation(ops: Backend, plan: Plan, validation_data: Any) -> tuple[Array, 
         )
     targets = plan.loss.prepare_targets(as_rows("validation y", y), plan.network.output_shape, plan.dtype)
     check_same_length("validation y", targets, len(rows))
-    return ops.asarray(rows), ops.asarray(targets)
+    return TrainingData(ops.asarray(rows), ops.asarray(targets))
 
 
 @dataclass
@@ -242,7 +243,7 @@ class _Job:
 
     run: Run
     data: TrainingData
-    validation: tuple[Array, Array] | None
+    validation: TrainingData | None
     callbacks: list[Callback]
 
     def __post_init__(self) -> None:
@@ -250,6 +251,10 @@ class _Job:
         self.whole = Snapshot(self.run.state, [], [])
         # Hands out the same buffers at every validation.
         self.evaluator = backends.create(self.run.plan.device)
+        self.engine = engine_of(self.run.plan)
+        self.engine_validates = self.validation is not None and self.engine.validates(
+            self.run.plan, self.data, self.validation
+        )
 
     def resume(self, path: str | os.PathLike[str]) -> None:
         run = self.run
@@ -305,9 +310,12 @@ class _Job:
         remaining = run.plan.epochs - run.state.epoch
         self.whole = self._snapshot()
         on_step = self._on_step if any(_listens_to_steps(callback) for callback in self.callbacks) else None
-        engine = engine_of(run.plan)
-        for report in engine.run(run.plan, run.state, self.data, remaining, on_step, self._is_border):
-            if self._is_reported(report.epoch):
+        validation = self.validation if self.engine_validates else None
+        reports = self.engine.run(
+            run.plan, run.state, self.data, remaining, on_step, self._is_border, validation
+        )
+        for report in reports:
+            if run.plan.reports(report.epoch):
                 run.history.reports.append(self._with_validation(report))
                 self._observe()
                 self._tell(lambda callback: callback.on_epoch_end(run))
@@ -318,21 +326,18 @@ class _Job:
             if run.stop_reason is not None:
                 return
 
-    def _is_reported(self, epoch: int) -> bool:
-        return epoch % self.run.plan.report_every == 0 or epoch == self.run.plan.epochs
-
     def _is_border(self, epoch: int) -> bool:
         """Return whether anyone needs the state after an epoch, or may change how the run goes on."""
         if any(isinstance(c, Checkpoint) and epoch % c.every == 0 for c in self.callbacks):
             return True
-        return self._is_reported(epoch) and (
-            self.validation is not None
+        return self.run.plan.reports(epoch) and (
+            (self.validation is not None and not self.engine_validates)
             or _watches_the_loss(self.run.plan.optimizer.lr)
             or any(_looks_at_the_run(callback) for callback in self.callbacks)
         )
 
-    def _with_validation(self, report: Any) -> Any:
-        if self.validation is None:
+    def _with_validation(self, report: EpochReport) -> EpochReport:
+        if self.validation is None or self.engine_validates:
             return report
         run, plan = self.run, self.run.plan
         result = evaluate_network(
@@ -340,7 +345,8 @@ class _Job:
             plan.network,
             run.state.arrays,
             plan.loss,
-            *self.validation,
+            self.validation.x,
+            self.validation.y,
             batch_size=EVALUATION_ROWS,
             dtype=plan.dtype,
         )

@@ -98,6 +98,8 @@ class LayersLaunch:
         Places for the first layer's units; with one, blocks meet before they send them.
     near_tiles : int
         Tiles of weights of a warp of which shared memory has what the optimizer remembers.
+    validates : bool
+        Whether it goes over validation data after each epoch that is reported.
     """
 
     network: TrainedNetwork
@@ -105,6 +107,7 @@ class LayersLaunch:
     x_slots: int
     unit_copies: int
     near_tiles: int = 0
+    validates: bool = False
 
     kernel = "one_launch_layers"
     warps = WARPS
@@ -317,6 +320,7 @@ class LayersLaunch:
             "UNIT_COPIES": self.unit_copies,
             "SUMS": self.sums,
             "SHARED_BYTES": self.shared_bytes,
+            "VALIDATES": int(self.validates),
             "BOUNDED_WAITS": int(is_debugging()),
         }
 
@@ -384,6 +388,10 @@ def _clusters(network: TrainedNetwork, arch: str) -> list[int]:
     return [size for size in CLUSTERS if size <= min(most_blocks(arch), max(1, widest // CHUNK))]
 
 
+# Those that are compiled with validation, too: of one block and of several, with dropout, weights, penalties.
+VALIDATED_VARIANTS = (13, 6, 7, 8, 14, 18)
+
+
 def variants() -> list[tuple[str, dict[str, str]]]:
     """Return a choice of what a run compiles: each network has its own kernel."""
     relu = Activation("relu")
@@ -409,6 +417,7 @@ def variants() -> list[tuple[str, dict[str, str]]]:
     single_blocks = [replace(base, batch=16), replace(base, batch=16, **adam)]
     launches = [choose_layers(network, "sm_90a", 227 << 10) for network in networks]
     launches += [choose_layers(network, "sm_80", 163 << 10) for network in single_blocks]
+    launches += [replace(launches[idx], validates=True) for idx in VALIDATED_VARIANTS]
     return [
         (launch.kernel, {key: str(value) for key, value in launch.defines.items()}) for launch in launches
     ]

@@ -4,7 +4,10 @@
 //           all epochs, as gather_batches leaves them; settings (steps,); places: of each layer where its
 //           weights (inputs, units) lie, what the optimizer remembers of them, its biases (units,), and what it
 //           remembers of those, all float32; dropouts (LAYERS,); class_weights (OUTPUTS + 1,), the last their mean; far_slots (CLUSTER, FAR_TILES, 2 SLOTS, 32
-//           WARPS), anything; record (steps, 3) float64: loss, weight, and rows that are right.
+//           WARPS), anything; with VALIDATES validation_batches and validation_targets of num_validated rows,
+//           likewise; record (epochs, steps and after them batches of validation data, RECORDERS, 3) float64,
+//           zeros: loss, weight, and rows that are right. first_epoch epochs of the run are done; each of
+//           report_every is reported, and the last.
 // Launch:   CLUSTER blocks of 32 WARPS threads; SHARED_BYTES of dynamic shared memory. Defines: DTYPE, LAYERS,
 //           WIDTHS (of features and of each layer's units, a list), ACTIVATIONS, SLOPES and DROPOUTS (0 or 1;
 //           lists, too), BATCH, CLUSTER (1, 2, 4, 8 or 16), WARPS (a power of two), OPTIMIZER, SLOTS (numbers
@@ -12,7 +15,7 @@
 //           they are in registers, shared memory and memory), MOMENTUM, NESTEROV, DECAYS, LOSS, CROSS_ENTROPY,
 //           SMOOTHED, COUNTS_ROWS, WEIGHTED, CLASS_WEIGHTS, PENALIZED, CLIPS, RATE_IN_VELOCITY (0 or 1), X_SLOTS (batches in shared memory, 1 or 2),
 //           UNIT_COPIES (of the first layer's units, likewise), SUMS (parts of products there), SHARED_BYTES,
-//           BOUNDED_WAITS.
+//           VALIDATES, BOUNDED_WAITS.
 // Numerics: products of 16-bit numbers with float32 sums; weights and sums in float32; gradients times `scale`, a power
 //           of two that keeps them in the range of 16 bits. Sums in a fixed order.
 // Cost:     of a step 6 BATCH FLOP for each weight, or 4 for one of the first layer; those of all layers between are
@@ -30,13 +33,14 @@ __device__ inline void each_of_block(int count, F f) {
     for (int i = threadIdx.x; i < count; i += 32 * WARPS) f(i);
 }
 
-// The first warp starts to copy the batch of a step, and its targets.
-__device__ inline void load_batch(Shared& shared, const Run& run, int step) {
+// The first warp starts to copy the batch of a pass, and its targets.
+__device__ inline void load_batch(Shared& shared, const Run& run, const Passes& pass) {
     if (threadIdx.x >= 32) return;
-    const int lane = threadIdx.x, slot = step % X_SLOTS;
-    const T* rows = run.batches + static_cast<int64>(step) * BATCH * X_STRIDE;
+    const int lane = threadIdx.x, slot = pass.index() % X_SLOTS;
+    const int64 batch = pass.trains() ? pass.training.index : pass.batch;
+    const T* rows = (pass.trains() ? run.batches : run.validation_batches) + batch * BATCH * X_STRIDE;
     constexpr int WORDS = TARGET_WORDS + WEIGHTED;
-    const float* targets = run.targets + static_cast<int64>(step) * BATCH * WORDS;
+    const float* targets = (pass.trains() ? run.targets : run.validation_targets) + batch * BATCH * WORDS;
     Barrier& full = shared.x_full[slot];
 #if __CUDA_ARCH__ >= 900
     constexpr unsigned BYTES = BATCH * X_STRIDE * sizeof(T);
@@ -93,21 +97,22 @@ __device__ inline void each_bias(Shared& shared, const Arrays& arrays, F f) {
     if constexpr (!Shape<L>::IS_LAST) each_bias<WRITES, L + 1>(shared, arrays, f);
 }
 
-// What is to be written of a step.
+// What is to be written of a pass, and where.
 struct Losses {
-    int count;
+    int row, count;
     float weight, penalty;
 };
 
-// Where a block stands: which step it is, of how many rows; what it multiplies by; and what the step before
-// left.
+// Where a block stands: which pass it is, which step, of how many rows; what it multiplies by; and what the pass
+// before left.
 struct Now {
+    Passes pass;
     int step, count;
     StepSettings settings;
     RuleSettings of_weights;
     Losses before;
 
-    __device__ int slot() const { return step % X_SLOTS; }
+    __device__ int slot() const { return pass.index() % X_SLOTS; }
 };
 
 // The rows that layer L takes.
@@ -116,7 +121,7 @@ __device__ inline auto inputs_of(Shared& shared, const Now& now) {
     if constexpr (L == 0) {
         return BatchRows{&shared.x[now.slot()][0][0]};
     } else {
-        return UnitRows{&layer_of<L - 1>(shared.layers).units(now.step)[0][0][0]};
+        return UnitRows{&layer_of<L - 1>(shared.layers).units(now.pass.index())[0][0][0]};
     }
 }
 
@@ -125,12 +130,13 @@ __device__ inline UnitRows gradients_of(Shared& shared) {
     return {&layer_of<L>(shared.layers).dz[0][0][0]};
 }
 
-// The last warp of the first block writes the record of a step, whose losses are there.
-__device__ inline void record_step(const Shared& shared, const Run& run, int step, const Losses& losses) {
+// The last warp of the first block writes the record of a pass, whose losses are there.
+__device__ inline void record_pass(const Shared& shared, const Run& run, int pass, const Losses& losses) {
     if (threadIdx.x / 32 < WARPS - 1) return;
-    double* row = run.record + 3 * (static_cast<int64>(step) * RECORDERS + own_rank());
+    const int64 place = VALIDATES ? losses.row : pass;
+    double* row = run.record + 3 * (place * RECORDERS + own_rank());
     if (own_rank() == 0) {
-        write_record(row, shared.losses[step % 2], losses.count, losses.weight > 0 ? losses.weight : 1,
+        write_record(row, shared.losses[pass % 2], losses.count, losses.weight > 0 ? losses.weight : 1,
                      losses.weight);
     }
     if (PENALIZED && threadIdx.x % 32 == 0) row[0] += losses.penalty;
@@ -138,26 +144,27 @@ __device__ inline void record_step(const Shared& shared, const Run& run, int ste
 
 // From layer L's inputs to the gradients of the outputs. Returns the weight of the batch.
 template <int L>
-__device__ inline float go_forward(Shared& shared, const Run& run, const Now& now, int num_steps,
-                                   float weight, Stack<HeldLayer>& held) {
+__device__ inline float go_forward(Shared& shared, const Run& run, const Now& now, float weight,
+                                   Stack<HeldLayer>& held) {
     layer_of<L>(held).forward.multiply(shared, inputs_of<L>(shared, now));
     __syncthreads();
-    if constexpr (!Shape<L>::IS_LAST) activate_units<L>(shared, run, now.step);
+    if constexpr (!Shape<L>::IS_LAST) activate_units<L>(shared, run, now.pass);
     if (L == 0) {  // while units are on their way
-        // Nobody reads the batch of the step before any more.
-        if (X_SLOTS > 1 && now.step + 1 < num_steps) load_batch(shared, run, now.step + 1);
-        if (now.step > 0) record_step(shared, run, now.step - 1, now.before);
+        // Nobody reads the batch of the pass before any more.
+        const Passes next = now.pass.next();
+        if (X_SLOTS > 1 && next.is_there()) load_batch(shared, run, next);
+        if (now.pass.index() > 0) record_pass(shared, run, now.pass.index() - 1, now.before);
         weight = weigh_batch(shared, now.slot(), now.count);
     }
     if constexpr (Shape<L>::IS_LAST) {
         Rests rests;
         find_gradients(shared, run, now.slot(), now.count, weight, rests);
         __syncthreads();
-        find_losses(shared, run, now.step, now.slot(), now.count, rests);
+        find_losses(shared, run, now.pass.index(), now.slot(), now.count, rests);
         return weight;
     } else {
-        await_units<L>(shared, now.step);
-        return go_forward<L + 1>(shared, run, now, num_steps, weight, held);
+        await_units<L>(shared, now.pass.index());
+        return go_forward<L + 1>(shared, run, now, weight, held);
     }
 }
 
@@ -259,18 +266,31 @@ __device__ inline void update_layers(Shared& shared, const Run& run, const Now& 
     if constexpr (L > 0) update_layers<L - 1>(shared, run, now, unscale, memory, held);
 }
 
+// From the gradients of the outputs to updates of all layers.
+__device__ inline void train(Shared& shared, const Run& run, const Now& now, Memory& memory,
+                             Stack<HeldLayer>& held) {
+    go_back<LAYERS - 1>(shared, run, now, memory, held);
+    if (CLIPS) {
+        const float unscale = run.unscale * clip_factor(shared, run, now);
+        update_layers(shared, run, now, unscale, memory, held);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     one_launch_layers(const T* batches, const float* targets, const StepSettings* settings,
                       float* const* places, double* record, int num_rows, int num_epochs, float scale,
                       float largest_norm, float decay, float momentum, float of_mean, float of_square,
                       float penalty, const Dropout* dropouts, const float* class_weights, int first_step,
-                      unsigned key0, unsigned key1, float4* far_slots, float loss_setting, float of_term,
-                      float of_slope) {
+                      unsigned key0, unsigned key1, float4* far_slots, const T* validation_batches,
+                      const float* validation_targets, int num_validated, int first_epoch, int report_every,
+                      int last_epoch, float loss_setting, float of_term, float of_slope) {
     DYNAMIC_SHARED(Shared, whole);
     Shared& shared = *whole;
     const Run run{Peers(shared),
                   batches,
+                  validation_batches,
                   targets,
+                  validation_targets,
                   record,
                   scale,
                   1 / scale,
@@ -294,31 +314,30 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     Memory memory(shared, run);
     read_weights(held, memory, arrays);
     barrier_of_cluster();  // no block writes to another that has not begun
-    load_batch(shared, run, 0);
-    Step step(num_rows, num_epochs);
+    Passes pass({num_rows, num_epochs}, num_validated, first_epoch, {report_every, last_epoch});
+    load_batch(shared, run, pass);
     StepSettings next = settings[0];
     Losses losses = {};
-    for (; step.is_there(); step.advance()) {
+    while (pass.is_there()) {
+        const int step = pass.training.index;
         RuleSettings of_weights = run.rule;
-        if (PENALIZED) of_weights.decay += run.penalty / step.count();
-        const Now now{step.index, step.count(), next, of_weights, losses};
-        if (step.index + 1 < step.num_steps) next = settings[step.index + 1];  // memory is far
-        wait(shared.x_full[now.slot()], now.step / X_SLOTS);
-        losses.penalty = PENALIZED ? find_penalty(shared, run, now.count, held) : 0;
-        losses.weight = go_forward<0>(shared, run, now, step.num_steps, 0, held);
+        if (PENALIZED) of_weights.decay += run.penalty / pass.count();
+        const Now now{pass, step, pass.count(), next, of_weights, losses};
+        if (step + 1 < pass.training.num_steps) next = settings[step + 1];  // memory is far
+        wait(shared.x_full[now.slot()], pass.index() / X_SLOTS);
+        losses.penalty = PENALIZED && pass.trains() ? find_penalty(shared, run, now.count, held) : 0;
+        losses.weight = go_forward<0>(shared, run, now, 0, held);
+        losses.row = pass.row();
         losses.count = now.count;
-        go_back<LAYERS - 1>(shared, run, now, memory, held);
-        if (CLIPS) {
-            const float unscale = run.unscale * clip_factor(shared, run, now);
-            update_layers(shared, run, now, unscale, memory, held);
-        }
-        if (X_SLOTS == 1 && now.step + 1 < step.num_steps) {
+        if (pass.trains()) train(shared, run, now, memory, held);
+        pass.advance();
+        if (X_SLOTS == 1 && pass.is_there()) {
             __syncthreads();
-            load_batch(shared, run, now.step + 1);
+            load_batch(shared, run, pass);
         }
     }
     __syncthreads();
-    record_step(shared, run, step.num_steps - 1, losses);
+    record_pass(shared, run, pass.index() - 1, losses);
     barrier_of_cluster();  // nor to one that has left
     write_weights(held, memory, arrays);
     each_bias<true>(shared, arrays, [](float held, float* place) { *place = held; });

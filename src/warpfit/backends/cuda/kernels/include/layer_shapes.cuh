@@ -8,8 +8,8 @@
 #include "held_weights.cuh"
 #include "output_losses.cuh"
 #include "philox.cuh"
-#include "steps.cuh"
 #include "update_rules.cuh"
+#include "validation.cuh"
 
 using T = DTYPE;
 
@@ -86,7 +86,7 @@ struct alignas(16) LayerRows {
     Biases<L> biases;
     Barrier y_full[2], dz_full;
 
-    __device__ Chunks<Shape<L>::REACH>& units(int step) { return y[step % COPIES]; }
+    __device__ Chunks<Shape<L>::REACH>& units(int pass) { return y[pass % COPIES]; }
 };
 
 template <int L>
@@ -146,7 +146,7 @@ struct alignas(16) Shared {
 #if NEAR_TILES > 0
     float4 near_slots[NEAR_TILES][2 * SLOTS][32 * WARPS];  // see Memory
 #endif
-    RowLoss losses[2][ROWS];  // of this step, and of the one before
+    RowLoss losses[2][ROWS];  // of this pass, and of the one before
     float targets[X_SLOTS][ROWS][TARGET_WORDS + WEIGHTED];
     alignas(16) float squares[WARPS];  // of a block's gradients
     float2 cluster_squares[CLUSTER];
@@ -193,8 +193,8 @@ struct Peers {
 // What does not change in a run.
 struct Run {
     Peers peers;
-    const T* batches;
-    const float* targets;
+    const T *batches, *validation_batches;
+    const float *targets, *validation_targets;
     double* record;
     float scale, unscale, largest_norm;
     LossSettings loss;

@@ -1,0 +1,59 @@
+// What a block of one_launch_layers.cu goes over: the batches of each epoch, and with VALIDATES, after each epoch that is
+// reported, those of the validation data, only forward. Without VALIDATES a pass is a step.
+#pragma once
+
+#include "steps.cuh"
+
+// Which epochs of the run, counted from 1, are reported: each of `every`, and the last.
+struct Reported {
+    int every, last;
+
+    __device__ bool has(int epoch) const { return epoch % every == 0 || epoch == last; }
+};
+
+// Where a block stands in all passes of a launch.
+struct Passes {
+    Step training;  // during validation the last step of the epoch
+    int num_validated, epoch;
+    Reported reported;
+    int batch = -1;  // of the validation data; -1 in training
+    int past = 0,
+        left_out = 0;  // of the epochs before: passes over validation data, and those that would have been
+
+    __device__ Passes(const Step& training, int num_validated, int first_epoch, const Reported& reported)
+        : training(training), num_validated(num_validated), epoch(first_epoch + 1), reported(reported) {}
+
+    __device__ bool is_there() const { return training.is_there(); }
+    __device__ bool trains() const { return !VALIDATES || batch < 0; }
+    __device__ int index() const { return training.index + (VALIDATES ? past + batch + 1 : 0); }
+    // The place in the record, which has room for validation after each epoch.
+    __device__ int row() const { return index() + (VALIDATES ? left_out : 0); }
+    __device__ int count() const {
+        return trains() ? training.count() : clamped(num_validated - batch * BATCH, BATCH);
+    }
+
+    __device__ void advance() {
+        if (VALIDATES) {
+            const int batches = (num_validated + BATCH - 1) / BATCH;
+            if (trains() ? ends_reported_epoch() : batch + 1 < batches) {
+                ++batch;
+                return;
+            }
+            if (training.is_last_of_epoch()) {
+                (trains() ? left_out : past) += batches;
+                ++epoch;
+            }
+            batch = -1;
+        }
+        training.advance();
+    }
+
+    __device__ Passes next() const {
+        Passes following = *this;
+        following.advance();
+        return following;
+    }
+
+  private:
+    __device__ bool ends_reported_epoch() const { return training.is_last_of_epoch() && reported.has(epoch); }
+};
