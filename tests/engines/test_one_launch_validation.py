@@ -99,7 +99,7 @@ def assert_validates_as_numpy(
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, marks=pytest.mark.slow if i >= 2 else ()) for i, case in enumerate(CASES)],
+    [pytest.param(case, marks=pytest.mark.slow if i != 1 else ()) for i, case in enumerate(CASES)],
     ids=str,
 )
 def test_it_validates_as_numpy(
@@ -222,6 +222,7 @@ def test_debug_builds(
 # -- what is validated on the way, as other engines do --------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_numbers_beyond_float16_are_validated_in_float32(cuda: str, launches: list[int]) -> None:
     x, labels = VALIDATION
     history = fit(small(), X, LABELS, validation_data=(1e5 * x, labels))
@@ -240,6 +241,7 @@ def test_the_other_kernel_leaves_validation_to_others(
     assert launches == [1, 1]
 
 
+@pytest.mark.slow
 def test_batches_that_the_device_has_no_room_for(
     cuda: str, launches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,7 @@ class AtOnce(Engine):
         on_step: Any = None,
         is_border: Any = None,
         validation: Any = None,
+        stopping: Any = None,
     ) -> Iterator[EpochReport]:
         reports: list[EpochReport] = []
         for report in Layerwise().run(plan, state, data, epochs, on_step):

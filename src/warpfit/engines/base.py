@@ -25,6 +25,7 @@ __all__ = [
     "EpochReport",
     "Plan",
     "StepListener",
+    "Stopping",
     "TrainState",
     "TrainingData",
     "every_epoch",
@@ -224,6 +225,36 @@ class EpochReport:
         return self.num_rows / self.seconds if self.seconds else 0.0
 
 
+@dataclass
+class Stopping:
+    """When a run is over, for an engine that finds out by itself: what `EarlyStopping` is set to and remembers.
+
+    Parameters
+    ----------
+    monitor : str
+        The number of a report that is watched.
+    patience : int
+    min_delta : float
+    keeps_best : bool
+        Whether the parameters of the best epoch are kept.
+    best : float or None
+        Before the first epoch.
+    bad_epochs : int
+        Likewise.
+    best_arrays : dict of str to array
+        The parameters of the best epoch, which the engine leaves here before it yields the epoch's report, if that
+        was better than all before. It changes none of them afterwards.
+    """
+
+    monitor: str
+    patience: int
+    min_delta: float
+    keeps_best: bool
+    best: float | None
+    bad_epochs: int
+    best_arrays: dict[str, Array] = field(default_factory=dict)
+
+
 class Engine(ABC):
     """A way to run training steps.
 
@@ -261,6 +292,10 @@ class Engine(ABC):
         """Return whether `run` goes over validation data by itself; if not, it is not to be given any."""
         return False
 
+    def stops(self, plan: Plan, data: TrainingData, monitor: str, validation: TrainingData | None) -> bool:
+        """Return whether `run`, given this validation data, knows by itself when a run is over that watches this."""
+        return False
+
     @abstractmethod
     def copied_bytes(self, plan: Plan, data: TrainingData) -> int:
         """Return the bytes of copies of the data that a run keeps on the device."""
@@ -275,6 +310,7 @@ class Engine(ABC):
         on_step: StepListener | None = None,
         is_border: BorderTest = every_epoch,
         validation: TrainingData | None = None,
+        stopping: Stopping | None = None,
     ) -> Iterator[EpochReport]:
         """Train for `epochs` epochs from `state`, changing it, and yield a report for each epoch.
 
@@ -293,6 +329,8 @@ class Engine(ABC):
         validation : TrainingData, optional
             Without weights, for an engine that `validates`: reports of epochs that the plan asks for have its loss and
             accuracy.
+        stopping : Stopping, optional
+            For an engine that `stops` by itself: it ends after the reported epoch that this rule makes the last.
 
         Raises
         ------

@@ -18,6 +18,7 @@ from warpfit.engines.base import (
     EpochReport,
     Plan,
     StepListener,
+    Stopping,
     TrainingData,
     TrainState,
     every_epoch,
@@ -54,6 +55,7 @@ class Layerwise(Engine):
         on_step: StepListener | None = None,
         is_border: BorderTest = every_epoch,
         validation: TrainingData | None = None,
+        stopping: Stopping | None = None,
     ) -> Iterator[EpochReport]:
         run = _Run(plan, state, data, on_step)
         for _ in range(epochs):

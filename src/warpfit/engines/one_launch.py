@@ -27,6 +27,7 @@ from warpfit.engines.base import (
     EpochReport,
     Plan,
     StepListener,
+    Stopping,
     TrainingData,
     TrainState,
     every_epoch,
@@ -68,6 +69,12 @@ GATHER_BLOCKS, GATHER_THREADS, GATHER_ROWS = 2048, 256, 8
 LAUNCH_BYTES = 1 << 29
 # ``Dropout`` of the kernel.
 DROPOUT_FIELDS = [("dropped_below", np.uint64), ("scale", np.float32), ("layer", np.uint32)]
+# ``Stopping`` of the kernel.
+STOPPING_FIELDS = [
+    *((name, np.dtype("float64")) for name in ("min_delta", "best")),
+    *((name, np.dtype("int32")) for name in ("patience", "of_validation", "of_accuracy", "keeps_best")),
+    *((name, np.dtype("int32")) for name in ("has_best", "bad_epochs", "has_improved", "epochs_done")),
+]
 # Columns of a step's settings.
 RATE, EPS, KEPT = 0, 1, 2
 
@@ -96,7 +103,7 @@ class OneLaunchEngine(Engine):
         return "float16", "the data suits float16"
 
     def validates(self, plan: Plan, data: TrainingData, validation: TrainingData) -> bool:
-        """Return whether the kernel does: the one that goes layer by layer, if the data suits its numbers and memory."""
+        """Return whether the kernel does: the one that goes layer by layer, if numbers and memory suit the data."""
         launch = launch_of(plan, data)
         if launch.kernel != "one_launch_layers":
             return False
@@ -105,6 +112,17 @@ class OneLaunchEngine(Engine):
             return False
         copies = _gathered_bytes(launch, len(validation)) + _epoch_bytes(launch, len(data), len(validation))
         return copies + launch.exchange_bytes <= ops.runtime.memory_info()[0]
+
+    def stops(self, plan: Plan, data: TrainingData, monitor: str, validation: TrainingData | None) -> bool:
+        """Return whether the kernel does: the one that goes layer by layer, if its blocks know what is watched."""
+        launch = launch_of(plan, data)
+        if launch.kernel != "one_launch_layers" or (monitor.startswith("val") and validation is None):
+            return False
+        if monitor.endswith("accuracy") and not plan.loss.counts_correct:
+            return False
+        if monitor == "loss" and launch.network.penalized:  # of which each block knows a part
+            return False
+        return launch.that_stops(_shared_bytes(plan)) is not None
 
     def copied_bytes(self, plan: Plan, data: TrainingData) -> int:
         """Return the bytes of the batches of the epochs that one launch takes, with all that it needs for them."""
@@ -121,12 +139,18 @@ class OneLaunchEngine(Engine):
         on_step: StepListener | None = None,
         is_border: BorderTest = every_epoch,
         validation: TrainingData | None = None,
+        stopping: Stopping | None = None,
     ) -> Iterator[EpochReport]:
         if not epochs:  # a kernel takes a second to compile
             return
-        run = _Run(plan, state, data, state.epoch + epochs, is_border, validation)
-        while state.epoch < run.last_epoch:
+        run = _Run(plan, state, data, state.epoch + epochs, is_border, validation, stopping)
+        while state.epoch < run.last_epoch and not run.is_over:
             yield from run.launch_epochs()
+
+
+def _shared_bytes(plan: Plan) -> int:
+    """Return the shared memory of a block on a plan's device."""
+    return int(cast(Any, backends.get(plan.device)).runtime.max_shared_bytes)
 
 
 def _has_steep_slopes(loss: Loss) -> bool:
@@ -340,6 +364,7 @@ class _Run:
         last_epoch: int,
         is_border: BorderTest,
         validation: TrainingData | None,
+        stopping: Stopping | None,
     ) -> None:
         self.ops = cast(Any, backends.get(plan.device))
         self.plan, self.state, self.data = plan, state, data
@@ -347,6 +372,9 @@ class _Run:
         self.shape = launch_of(plan, data)
         if validation is not None:
             self.shape = replace(self.shape, validates=True)
+        if stopping is not None:
+            self.shape = self.shape.that_stops(_shared_bytes(plan))
+        self.stopping, self.is_over = stopping, False
         self.kernel = self.ops.kernel(self.shape.kernel, **self.shape.defines)
         self.gram = (
             self.ops.kernel("gram_batches", **self.shape.gram_defines) if self.shape.looks_ahead else None
@@ -358,6 +386,7 @@ class _Run:
         self.layers = _layers(plan)
         names = [f"{name}.{part}" for name, *_ in self.layers for part in ("weight", "bias")]
         slots = [state.slots[name] for name in plan.optimizer.slot_names]
+        self.names = names
         self.parameters = [state.parameters[name] for name in names]
         self.slots = [[arrays[name] for name in names] for arrays in slots]
         self.epochs_at_once = 1  # until one has shown how long it takes
@@ -377,6 +406,9 @@ class _Run:
         if next_epoch < self.last_epoch:
             self.inputs = self._inputs(next_epoch, self._epochs_from(next_epoch, GROWTH * epochs))
         records = ops.to_numpy(record).sum(axis=2)
+        if self.stopping is not None:
+            epochs = self._epochs_done(self.stopping, epochs)
+            records, next_epoch = records[:epochs], first_epoch + epochs
         self.reports.check_finite(records[:, :steps].reshape(-1, 3), first_epoch * steps)
         self.reports.check_arrays(ops.to_numpy(all_finite), next_epoch * steps - 1)
         state.step += epochs * steps
@@ -388,6 +420,46 @@ class _Run:
             self._report(first_epoch + 1 + idx, records[idx], last_rates[idx], seconds)
             for idx in range(epochs)
         ]
+
+    def _epochs_done(self, stopping: Stopping, epochs: int) -> int:
+        """Return how many of a launch's epochs were done before the run was over, and take over what was kept."""
+        rule = self.ops.to_numpy(self._rule).view(STOPPING_FIELDS)[0]
+        if rule["has_improved"] and stopping.keeps_best:
+            # Copies, as the next launch may find better ones.
+            kept = zip(self.names, self._best, strict=True)
+            stopping.best_arrays = {name: self.ops.copy(array) for name, array in kept}
+        self.is_over = rule["epochs_done"] > 0
+        return int(rule["epochs_done"]) or epochs
+
+    @cached_property
+    def _rule(self) -> Array | None:
+        """The bytes of ``Stopping``, which the kernel goes on with from launch to launch."""
+        rule = self.stopping
+        if rule is None:
+            return None
+        found = np.zeros(1, STOPPING_FIELDS)
+        found["min_delta"], found["patience"], found["keeps_best"] = (
+            rule.min_delta,
+            rule.patience,
+            rule.keeps_best,
+        )
+        found["of_validation"] = rule.monitor.startswith("val")
+        found["of_accuracy"] = rule.monitor.endswith("accuracy")
+        found["bad_epochs"], found["has_best"] = rule.bad_epochs, rule.best is not None
+        if rule.best is not None:
+            found["best"] = rule.best
+        return self.ops.asarray(found.view(np.uint8))
+
+    @cached_property
+    def _best(self) -> list[Array]:
+        """Where the kernel keeps the parameters of the best epoch."""
+        return [self.ops.empty(array.shape, "float32") for array in self.parameters]
+
+    @cached_property
+    def _best_places(self) -> Array | None:
+        if self.stopping is None or not self.stopping.keeps_best:
+            return None
+        return self.ops.asarray(np.array([array.pointer for array in self._best], np.int64))
 
     def _report(
         self, epoch: int, record: npt.NDArray[np.float64], last_rate: float, seconds: float
@@ -477,6 +549,8 @@ class _Run:
             self.state.epoch,
             self.plan.report_every,
             self.plan.epochs,
+            self._rule,
+            self._best_places,
         ]
 
     @cached_property

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from warpfit.backends import Array
-from warpfit.engines.base import EpochReport
+from warpfit.engines.base import EpochReport, Stopping
 from warpfit.errors import ConfigError, FileFormatError
 from warpfit.files import atomic_path
 from warpfit.training.history import COLUMNS
@@ -104,8 +104,17 @@ class EarlyStopping(Callback):
         self.best_epoch = 0
         self.bad_epochs = 0
         self._best_arrays: Arrays = {}
+        self._followed: Stopping | None = None
+
+    def hand_over(self) -> Stopping:
+        """Return the rule as it stands, for an engine that follows it in this run, and keeps the best weights."""
+        self._followed = Stopping(
+            self.monitor, self.patience, self.min_delta, self.restore_best, self.best, self.bad_epochs
+        )
+        return self._followed
 
     def on_start(self, run: Run) -> None:
+        self._followed = None
         if not run.history.reports:
             self.resume({}, {})
         shapes = {name: array.shape for name, array in run.state.arrays.items()}
@@ -121,7 +130,7 @@ class EarlyStopping(Callback):
         if self._improves(value):
             self.best, self.best_epoch, self.bad_epochs = value, run.report.epoch, 0
             if self.restore_best:
-                self._best_arrays = {name: run.ops.copy(array) for name, array in run.state.arrays.items()}
+                self._best_arrays = self._best_of(run)
             return
         self.bad_epochs += 1
         if self.bad_epochs >= self.patience:
@@ -134,6 +143,12 @@ class EarlyStopping(Callback):
             return True
         gain = self.best - value if self.monitor.endswith("loss") else value - self.best
         return gain > self.min_delta
+
+    def _best_of(self, run: Run) -> Arrays:
+        """Return the weights of an epoch that was better than all before."""
+        if self._followed is not None:
+            return self._followed.best_arrays
+        return {name: run.ops.copy(array) for name, array in run.state.arrays.items()}
 
     def on_end(self, run: Run) -> None:
         for name, array in run.state.arrays.items():

@@ -18,7 +18,7 @@ from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 from warpfit.optim.schedules import Schedule
 from warpfit.random import check_seed
-from warpfit.training.callbacks import Callback, Checkpoint
+from warpfit.training.callbacks import Callback, Checkpoint, EarlyStopping
 from warpfit.training.evaluate import evaluate_network, network_of
 from warpfit.training.history import History
 from warpfit.training.inputs import (
@@ -255,6 +255,8 @@ class _Job:
         self.engine_validates = self.validation is not None and self.engine.validates(
             self.run.plan, self.data, self.validation
         )
+        # Whose rule the engine follows by itself.
+        self.followed = self._followed()
 
     def resume(self, path: str | os.PathLike[str]) -> None:
         run = self.run
@@ -311,8 +313,9 @@ class _Job:
         self.whole = self._snapshot()
         on_step = self._on_step if any(_listens_to_steps(callback) for callback in self.callbacks) else None
         validation = self.validation if self.engine_validates else None
+        stopping = None if self.followed is None else self.followed.hand_over()
         reports = self.engine.run(
-            run.plan, run.state, self.data, remaining, on_step, self._is_border, validation
+            run.plan, run.state, self.data, remaining, on_step, self._is_border, validation, stopping
         )
         for report in reports:
             if run.plan.reports(report.epoch):
@@ -333,8 +336,17 @@ class _Job:
         return self.run.plan.reports(epoch) and (
             (self.validation is not None and not self.engine_validates)
             or _watches_the_loss(self.run.plan.optimizer.lr)
-            or any(_looks_at_the_run(callback) for callback in self.callbacks)
+            or any(_looks_at_the_run(c) for c in self.callbacks if c is not self.followed)
         )
+
+    def _followed(self) -> EarlyStopping | None:
+        """Return the only callback that looks at the run, if the engine can do between epochs all that it does."""
+        looking, plan = [c for c in self.callbacks if _looks_at_the_run(c)], self.run.plan
+        if len(looking) != 1 or type(looking[0]) is not EarlyStopping or _watches_the_loss(plan.optimizer.lr):
+            return None
+        validation = self.validation if self.engine_validates else None
+        stops = self.engine.stops(plan, self.data, looking[0].monitor, validation)
+        return looking[0] if stops else None
 
     def _with_validation(self, report: EpochReport) -> EpochReport:
         if self.validation is None or self.engine_validates:

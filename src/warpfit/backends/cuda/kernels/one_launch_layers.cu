@@ -7,7 +7,8 @@
 //           WARPS), anything; with VALIDATES validation_batches and validation_targets of num_validated rows,
 //           likewise; record (epochs, steps and after them batches of validation data, RECORDERS, 3) float64,
 //           zeros: loss, weight, and rows that are right. first_epoch epochs of the run are done; each of
-//           report_every is reported, and the last.
+//           report_every is reported, and the last. With STOPS stopping: the rule, and what it remembers from
+//           launch to launch; best_places: where the best weights and biases of each layer go.
 // Launch:   CLUSTER blocks of 32 WARPS threads; SHARED_BYTES of dynamic shared memory. Defines: DTYPE, LAYERS,
 //           WIDTHS (of features and of each layer's units, a list), ACTIVATIONS, SLOPES and DROPOUTS (0 or 1;
 //           lists, too), BATCH, CLUSTER (1, 2, 4, 8 or 16), WARPS (a power of two), OPTIMIZER, SLOTS (numbers
@@ -15,7 +16,7 @@
 //           they are in registers, shared memory and memory), MOMENTUM, NESTEROV, DECAYS, LOSS, CROSS_ENTROPY,
 //           SMOOTHED, COUNTS_ROWS, WEIGHTED, CLASS_WEIGHTS, PENALIZED, CLIPS, RATE_IN_VELOCITY (0 or 1), X_SLOTS (batches in shared memory, 1 or 2),
 //           UNIT_COPIES (of the first layer's units, likewise), SUMS (parts of products there), SHARED_BYTES,
-//           VALIDATES, BOUNDED_WAITS.
+//           VALIDATES, STOPS (0 or 1), BOUNDED_WAITS.
 // Numerics: products of 16-bit numbers with float32 sums; weights and sums in float32; gradients times `scale`, a power
 //           of two that keeps them in the range of 16 bits. Sums in a fixed order.
 // Cost:     of a step 6 BATCH FLOP for each weight, or 4 for one of the first layer; those of all layers between are
@@ -101,6 +102,7 @@ __device__ inline void each_bias(Shared& shared, const Arrays& arrays, F f) {
 struct Losses {
     int row, count;
     float weight, penalty;
+    bool trains, is_first;  // of its epoch
 };
 
 // Where a block stands: which pass it is, which step, of how many rows; what it multiplies by; and what the pass
@@ -130,17 +132,37 @@ __device__ inline UnitRows gradients_of(Shared& shared) {
     return {&layer_of<L>(shared.layers).dz[0][0][0]};
 }
 
-// The last warp of the first block writes the record of a pass, whose losses are there.
-__device__ inline void record_pass(const Shared& shared, const Run& run, int pass, const Losses& losses) {
+// The last warp writes the record of a pass, whose losses are there: the first block's, as each has the outputs of all
+// rows, and so finds the same.
+__device__ inline void record_pass(Shared& shared, const Run& run, int pass, const Losses& losses) {
     if (threadIdx.x / 32 < WARPS - 1) return;
     const int64 place = VALIDATES ? losses.row : pass;
     double* row = run.record + 3 * (place * RECORDERS + own_rank());
-    if (own_rank() == 0) {
-        write_record(row, shared.losses[pass % 2], losses.count, losses.weight > 0 ? losses.weight : 1,
-                     losses.weight);
-    }
+    const double whole = losses.weight > 0 ? losses.weight : 1;
+    if (own_rank() == 0) write_record(row, shared.losses[pass % 2], losses.count, whole, losses.weight);
     if (PENALIZED && threadIdx.x % 32 == 0) row[0] += losses.penalty;
+#if STOPS
+    double found[3];
+    write_record(found, shared.losses[pass % 2], losses.count, whole, losses.weight);
+    if (threadIdx.x % 32 == 0) shared.stopping.add(found, losses.trains, losses.is_first);
+#endif
 }
+
+#if STOPS
+// After the last pass of an epoch that is reported: whether the run is over. Keeps the parameters if it was the best.
+__device__ inline bool is_over(Shared& shared, const Run& run, const Passes& pass, const Losses& losses,
+                               int num_rows, int first_epoch, float* const* best, Stack<HeldLayer>& held) {
+    __syncthreads();
+    record_pass(shared, run, pass.index(), losses);
+    StoppingState& stopping = shared.stopping;
+    if (threadIdx.x == 32 * (WARPS - 1)) {
+        stopping.decide(stopping.watched(num_rows, pass.num_validated), pass.epoch - first_epoch);
+    }
+    __syncthreads();
+    if (stopping.is_better && stopping.rule.keeps_best) keep_parameters(shared, held, best);
+    return stopping.is_over;
+}
+#endif
 
 // From layer L's inputs to the gradients of the outputs. Returns the weight of the batch.
 template <int L>
@@ -153,7 +175,7 @@ __device__ inline float go_forward(Shared& shared, const Run& run, const Now& no
         // Nobody reads the batch of the pass before any more.
         const Passes next = now.pass.next();
         if (X_SLOTS > 1 && next.is_there()) load_batch(shared, run, next);
-        if (now.pass.index() > 0) record_pass(shared, run, now.pass.index() - 1, now.before);
+        if (now.before.count > 0) record_pass(shared, run, now.pass.index() - 1, now.before);
         weight = weigh_batch(shared, now.slot(), now.count);
     }
     if constexpr (Shape<L>::IS_LAST) {
@@ -283,7 +305,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                       float penalty, const Dropout* dropouts, const float* class_weights, int first_step,
                       unsigned key0, unsigned key1, float4* far_slots, const T* validation_batches,
                       const float* validation_targets, int num_validated, int first_epoch, int report_every,
-                      int last_epoch, float loss_setting, float of_term, float of_slope) {
+                      int last_epoch, Stopping* stopping, float* const* best_places, float loss_setting,
+                      float of_term, float of_slope) {
     DYNAMIC_SHARED(Shared, whole);
     Shared& shared = *whole;
     const Run run{Peers(shared),
@@ -309,6 +332,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     each_of_block(OUTPUTS, [&](int i) { shared.class_weights[i] = class_weights[i]; });
     if (threadIdx.x == 0) shared.mean_class_weight[0] = class_weights[OUTPUTS];
 #endif
+#if STOPS
+    if (threadIdx.x == 0) {
+        shared.stopping.rule = *stopping;
+        shared.stopping.rule.has_improved = shared.stopping.rule.epochs_done = 0;
+    }
+#endif
     each_bias<false>(shared, arrays, [](float& held, const float* place) { held = *place; });
     Stack<HeldLayer> held;
     Memory memory(shared, run);
@@ -329,15 +358,30 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
         losses.weight = go_forward<0>(shared, run, now, 0, held);
         losses.row = pass.row();
         losses.count = now.count;
+        losses.trains = pass.trains();
+        losses.is_first = pass.trains() && pass.training.is_first_of_epoch();
         if (pass.trains()) train(shared, run, now, memory, held);
+#if STOPS
+        if (pass.ends_reported()) {
+            const bool ends = is_over(shared, run, pass, losses, num_rows, first_epoch, best_places, held);
+            losses.count = 0;
+            if (ends) break;
+        }
+#endif
         pass.advance();
         if (X_SLOTS == 1 && pass.is_there()) {
             __syncthreads();
             load_batch(shared, run, pass);
         }
     }
+#if STOPS
+    const Passes next_pass = pass.next();  // of a run that is over
+    if (X_SLOTS > 1 && pass.is_there() && next_pass.is_there())
+        wait(shared.x_full[next_pass.index() % X_SLOTS], next_pass.index() / X_SLOTS);
+    if (blockIdx.x == 0 && threadIdx.x == 0) *stopping = shared.stopping.rule;
+#endif
     __syncthreads();
-    record_pass(shared, run, pass.index() - 1, losses);
+    if (losses.count > 0) record_pass(shared, run, pass.index() - 1, losses);
     barrier_of_cluster();  // nor to one that has left
     write_weights(held, memory, arrays);
     each_bias<true>(shared, arrays, [](float held, float* place) { *place = held; });

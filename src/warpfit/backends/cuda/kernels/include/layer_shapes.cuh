@@ -5,11 +5,11 @@
 #include "activation.cuh"
 #include "barriers.cuh"
 #include "cluster.cuh"
+#include "early_stopping.cuh"
 #include "held_weights.cuh"
 #include "output_losses.cuh"
 #include "philox.cuh"
 #include "update_rules.cuh"
-#include "validation.cuh"
 
 using T = DTYPE;
 
@@ -148,6 +148,9 @@ struct alignas(16) Shared {
 #endif
     RowLoss losses[2][ROWS];  // of this pass, and of the one before
     float targets[X_SLOTS][ROWS][TARGET_WORDS + WEIGHTED];
+#if STOPS
+    StoppingState stopping;
+#endif
     alignas(16) float squares[WARPS];  // of a block's gradients
     float2 cluster_squares[CLUSTER];
     Barrier x_full[2], squares_full;

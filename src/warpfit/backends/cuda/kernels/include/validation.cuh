@@ -34,18 +34,24 @@ struct Passes {
 
     __device__ void advance() {
         if (VALIDATES) {
-            const int batches = (num_validated + BATCH - 1) / BATCH;
-            if (trains() ? ends_reported_epoch() : batch + 1 < batches) {
+            if (trains() ? ends_reported_epoch() : batch + 1 < batches_validated()) {
                 ++batch;
                 return;
             }
             if (training.is_last_of_epoch()) {
-                (trains() ? left_out : past) += batches;
+                (trains() ? left_out : past) += batches_validated();
                 ++epoch;
             }
             batch = -1;
+        } else if (STOPS && training.is_last_of_epoch()) {
+            ++epoch;
         }
         training.advance();
+    }
+
+    // Whether it is the last pass of an epoch that is reported.
+    __device__ bool ends_reported() const {
+        return ends_reported_epoch() && (!VALIDATES || batch + 1 == batches_validated());
     }
 
     __device__ Passes next() const {
@@ -55,5 +61,6 @@ struct Passes {
     }
 
   private:
+    __device__ int batches_validated() const { return (num_validated + BATCH - 1) / BATCH; }
     __device__ bool ends_reported_epoch() const { return training.is_last_of_epoch() && reported.has(epoch); }
 };
