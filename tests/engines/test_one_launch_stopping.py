@@ -13,7 +13,7 @@ import warpfit as wf
 from conftest import on_emulator
 from emulator.runtime import EmulatedRuntime
 from support.one_launch import BATCH, data, fit
-from support.training import assert_same_weights, mlp
+from support.training import mlp
 from warpfit import backends, losses, nn, optim
 from warpfit.backends.cuda import one_launch, one_launch_layers, runtime
 from warpfit.backends.cuda.one_launch_layers import choose_layers
@@ -59,6 +59,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(engine._Run, "_start", noted)
     monkeypatch.setattr(engine, "LAUNCH_SECONDS", np.inf)
     monkeypatch.setattr(engine, "GROWTH", 64)
+    monkeypatch.setattr(engine, "PASSES_BETWEEN_TALKS", 1)
     return found
 
 
@@ -220,24 +221,6 @@ def test_a_stopping_can_be_used_again(cuda: str) -> None:
         model, X, LABELS, adam(model), device="cpu", callbacks=[stopping], validation_data=VALIDATION
     )
     assert stopping.best == min(history["val_loss"])
-
-
-def test_ctrl_c_leaves_the_run_at_the_launch_before(
-    cuda: str, launches: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stopping, launch = wf.EarlyStopping(patience=30), engine._Run.launch_epochs
-
-    def interrupted(run: Any) -> Any:
-        reports = launch(run)
-        if run.state.epoch > 1:
-            raise KeyboardInterrupt
-        return reports
-
-    expected, _ = run(wf.EarlyStopping(patience=30), epochs=1)
-    monkeypatch.setattr(engine._Run, "launch_epochs", interrupted)
-    model, (reports, reason, *_) = run(stopping)
-    assert (len(reports), reason, stopping.best_epoch) == (1, "interrupt", 1)
-    assert_same_weights(model, expected)
 
 
 @pytest.mark.slow

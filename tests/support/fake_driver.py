@@ -74,6 +74,7 @@ class FakeDriver:
         self.attributes: list[dict[str, Any]] = []
         self.contexts: list[int] = []
         self.waits: list[tuple[int, Any]] = []
+        self.pending: list[int] = []  # what the next questions for the stream are answered
         self.calls: Counter[str] = Counter()
         self._fault = Result.CUDA_SUCCESS
 
@@ -170,6 +171,9 @@ class FakeDriver:
     def cuStreamSynchronize(self, stream: int) -> tuple[Result]:
         self.calls["synchronize"] += 1
         return (self._fault,)
+
+    def cuStreamQuery(self, stream: int) -> tuple[int]:
+        return (self.pending.pop() if self.pending else int(self._fault),)
 
     def CUstream(self, handle: int) -> int:
         return handle

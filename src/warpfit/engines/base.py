@@ -242,8 +242,8 @@ class Stopping:
     bad_epochs : int
         Likewise.
     best_arrays : dict of str to array
-        The parameters of the best epoch, which the engine leaves here before it yields the epoch's report, if that
-        was better than all before. It changes none of them afterwards.
+        The parameters of the best epoch, if one was better than all before: the engine leaves them here before it
+        yields a report whose epoch is that of the state, and changes none of them afterwards.
     """
 
     monitor: str

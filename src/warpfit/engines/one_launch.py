@@ -6,12 +6,12 @@ what it takes, and its errors what is in the way.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import floor, log2
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -58,6 +58,9 @@ OPTIMIZERS: tuple[type[OptimizerSpec], ...] = (SGDSpec, AdamSpec, RMSpropSpec)
 LOSSES = (SoftmaxCrossEntropy, BinaryCrossEntropy, MeanSquaredError, AbsoluteError, Huber)
 # How long a launch should take at most: Ctrl-C is heard after it.
 LAUNCH_SECONDS = 0.25
+# How many times as long for kernels that hear of it themselves, how often the host looks how far they are, and how
+# many passes they make before they look whether they are to end.
+TALKING, SECONDS_BETWEEN_LOOKS, PASSES_BETWEEN_TALKS = 8, 0.0005, 256
 # How many times as many epochs as the launch before: their rates are found while that one runs.
 GROWTH = 4
 # What x and targets may reach in magnitude for float16. A gradient of mse comes times 2048 over the number of outputs.
@@ -75,6 +78,13 @@ STOPPING_FIELDS = [
     *((name, np.dtype("int32")) for name in ("patience", "of_validation", "of_accuracy", "keeps_best")),
     *((name, np.dtype("int32")) for name in ("has_best", "bad_epochs", "has_improved", "epochs_done")),
 ]
+# ``Progress`` of the kernel.
+PROGRESS_FIELDS = [
+    (name, np.dtype("uint32")) for name in ("epochs_done", "is_asked_to_end", "has_ended", "unused")
+]
+PROGRESS_BYTES = np.dtype(PROGRESS_FIELDS).itemsize
+# Of a record for which there is room at first.
+RECORD_BYTES = 1 << 16
 # Columns of a step's settings.
 RATE, EPS, KEPT = 0, 1, 2
 
@@ -392,34 +402,90 @@ class _Run:
         self.epochs_at_once = 1  # until one has shown how long it takes
         self.inputs = self._inputs(state.epoch, 1)
 
-    def launch_epochs(self) -> list[EpochReport]:
-        """Train as many epochs as may be trained at once, and return their reports."""
+    def launch_epochs(self) -> Iterable[EpochReport]:
+        """Train as many epochs as may be trained at once, and return their reports, which may come meanwhile."""
+        return self._while_it_runs() if self.shape.talks else self._finish(self._launch(None), 0)
+
+    def _launch(self, memory: _Shared | None) -> _Launch:
+        """Start the kernel on the next epochs, and find what the launch after it may need."""
         start = perf_counter()
         state, ops, steps = self.state, self.ops, self.reports.steps_per_epoch
         first_epoch, epochs = state.epoch, self._epochs_from(state.epoch, self.epochs_at_once)
         rates = self.inputs.rates[: epochs * steps] * state.plateau.scale
-        record = ops.zeros((epochs, steps + self.val_batches, self.shape.recorders, 3), "float64")
-        self._start(epochs, rates, record)
+        shape = (epochs, steps + self.val_batches, self.shape.recorders, 3)
+        talk = None if memory is None else _Talk(memory, shape)
+        record = ops.zeros(shape, "float64") if talk is None else talk.record_pointer
+        self._start(epochs, rates, record, talk)
         all_finite = ops.all_finite(list(state.arrays.values()))
         # While the device works, all that the next launch may need: how long it will be is not known yet.
         next_epoch = first_epoch + epochs
         if next_epoch < self.last_epoch:
             self.inputs = self._inputs(next_epoch, self._epochs_from(next_epoch, GROWTH * epochs))
-        records = ops.to_numpy(record).sum(axis=2)
+        return _Launch(start, first_epoch, epochs, rates, record, all_finite, talk)
+
+    @cached_property
+    def shared(self) -> _Shared:
+        """What the host shares with kernels that talk."""
+        return _Shared(self.ops.runtime)
+
+    def _while_it_runs(self) -> Iterator[EpochReport]:
+        """Yield the reports of a launch as its epochs are done, the last one when it has ended.
+
+        Ctrl-C lets it end after one of its next epochs, and is heard when all reports are yielded.
+        """
+        runtime, steps, told, is_interrupted = self.ops.runtime, self.reports.steps_per_epoch, 0, False
+        try:
+            launch = self._launch(self.shared)
+            talk = cast(_Talk, launch.talk)
+            self.state.epoch = (
+                launch.first_epoch + launch.epochs
+            )  # later than those of the reports until then
+            try:
+                while not runtime.is_idle():
+                    done = talk.epochs_done
+                    records = talk.records[told : max(told, done - 1)].sum(axis=2)
+                    if not np.isfinite(records[:, :steps, 0]).all():
+                        talk.ask_to_end()  # what diverges is told below
+                        break
+                    seconds = (perf_counter() - launch.start) / max(1, done)
+                    for record in records:
+                        report = self._report(launch, told, record, seconds)
+                        told += 1
+                        yield report
+                    sleep(SECONDS_BETWEEN_LOOKS)
+            except KeyboardInterrupt:
+                talk.ask_to_end()
+                is_interrupted = True
+            yield from self._finish(launch, told)
+        finally:
+            # However it is left: the kernel uses the state, and what is shared with it.
+            self.shared.progress["is_asked_to_end"] = 1
+            runtime.synchronize()
+        if is_interrupted:
+            raise KeyboardInterrupt
+
+    def _finish(self, launch: _Launch, told: int) -> list[EpochReport]:
+        """Wait for a launch, take over where the state stands, and return the reports but the first `told`."""
+        state, ops, steps = self.state, self.ops, self.reports.steps_per_epoch
+        first_epoch, epochs, talk = launch.first_epoch, launch.epochs, launch.talk
+        records = launch.record
+        if talk is None:
+            records = ops.to_numpy(records)
+        else:
+            ops.runtime.synchronize()
+            records = talk.records
+            epochs = talk.epochs_done if talk.has_ended else epochs
         if self.stopping is not None:
             epochs = self._epochs_done(self.stopping, epochs)
-            records, next_epoch = records[:epochs], first_epoch + epochs
+        records = records[:epochs].sum(axis=2)
         self.reports.check_finite(records[:, :steps].reshape(-1, 3), first_epoch * steps)
-        self.reports.check_arrays(ops.to_numpy(all_finite), next_epoch * steps - 1)
+        self.reports.check_arrays(ops.to_numpy(launch.all_finite), (first_epoch + epochs) * steps - 1)
         state.step += epochs * steps
-        state.epoch = next_epoch
-        seconds = (perf_counter() - start) / epochs
-        self.epochs_at_once = max(1, int(min(GROWTH * epochs, LAUNCH_SECONDS / seconds)))
-        last_rates = rates[steps - 1 :: steps].tolist()
-        return [
-            self._report(first_epoch + 1 + idx, records[idx], last_rates[idx], seconds)
-            for idx in range(epochs)
-        ]
+        state.epoch = first_epoch + epochs
+        seconds = (perf_counter() - launch.start) / epochs
+        most = LAUNCH_SECONDS * (1 if talk is None else TALKING)
+        self.epochs_at_once = max(1, int(min(GROWTH * epochs, most / seconds)))
+        return [self._report(launch, idx, records[idx], seconds) for idx in range(told, epochs)]
 
     def _epochs_done(self, stopping: Stopping, epochs: int) -> int:
         """Return how many of a launch's epochs were done before the run was over, and take over what was kept."""
@@ -462,12 +528,19 @@ class _Run:
         return self.ops.asarray(np.array([array.pointer for array in self._best], np.int64))
 
     def _report(
-        self, epoch: int, record: npt.NDArray[np.float64], last_rate: float, seconds: float
+        self, launch: _Launch, idx: int, record: npt.NDArray[np.float64], seconds: float
     ) -> EpochReport:
-        training, validation = np.split(record, [self.reports.steps_per_epoch])
+        """Return the report of an epoch of a launch, counted from 0."""
+        steps, epoch = self.reports.steps_per_epoch, launch.first_epoch + idx + 1
+        training, validation = np.split(record, [steps])
         is_validated = self.val_batches > 0 and self.plan.reports(epoch)
         return self.reports.report(
-            epoch, training, last_rate, seconds, validation if is_validated else None, self.num_validated
+            epoch,
+            training,
+            float(launch.rates[(idx + 1) * steps - 1]),
+            seconds,
+            validation if is_validated else None,
+            self.num_validated,
         )
 
     def _epochs_from(self, epoch: int, most: int) -> int:
@@ -480,14 +553,16 @@ class _Run:
         keys = round_keys_of(self.state.seed, range(epoch, epoch + epochs)) if self.plan.shuffle else None
         return _Inputs(self.reports.rates(epoch, epochs), keys)
 
-    def _start(self, epochs: int, rates: npt.NDArray[np.float64], record: Array) -> None:
+    def _start(
+        self, epochs: int, rates: npt.NDArray[np.float64], record: Array | int, talk: _Talk | None
+    ) -> None:
         """Start the kernel on the next epochs."""
         shape = self.shape
         batches, targets = self.rows.gather(self.inputs.keys, epochs)
         own = (
             self._arguments_in_roles(batches, epochs, rates, record)
             if shape.kernel == "one_launch"
-            else self._arguments_by_layers(epochs, rates, record)
+            else self._arguments_by_layers(epochs, rates, record, cast(_Talk, talk))
         )
         self.kernel(
             shape.cluster * shape.replicas,
@@ -502,7 +577,7 @@ class _Run:
         )
 
     def _arguments_in_roles(
-        self, batches: Array, epochs: int, rates: npt.NDArray[np.float64], record: Array
+        self, batches: Array, epochs: int, rates: npt.NDArray[np.float64], record: Array | int
     ) -> list[Any]:
         """Return what ``one_launch.cu`` takes between targets and the loss's settings."""
         ops, shape, optimizer = self.ops, self.shape, cast(SGDSpec, self.plan.optimizer)
@@ -526,7 +601,9 @@ class _Run:
             shape.activation.slope,
         ]
 
-    def _arguments_by_layers(self, epochs: int, rates: npt.NDArray[np.float64], record: Array) -> list[Any]:
+    def _arguments_by_layers(
+        self, epochs: int, rates: npt.NDArray[np.float64], record: Array | int, talk: _Talk
+    ) -> list[Any]:
         """Return what ``one_launch_layers.cu`` takes between targets and the loss's settings."""
         ops, optimizer = self.ops, self.plan.optimizer
         return [
@@ -549,6 +626,9 @@ class _Run:
             self.state.epoch,
             self.plan.report_every,
             self.plan.epochs,
+            talk.progress_pointer,
+            self.ops.zeros((epochs // talk.every, 4), "int32"),
+            talk.every,
             self._rule,
             self._best_places,
         ]
@@ -591,6 +671,64 @@ class _Run:
         blocks = min(num_batches, GATHER_BLOCKS)
         self.gram(blocks, shape.gram_threads, batches, gram, scales, num_batches)
         return gram, scales
+
+
+class _Shared:
+    """Memory that the host shares with one launch after the other: ``Progress``, and a record of any length."""
+
+    def __init__(self, runtime: Any) -> None:
+        self.runtime = runtime
+        self._take(RECORD_BYTES)
+
+    def _take(self, nbytes: int) -> None:
+        self.memory = self.runtime.share(PROGRESS_BYTES + nbytes)
+        self.progress = self.memory.host[:PROGRESS_BYTES].view(PROGRESS_FIELDS)[0]
+
+    def records(self, shape: tuple[int, int, int, int]) -> npt.NDArray[np.float64]:
+        """Return zeros for the record of the next launch, with zeros for the progress before it."""
+        size = 8 * int(np.prod(shape))
+        if len(self.memory.host) < PROGRESS_BYTES + size:
+            self._take(2 * size)
+        host = self.memory.host[: PROGRESS_BYTES + size]
+        host[:] = 0
+        return host[PROGRESS_BYTES:].view(np.float64).reshape(shape)
+
+
+class _Talk:
+    """What a running kernel and the host tell each other, and the record, in memory that both see."""
+
+    def __init__(self, memory: _Shared, shape: tuple[int, int, int, int]) -> None:
+        epochs, passes, _, _ = shape
+        self.records = memory.records(shape)
+        self.progress, pointer = memory.progress, memory.memory.pointer
+        self.progress_pointer, self.record_pointer = pointer, pointer + PROGRESS_BYTES
+        self.every = min(epochs, -(-PASSES_BETWEEN_TALKS // passes))
+
+    @property
+    def epochs_done(self) -> int:
+        """Epochs whose record is there."""
+        return int(self.progress["epochs_done"])
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the kernel did as it was asked; then after `epochs_done`."""
+        return bool(self.progress["has_ended"])
+
+    def ask_to_end(self) -> None:
+        """Let the kernel end after the epoch in which it hears of it."""
+        self.progress["is_asked_to_end"] = 1
+
+
+class _Launch(NamedTuple):
+    """A launch on its way: since when, its epochs, their rates (steps,), its record, whether all arrays are finite."""
+
+    start: float
+    first_epoch: int
+    epochs: int
+    rates: npt.NDArray[np.float64]
+    record: Any
+    all_finite: Array
+    talk: _Talk | None
 
 
 class _Rows:

@@ -114,7 +114,7 @@ class EarlyStopping(Callback):
         return self._followed
 
     def on_start(self, run: Run) -> None:
-        self._followed = None
+        self._best_arrays, self._followed = self._best(), None
         if not run.history.reports:
             self.resume({}, {})
         shapes = {name: array.shape for name, array in run.state.arrays.items()}
@@ -129,8 +129,8 @@ class EarlyStopping(Callback):
             )
         if self._improves(value):
             self.best, self.best_epoch, self.bad_epochs = value, run.report.epoch, 0
-            if self.restore_best:
-                self._best_arrays = self._best_of(run)
+            if self.restore_best and self._followed is None:
+                self._best_arrays = {name: run.ops.copy(array) for name, array in run.state.arrays.items()}
             return
         self.bad_epochs += 1
         if self.bad_epochs >= self.patience:
@@ -144,20 +144,19 @@ class EarlyStopping(Callback):
         gain = self.best - value if self.monitor.endswith("loss") else value - self.best
         return gain > self.min_delta
 
-    def _best_of(self, run: Run) -> Arrays:
-        """Return the weights of an epoch that was better than all before."""
-        if self._followed is not None:
-            return self._followed.best_arrays
-        return {name: run.ops.copy(array) for name, array in run.state.arrays.items()}
+    def _best(self) -> Arrays:
+        """Return the best weights, which may be with an engine that follows the rule."""
+        return (self._followed and self._followed.best_arrays) or self._best_arrays
 
     def on_end(self, run: Run) -> None:
+        best = self._best()
         for name, array in run.state.arrays.items():
-            if name in self._best_arrays:
-                run.ops.assign(array, self._best_arrays[name])
+            if name in best:
+                run.ops.assign(array, best[name])
 
     def checkpoint_state(self) -> tuple[Numbers, Arrays]:
         numbers = {"best": self.best, "best_epoch": self.best_epoch, "bad_epochs": self.bad_epochs}
-        return numbers, dict(self._best_arrays)
+        return numbers, dict(self._best())
 
     def resume(self, numbers: Numbers, arrays: Arrays) -> None:
         best = numbers.get("best")
@@ -166,7 +165,7 @@ class EarlyStopping(Callback):
             int(numbers.get("best_epoch", 0)),
             int(numbers.get("bad_epochs", 0)),
         )
-        self._best_arrays = dict(arrays)
+        self._best_arrays, self._followed = dict(arrays), None
 
 
 class Checkpoint(Callback):

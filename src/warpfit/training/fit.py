@@ -127,8 +127,9 @@ def fit(
     DivergedError
         If the loss or a weight becomes NaN or infinite. Like after Ctrl-C, which ends the run without an
         error, the model has the weights of the last whole epoch then; of the last before those that an engine
-        trains at once: a quarter of a second's, or one if it takes longer, and only where nothing is to be done
-        between them, no validation, no checkpoint, no callback that looks at the run.
+        trains at once: a quarter of a second's (layer by layer 2 s'), or one if it takes longer, and only where
+        nothing is to be done between them that the engine does not do itself: no validation, no checkpoint, no
+        callback that looks at the run. An engine that hears of Ctrl-C while it trains ends after an epoch instead.
     """
     _check_kinds(optimizer, plan, callbacks)
     rows = as_rows("x", x)

@@ -107,6 +107,7 @@ class OneLaunch:
     replicas: int = 1
 
     kernel = "one_launch"
+    talks = False
 
     @property
     def recorders(self) -> int:

@@ -118,6 +118,7 @@ class LayersLaunch:
     warps = WARPS
     replicas = 1
     looks_ahead = False
+    talks = True
 
     @property
     def recorders(self) -> int:

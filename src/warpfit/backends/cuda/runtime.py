@@ -21,7 +21,16 @@ import numpy.typing as npt
 from warpfit.backends.cuda import jit
 from warpfit.errors import DeviceError, KernelError
 
-__all__ = ["DeviceInfo", "Memory", "Runtime", "devices", "is_debugging", "open_device", "why_unavailable"]
+__all__ = [
+    "DeviceInfo",
+    "Memory",
+    "Runtime",
+    "SharedMemory",
+    "devices",
+    "is_debugging",
+    "open_device",
+    "why_unavailable",
+]
 
 # How many launches an error message looks back on.
 LAUNCHES_REMEMBERED = 16
@@ -29,6 +38,7 @@ LAUNCHES_REMEMBERED = 16
 STAGING_BYTES = 1 << 20
 EXTRAS = (12, 13)  # versions of CUDA that the package has extras for: warpfit[cu12], ...
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+NOT_READY = 600  # CUDA_ERROR_NOT_READY
 
 Grid = tuple[int, int, int]
 
@@ -201,6 +211,23 @@ class Memory:
         self.pointer, self.nbytes, self.owner = pointer, nbytes, owner
 
 
+class SharedMemory(NamedTuple):
+    """Memory of the host that kernels read and write where it lies, over the bus.
+
+    Attributes
+    ----------
+    host : ndarray (bytes,) uint8
+    pointer : int
+        Its address on the device.
+    owner : Any
+        What keeps it alive.
+    """
+
+    host: npt.NDArray[np.uint8]
+    pointer: int
+    owner: Any
+
+
 class Runtime:
     """One device with one stream, on which everything runs in order.
 
@@ -268,6 +295,23 @@ class Runtime:
     def _from_pool(self, nbytes: int) -> Memory:
         buffer = self._pool.allocate(max(nbytes, 1), stream=self.stream)
         return Memory(int(buffer.handle), nbytes, buffer)
+
+    def share(self, nbytes: int) -> SharedMemory:
+        """Return zeros in memory of the host that kernels may read and write while the host does.
+
+        Raises
+        ------
+        DeviceError
+            If the host has not as much that can be pinned.
+        """
+        self.activate()
+        try:
+            host, buffer = _pinned(nbytes)
+        except Exception as error:
+            raise DeviceError(f"cannot pin {nbytes} bytes of the host for {self.name}: {error}") from error
+        host[:] = 0
+        # Pinned memory has the same address on the device (CUDA programming guide, unified addressing).
+        return SharedMemory(host, host.ctypes.data, buffer)
 
     def memory_info(self) -> tuple[int, int]:
         """Return free and total memory of the device, in bytes."""
@@ -415,6 +459,12 @@ class Runtime:
         (error,) = self._driver.cuStreamWaitEvent(self._driver.CUstream(stream or 1), event.handle, 0)
         self._check(error, "waiting for an event")
 
+    def is_idle(self) -> bool:
+        """Return whether all that was started has ended, well or not: `synchronize` says."""
+        self.activate()
+        (error,) = self._driver.cuStreamQuery(self._stream_handle)
+        return int(error) != NOT_READY
+
     def synchronize(self) -> None:
         """Wait for all that was started.
 
@@ -458,14 +508,9 @@ class _Staging:
         self._next = 0
 
     def _allocate(self) -> None:
-        from cuda.core import LegacyPinnedMemoryResource
-
-        pinned = LegacyPinnedMemoryResource()
         for _ in range(2):
-            buffer = pinned.allocate(STAGING_BYTES)
-            place = (ctypes.c_uint8 * STAGING_BYTES).from_address(int(buffer.handle))
-            event = self._runtime.device.create_event()
-            self._halves.append((buffer, np.ctypeslib.as_array(place), event))
+            place, buffer = _pinned(STAGING_BYTES)
+            self._halves.append((buffer, place, self._runtime.device.create_event()))
 
     def upload(self, pointer: int, content: npt.NDArray[np.uint8]) -> None:
         if not self._halves:
@@ -482,6 +527,14 @@ class _Staging:
             )
             runtime._check(error, "an upload")
             runtime.stream.record(event)
+
+
+def _pinned(nbytes: int) -> tuple[npt.NDArray[np.uint8], Any]:
+    """Return pinned memory of the host as an array, and what keeps it alive."""
+    from cuda.core import LegacyPinnedMemoryResource
+
+    buffer = LegacyPinnedMemoryResource().allocate(nbytes)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(int(buffer.handle))), buffer
 
 
 def _size(nbytes: int) -> str:

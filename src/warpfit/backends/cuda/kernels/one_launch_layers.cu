@@ -5,9 +5,11 @@
 //           weights (inputs, units) lie, what the optimizer remembers of them, its biases (units,), and what it
 //           remembers of those, all float32; dropouts (LAYERS,); class_weights (OUTPUTS + 1,), the last their mean; far_slots (CLUSTER, FAR_TILES, 2 SLOTS, 32
 //           WARPS), anything; with VALIDATES validation_batches and validation_targets of num_validated rows,
-//           likewise; record (epochs, steps and after them batches of validation data, RECORDERS, 3) float64,
+//           likewise; record, in memory that the host may read
+//           meanwhile, (epochs, steps and after them batches of validation data, RECORDERS, 3) float64,
 //           zeros: loss, weight, and rows that are right. first_epoch epochs of the run are done; each of
-//           report_every is reported, and the last. With STOPS stopping: the rule, and what it remembers from
+//           report_every is reported, and the last. progress and
+//           answers: see Talks, after each talk_every epochs. With STOPS stopping: the rule, and what it remembers from
 //           launch to launch; best_places: where the best weights and biases of each layer go.
 // Launch:   CLUSTER blocks of 32 WARPS threads; SHARED_BYTES of dynamic shared memory. Defines: DTYPE, LAYERS,
 //           WIDTHS (of features and of each layer's units, a list), ACTIVATIONS, SLOPES and DROPOUTS (0 or 1;
@@ -139,24 +141,27 @@ __device__ inline void record_pass(Shared& shared, const Run& run, int pass, con
     const int64 place = VALIDATES ? losses.row : pass;
     double* row = run.record + 3 * (place * RECORDERS + own_rank());
     const double whole = losses.weight > 0 ? losses.weight : 1;
-    if (own_rank() == 0) write_record(row, shared.losses[pass % 2], losses.count, whole, losses.weight);
-    if (PENALIZED && threadIdx.x % 32 == 0) row[0] += losses.penalty;
-#if STOPS
+    if (!STOPS && !PENALIZED && own_rank() > 0) return;
     double found[3];
     write_record(found, shared.losses[pass % 2], losses.count, whole, losses.weight);
-    if (threadIdx.x % 32 == 0) shared.stopping.add(found, losses.trains, losses.is_first);
+    if (threadIdx.x % 32) return;
+#if STOPS
+    shared.stopping.add(found, losses.trains, losses.is_first);
 #endif
+    if (own_rank() > 0) found[0] = found[1] = found[2] = 0;
+    if (PENALIZED) found[0] += losses.penalty;
+    if (!PENALIZED && own_rank() > 0) return;
+#pragma unroll
+    for (int i = 0; i < 3; ++i) row[i] = found[i];
 }
 
 #if STOPS
 // After the last pass of an epoch that is reported: whether the run is over. Keeps the parameters if it was the best.
-__device__ inline bool is_over(Shared& shared, const Run& run, const Passes& pass, const Losses& losses,
-                               int num_rows, int first_epoch, float* const* best, Stack<HeldLayer>& held) {
-    __syncthreads();
-    record_pass(shared, run, pass.index(), losses);
+__device__ inline bool is_over(Shared& shared, const Passes& pass, int num_rows, int epochs_done,
+                               float* const* best, Stack<HeldLayer>& held) {
     StoppingState& stopping = shared.stopping;
     if (threadIdx.x == 32 * (WARPS - 1)) {
-        stopping.decide(stopping.watched(num_rows, pass.num_validated), pass.epoch - first_epoch);
+        stopping.decide(stopping.watched(num_rows, pass.num_validated), epochs_done);
     }
     __syncthreads();
     if (stopping.is_better && stopping.rule.keeps_best) keep_parameters(shared, held, best);
@@ -305,8 +310,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                       float penalty, const Dropout* dropouts, const float* class_weights, int first_step,
                       unsigned key0, unsigned key1, float4* far_slots, const T* validation_batches,
                       const float* validation_targets, int num_validated, int first_epoch, int report_every,
-                      int last_epoch, Stopping* stopping, float* const* best_places, float loss_setting,
-                      float of_term, float of_slope) {
+                      int last_epoch, Progress* progress, uint4* answers, int talk_every, Stopping* stopping,
+                      float* const* best_places, float loss_setting, float of_term, float of_slope) {
     DYNAMIC_SHARED(Shared, whole);
     Shared& shared = *whole;
     const Run run{Peers(shared),
@@ -325,6 +330,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                   {key0, key1},
                   far_slots};
     const Arrays arrays{places};
+    const Talks talks{progress, answers, talk_every};
     clear(shared);
     if (threadIdx.x == 0) make_barriers(shared);
     each_of_block(LAYERS, [&](int i) { shared.dropouts[i] = dropouts[i]; });
@@ -361,23 +367,31 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
         losses.trains = pass.trains();
         losses.is_first = pass.trains() && pass.training.is_first_of_epoch();
         if (pass.trains()) train(shared, run, now, memory, held);
-#if STOPS
-        if (pass.ends_reported()) {
-            const bool ends = is_over(shared, run, pass, losses, num_rows, first_epoch, best_places, held);
+        const int epochs_done = pass.epoch - first_epoch;
+        const bool decides = STOPS && pass.ends_reported();
+        const bool talks_now = pass.ends_epoch() && talks.are_due(epochs_done);
+        if (decides || talks_now) {
+            __syncthreads();
+            record_pass(shared, run, pass.index(), losses);
             losses.count = 0;
-            if (ends) break;
         }
+#if STOPS
+        if (decides && is_over(shared, pass, num_rows, epochs_done, best_places, held)) break;
 #endif
+        if (talks_now) {
+            RECORDERS > 1 ? barrier_of_cluster() : __syncthreads();
+            if (talks.end_now(epochs_done)) break;
+        }
         pass.advance();
         if (X_SLOTS == 1 && pass.is_there()) {
             __syncthreads();
             load_batch(shared, run, pass);
         }
     }
+    const Passes following = pass.next();  // of a run that is over, whose batch is on its way
+    if (X_SLOTS > 1 && pass.is_there() && following.is_there())
+        wait(shared.x_full[following.index() % X_SLOTS], following.index() / X_SLOTS);
 #if STOPS
-    const Passes next_pass = pass.next();  // of a run that is over
-    if (X_SLOTS > 1 && pass.is_there() && next_pass.is_there())
-        wait(shared.x_full[next_pass.index() % X_SLOTS], next_pass.index() / X_SLOTS);
     if (blockIdx.x == 0 && threadIdx.x == 0) *stopping = shared.stopping.rule;
 #endif
     __syncthreads();

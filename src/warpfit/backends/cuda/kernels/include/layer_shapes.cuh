@@ -9,6 +9,7 @@
 #include "held_weights.cuh"
 #include "output_losses.cuh"
 #include "philox.cuh"
+#include "progress.cuh"
 #include "update_rules.cuh"
 
 using T = DTYPE;

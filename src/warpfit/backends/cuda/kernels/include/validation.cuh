@@ -34,25 +34,24 @@ struct Passes {
 
     __device__ void advance() {
         if (VALIDATES) {
-            if (trains() ? ends_reported_epoch() : batch + 1 < batches_validated()) {
+            const bool validates = training.is_last_of_epoch() && reported.has(epoch);
+            if (trains() ? validates : batch + 1 < batches_validated()) {
                 ++batch;
                 return;
             }
-            if (training.is_last_of_epoch()) {
-                (trains() ? left_out : past) += batches_validated();
-                ++epoch;
-            }
+            if (training.is_last_of_epoch()) (trains() ? left_out : past) += batches_validated();
             batch = -1;
-        } else if (STOPS && training.is_last_of_epoch()) {
-            ++epoch;
         }
+        if (training.is_last_of_epoch()) ++epoch;
         training.advance();
     }
 
-    // Whether it is the last pass of an epoch that is reported.
-    __device__ bool ends_reported() const {
-        return ends_reported_epoch() && (!VALIDATES || batch + 1 == batches_validated());
+    // Whether it is the last pass of its epoch, and of one that is reported.
+    __device__ bool ends_epoch() const {
+        const int last = VALIDATES && reported.has(epoch) ? batches_validated() - 1 : -1;
+        return training.is_last_of_epoch() && (!VALIDATES || batch == last);
     }
+    __device__ bool ends_reported() const { return ends_epoch() && reported.has(epoch); }
 
     __device__ Passes next() const {
         Passes following = *this;
@@ -62,5 +61,4 @@ struct Passes {
 
   private:
     __device__ int batches_validated() const { return (num_validated + BATCH - 1) / BATCH; }
-    __device__ bool ends_reported_epoch() const { return training.is_last_of_epoch() && reported.has(epoch); }
 };
