@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 import warpfit as wf
-from conftest import on_emulator
+from conftest import on_emulator, on_gpu
 from emulator.runtime import EmulatedRuntime, Memory
 from support.one_launch import BATCH, NUM_ROWS, data, fit
 from support.training import assert_same_weights, blobs, mlp
@@ -27,8 +29,6 @@ VALIDATION = data(SIZES, num_rows=2 * BATCH + 5)
 EPOCHS = 200
 # The launches of a run: the first epoch, and all others.
 AT_ONCE = EPOCHS - 1
-
-pytestmark = on_emulator
 
 
 class Concurrent(EmulatedRuntime):
@@ -77,17 +77,22 @@ class Concurrent(EmulatedRuntime):
 
 
 @pytest.fixture(autouse=True)
-def concurrent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Concurrent]:
+def concurrent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The device; it and the host talk after each epoch, and no network runs by the kernel for one hidden layer."""
-    device: Any = Concurrent()
-    monkeypatch.setitem(runtime._OPEN, 0, device)
+    device: Any = None
+    if request.node.get_closest_marker("gpu"):
+        device = runtime.open_device(0)
+    else:
+        device = Concurrent()
+        monkeypatch.setitem(runtime._OPEN, 0, device)
     monkeypatch.setattr(engine, "PASSES_BETWEEN_TALKS", 1)
     monkeypatch.setattr(engine, "LAUNCH_SECONDS", np.inf)
     monkeypatch.setattr(engine, "GROWTH", AT_ONCE)
     monkeypatch.setattr(one_launch, "suits", lambda network: False)
     choose_layers.cache_clear()
     yield device
-    device.stream.shutdown()
+    if isinstance(device, Concurrent):
+        device.stream.shutdown()
     choose_layers.cache_clear()
 
 
@@ -139,6 +144,7 @@ def without_seconds(history: wf.History) -> Any:
     return [replace(report, seconds=0) for report in history], history.step_losses.tolist()
 
 
+@on_emulator
 @pytest.mark.slow
 def test_reports_come_while_the_kernel_runs(concurrent: Concurrent, monkeypatch: pytest.MonkeyPatch) -> None:
     listens, alone = Listens(concurrent), mlp(*SIZES)
@@ -152,6 +158,7 @@ def test_reports_come_while_the_kernel_runs(concurrent: Concurrent, monkeypatch:
     assert_same_weights(model, alone)
 
 
+@on_emulator
 @pytest.mark.parametrize(
     ("cluster", "settings"),
     [
@@ -186,6 +193,7 @@ def test_ctrl_c_ends_the_run_with_the_epochs_that_were_done(
         assert_same_weights(stopped, expected)
 
 
+@on_emulator
 def test_ctrl_c_while_a_callback_works_leaves_the_last_border(concurrent: Concurrent) -> None:
     stopped, expected = mlp(*SIZES), mlp(*SIZES)
     history = train(stopped, Listens(concurrent, 5, KeyboardInterrupt()))
@@ -194,6 +202,7 @@ def test_ctrl_c_while_a_callback_works_leaves_the_last_border(concurrent: Concur
     assert_same_weights(stopped, expected)
 
 
+@on_emulator
 def test_an_error_of_a_callback_ends_the_launch(concurrent: Concurrent) -> None:
     model = mlp(*SIZES)
     with pytest.raises(RuntimeError, match="no paper"):
@@ -203,6 +212,7 @@ def test_an_error_of_a_callback_ends_the_launch(concurrent: Concurrent) -> None:
     assert_same_weights(model, expected)
 
 
+@on_emulator
 def test_divergence_is_told_at_once(concurrent: Concurrent) -> None:
     x, found = X.copy(), []
     x[20] = 1e6  # beyond float16
@@ -220,6 +230,7 @@ def test_divergence_is_told_at_once(concurrent: Concurrent) -> None:
     assert 1 < error.value.epoch < EPOCHS
 
 
+@on_emulator
 @pytest.mark.slow
 def test_early_stopping_hears_of_reports_meanwhile(
     concurrent: Concurrent, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
@@ -248,6 +259,7 @@ def test_early_stopping_hears_of_reports_meanwhile(
     np.testing.assert_equal(resumed.to("cpu").state_dict(), found[0][3])
 
 
+@on_emulator
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", [{}, {"l2": 0.02}], ids=str)
 def test_talking_changes_no_bit(
@@ -262,3 +274,17 @@ def test_talking_changes_no_bit(
         found.append((without_seconds(history), model.to("cpu").state_dict()))
     np.testing.assert_equal(found[1], found[0])
     np.testing.assert_equal(found[2], found[0])
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_a_gpu_reports_meanwhile_and_hears_of_ctrl_c(concurrent: Any) -> None:
+    x, y = blobs(20_000)
+    compiled, stopped, expected = (mlp(*SIZES) for _ in range(3))
+    fit(compiled, x, y, epochs=1)
+    listens = Listens(concurrent)
+    threading.Timer(1.0, _thread.interrupt_main).start()
+    history = fit(stopped, x, y, epochs=5000, callbacks=[listens])
+    assert (history.stopped_by, sum(listens.ran) > 10) == ("interrupt", True)
+    fit(expected, x, y, epochs=len(history))
+    assert_same_weights(stopped, expected)

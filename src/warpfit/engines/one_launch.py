@@ -437,9 +437,8 @@ class _Run:
         try:
             launch = self._launch(self.shared)
             talk = cast(_Talk, launch.talk)
-            self.state.epoch = (
-                launch.first_epoch + launch.epochs
-            )  # later than those of the reports until then
+            # Later than those of all reports until it has ended.
+            self.state.epoch = launch.first_epoch + launch.epochs
             try:
                 while not runtime.is_idle():
                     done = talk.epochs_done
