@@ -25,6 +25,7 @@ inline unsigned __float_as_uint(float x) { return emulator::bit_cast<unsigned>(x
 inline float __uint_as_float(unsigned x) { return emulator::bit_cast<float>(x); }
 inline float __int_as_float(int x) { return emulator::bit_cast<float>(x); }
 inline double __dadd_rn(double a, double b) { return a + b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
 
 // min and max of two numbers of any types; of floating-point numbers the one that is not NaN.
 template <class A, class B>

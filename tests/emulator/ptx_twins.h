@@ -302,6 +302,12 @@ inline void store_relaxed(Words* pointer, Words words) {
     *pointer = words;
 }
 
+inline unsigned load_system(const unsigned* pointer) { return __atomic_load_n(pointer, __ATOMIC_ACQUIRE); }
+
+inline void store_system(unsigned* pointer, unsigned word) {
+    __atomic_store_n(pointer, word, __ATOMIC_RELEASE);
+}
+
 inline void let_others_run(emulator::Site site = emulator::Site::here()) {
     emulator::yield("let_others_run", site);
 }

@@ -15,6 +15,7 @@ import numpy as np
 from emulator.build import KERNELS, build, build_scheduler
 from emulator.sanitized import is_sanitized
 from warpfit.backends.cuda.matmul import shared_bytes_of
+from warpfit.backends.cuda.runtime import SharedMemory
 from warpfit.errors import DeviceError
 
 __all__ = ["EmulatedRuntime", "EmulatedUploadBuffer", "Memory"]
@@ -147,6 +148,13 @@ class EmulatedRuntime:
         """Return memory of exactly ``nbytes`` bytes, all 0xFF."""
         return Memory(nbytes)
 
+    def share(self, nbytes: int) -> SharedMemory:
+        """Return zeros that host and device both see."""
+        memory = Memory(nbytes)
+        host = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(memory.pointer))
+        host[:] = 0
+        return SharedMemory(host, memory.pointer, memory)
+
     def upload(self, pointer: int, host: np.ndarray) -> None:
         """Copy a C-contiguous array's bytes to the device."""
         ctypes.memmove(pointer, _address(host), host.nbytes)
@@ -162,6 +170,10 @@ class EmulatedRuntime:
     def fill(self, pointer: int, nbytes: int, byte: int = 0) -> None:
         """Set bytes of the device to one value."""
         ctypes.memset(pointer, byte, nbytes)
+
+    def is_idle(self) -> bool:
+        """Return True: launches are complete when they return."""
+        return True
 
     def synchronize(self) -> None:
         """Return at once: launches are complete when they return."""

@@ -25,6 +25,7 @@ inline int __syncthreads_and(int predicate, emulator::Site site = emulator::Site
 }
 
 inline void __threadfence() {}
+inline void __threadfence_system() {}
 inline void __threadfence_block() {}
 
 inline void __nanosleep(unsigned, emulator::Site site = emulator::Site::here()) {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -27,12 +27,13 @@ from support.one_launch import (
 )
 from support.training import assert_same_weights, blobs, mlp
 from warpfit import backends, losses, nn, optim
-from warpfit.backends.cuda import one_launch, one_launch_layers, runtime
+from warpfit.backends.cuda import one_launch_layers, runtime
 from warpfit.backends.cuda.one_launch_layers import choose_layers
-from warpfit.backends.cuda.trained_network import replicas_with_rows
 from warpfit.engines import one_launch as engine
 from warpfit.engines.base import TrainingData
 from warpfit.errors import ConfigError, DivergedError
+
+pytestmark = pytest.mark.usefixtures("by_layers")
 
 # With an eps near the gradients': else the first steps of Adam and RMSprop take their signs alone, and rounding turns
 # those of the smallest.
@@ -49,39 +50,6 @@ OPTIMIZERS: dict[str, MakeOptimizer] = {
     "rmsprop": lambda model: optim.RMSprop(model.parameters(), 0.01, eps=0.05, weight_decay=0.01),
     "rmsprop, momentum": lambda model: optim.RMSprop(model.parameters(), 0.003, eps=0.05, momentum=0.9),
 }
-
-
-@pytest.fixture(autouse=True)
-def by_layers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Lets no network run by the kernel for one hidden layer."""
-    monkeypatch.setattr(one_launch, "suits", lambda network: False)
-    yield
-    choose_layers.cache_clear()
-
-
-@pytest.fixture
-def only_cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Lets networks run by clusters of some sizes only."""
-
-    def only(*sizes: int) -> None:
-        monkeypatch.setattr(one_launch_layers, "CLUSTERS", sizes)
-        choose_layers.cache_clear()
-
-    return only
-
-
-@pytest.fixture
-def only_replicas(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Lets networks run by so many clusters only, or as many as there are tiles of rows for."""
-
-    def only(number: int) -> None:
-        def numbers(batch: int, *_: int) -> list[int]:
-            return [replicas_with_rows(batch, 1, 1000, number)]
-
-        monkeypatch.setattr(one_launch_layers, "_numbers_of_replicas", numbers)
-        choose_layers.cache_clear()
-
-    return only
 
 
 class Case(NamedTuple):

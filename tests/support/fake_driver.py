@@ -86,6 +86,7 @@ class FakeDriver:
         self.waits: list[tuple[int, Any]] = []
         self.records: list[tuple[int, Any]] = []
         self.copies: list[int] = []
+        self.pending: list[int] = []  # what the next questions for the stream are answered
         self.calls: Counter[str] = Counter()
         self._fault = Result.CUDA_SUCCESS
 
@@ -192,6 +193,9 @@ class FakeDriver:
     def cuEventSynchronize(self, event: Any) -> tuple[Result]:
         self.calls["event sync"] += 1
         return (self._fault,)
+
+    def cuStreamQuery(self, stream: int) -> tuple[int]:
+        return (self.pending.pop() if self.pending else int(self._fault),)
 
     def CUstream(self, handle: int) -> int:
         return handle

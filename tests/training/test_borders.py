@@ -38,6 +38,8 @@ class AtOnce(Engine):
         epochs: int,
         on_step: Any = None,
         is_border: Any = None,
+        validation: Any = None,
+        stopping: Any = None,
     ) -> Iterator[EpochReport]:
         reports: list[EpochReport] = []
         for report in Layerwise().run(plan, state, data, epochs, on_step):
@@ -102,7 +104,7 @@ def test_the_state_is_wanted_where_someone_looks_at_it(
     run = AtOnce.run
 
     def noted(self: Any, *arguments: Any) -> Any:
-        is_border = arguments[-1]
+        is_border = arguments[5]
         found.extend(epoch for epoch in range(1, EPOCHS + 1) if is_border(epoch))
         return run(self, *arguments)
 

@@ -25,6 +25,7 @@ __all__ = [
     "EpochReport",
     "Plan",
     "StepListener",
+    "Stopping",
     "TrainState",
     "TrainingData",
     "every_epoch",
@@ -86,6 +87,10 @@ class Plan:
     bytes: int = 0
     reason: str = ""
     loss_scale: float | str = 1.0
+
+    def reports(self, epoch: int) -> bool:
+        """Return whether an epoch, counted from 1, is reported."""
+        return epoch % self.report_every == 0 or epoch == self.epochs
 
     @property
     def dtype(self) -> str:
@@ -225,6 +230,36 @@ class EpochReport:
         return self.num_rows / self.seconds if self.seconds else 0.0
 
 
+@dataclass
+class Stopping:
+    """When a run is over, for an engine that finds out by itself: what `EarlyStopping` is set to and remembers.
+
+    Parameters
+    ----------
+    monitor : str
+        The number of a report that is watched.
+    patience : int
+    min_delta : float
+    keeps_best : bool
+        Whether the parameters of the best epoch are kept.
+    best : float or None
+        Before the first epoch.
+    bad_epochs : int
+        Likewise.
+    best_arrays : dict of str to array
+        The parameters of the best epoch, if one was better than all before: the engine leaves them here before it
+        yields a report whose epoch is that of the state, and changes none of them afterwards.
+    """
+
+    monitor: str
+    patience: int
+    min_delta: float
+    keeps_best: bool
+    best: float | None
+    bad_epochs: int
+    best_arrays: dict[str, Array] = field(default_factory=dict)
+
+
 class Engine(ABC):
     """A way to run training steps.
 
@@ -262,6 +297,14 @@ class Engine(ABC):
         """Return whether data on the host is to stay there, because the device has room for pieces of it only."""
         return False
 
+    def validates(self, plan: Plan, data: TrainingData, validation: TrainingData) -> bool:
+        """Return whether `run` goes over validation data by itself; if not, it is not to be given any."""
+        return False
+
+    def stops(self, plan: Plan, data: TrainingData, monitor: str, validation: TrainingData | None) -> bool:
+        """Return whether `run`, given this validation data, knows by itself when a run is over that watches this."""
+        return False
+
     @abstractmethod
     def copied_bytes(self, plan: Plan, data: TrainingData) -> int:
         """Return the bytes of copies of the data, or of its pieces, that a run keeps on the device."""
@@ -275,6 +318,8 @@ class Engine(ABC):
         epochs: int,
         on_step: StepListener | None = None,
         is_border: BorderTest = every_epoch,
+        validation: TrainingData | None = None,
+        stopping: Stopping | None = None,
     ) -> Iterator[EpochReport]:
         """Train for `epochs` epochs from `state`, changing it, and yield a report for each epoch.
 
@@ -290,6 +335,11 @@ class Engine(ABC):
             Epochs up to the next border may be trained at once before their reports are yielded one by one. The
             state is then that of the last of them: it belongs to a report whose epoch is ``state.epoch``. Which
             epochs are trained at once changes no bit.
+        validation : TrainingData, optional
+            Without weights, for an engine that `validates`: reports of epochs that the plan asks for have its loss and
+            accuracy.
+        stopping : Stopping, optional
+            For an engine that `stops` by itself: it ends after the reported epoch that this rule makes the last.
 
         Raises
         ------

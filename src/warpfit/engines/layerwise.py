@@ -18,6 +18,7 @@ from warpfit.engines.base import (
     EpochReport,
     Plan,
     StepListener,
+    Stopping,
     TrainingData,
     TrainState,
     every_epoch,
@@ -61,6 +62,8 @@ class Layerwise(Engine):
         epochs: int,
         on_step: StepListener | None = None,
         is_border: BorderTest = every_epoch,
+        validation: TrainingData | None = None,
+        stopping: Stopping | None = None,
     ) -> Iterator[EpochReport]:
         run = _Run(plan, state, data, on_step)
         for _ in range(epochs):

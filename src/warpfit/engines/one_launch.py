@@ -7,12 +7,12 @@ pieces: `streaming`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import floor, log2
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -28,6 +28,7 @@ from warpfit.engines.base import (
     EpochReport,
     Plan,
     StepListener,
+    Stopping,
     TrainingData,
     TrainState,
     every_epoch,
@@ -59,6 +60,11 @@ OPTIMIZERS: tuple[type[OptimizerSpec], ...] = (SGDSpec, AdamSpec, RMSpropSpec)
 LOSSES = (SoftmaxCrossEntropy, BinaryCrossEntropy, MeanSquaredError, AbsoluteError, Huber)
 # How long a launch should take at most: Ctrl-C is heard after it.
 LAUNCH_SECONDS = 0.25
+# How many times as long for kernels that hear of it themselves, how often the host looks how far they are, and how
+# many passes they make before they look whether they are to end.
+TALKING, SECONDS_BETWEEN_LOOKS, PASSES_BETWEEN_TALKS = 8, 0.0005, 256
+# Of the time since a launch began, lest a short one end long before anybody looks.
+SHARE_OF_SLEEP = 1 / 16
 # How many times as many epochs as the launch before: their rates are found while that one runs.
 GROWTH = 4
 # What x and targets may reach in magnitude for float16. A gradient of mse comes times 2048 over the number of outputs.
@@ -72,6 +78,21 @@ SHARE_OF_MEMORY = 0.9
 LAUNCH_BYTES = 1 << 29
 # ``Dropout`` of the kernel.
 DROPOUT_FIELDS = [("dropped_below", np.uint64), ("scale", np.float32), ("layer", np.uint32)]
+# ``Stopping`` of the kernel.
+STOPPING_FIELDS = [
+    *((name, np.dtype("float64")) for name in ("min_delta", "best")),
+    *((name, np.dtype("int32")) for name in ("patience", "of_validation", "of_accuracy", "keeps_best")),
+    *((name, np.dtype("int32")) for name in ("has_best", "bad_epochs", "has_improved", "epochs_done")),
+]
+# ``Progress`` of the kernel.
+PROGRESS_FIELDS = [
+    (name, np.dtype("uint32")) for name in ("epochs_done", "is_asked_to_end", "has_ended", "unused")
+]
+PROGRESS_BYTES = np.dtype(PROGRESS_FIELDS).itemsize
+# Epochs between talks where there are to be none.
+NEVER = 2**31 - 1
+# Of a record for which there is room at first.
+RECORD_BYTES = 1 << 16
 # Columns of a step's settings.
 RATE, EPS, KEPT = 0, 1, 2
 
@@ -102,6 +123,31 @@ class OneLaunchEngine(Engine):
     def streams(self, plan: Plan, data: TrainingData) -> bool:
         return plan.device != "cpu" and not backends.is_device_array(data.x) and is_to_stream(plan, data)
 
+    def validates(self, plan: Plan, data: TrainingData, validation: TrainingData) -> bool:
+        """Return whether the kernel does: the one that goes layer by layer, if numbers and memory suit the data."""
+        launch = launch_of(plan, data)
+        if launch.kernel != "one_launch_layers" or data.is_streamed:
+            return False
+        if not backends.is_device_array(validation.x):
+            return False
+        if plan.precision == "float16" and _magnitude(validation.x) > LARGEST_X:
+            return False
+        copies = _gathered_bytes(launch, len(validation)) + _epoch_bytes(launch, len(data), len(validation))
+        return copies + int(launch.exchange_bytes) <= _memory_left(plan)
+
+    def stops(self, plan: Plan, data: TrainingData, monitor: str, validation: TrainingData | None) -> bool:
+        """Return whether the kernel does: the one that goes layer by layer, if its blocks know what is watched."""
+        launch = launch_of(plan, data)
+        if launch.kernel != "one_launch_layers" or data.is_streamed:
+            return False
+        if monitor.startswith("val") and validation is None:
+            return False
+        if monitor.endswith("accuracy") and not plan.loss.counts_correct:
+            return False
+        if launch.replicas > 1 or (monitor == "loss" and launch.network.penalized):
+            return False  # each block knows a part of the losses, or of the penalty
+        return launch.that_stops(_shared_bytes(plan)) is not None
+
     def copied_bytes(self, plan: Plan, data: TrainingData) -> int:
         """Return the bytes of the batches of the epochs that one launch takes, with all that it needs for them."""
         launch = launch_of(plan, data)
@@ -119,13 +165,20 @@ class OneLaunchEngine(Engine):
         epochs: int,
         on_step: StepListener | None = None,
         is_border: BorderTest = every_epoch,
+        validation: TrainingData | None = None,
+        stopping: Stopping | None = None,
     ) -> Iterator[EpochReport]:
         if not epochs:  # a kernel takes a second to compile
             return
         kind = _StreamedRun if data.is_streamed else _Run
-        with closing(kind(plan, state, data, state.epoch + epochs, is_border)) as run:
-            while state.epoch < run.last_epoch:
+        with closing(kind(plan, state, data, state.epoch + epochs, is_border, validation, stopping)) as run:
+            while state.epoch < run.last_epoch and not run.is_over:
                 yield from run.launch_epochs()
+
+
+def _shared_bytes(plan: Plan) -> int:
+    """Return the shared memory of a block on a plan's device."""
+    return int(cast(Any, backends.get(plan.device)).runtime.max_shared_bytes)
 
 
 def _has_steep_slopes(loss: Loss) -> bool:
@@ -414,23 +467,38 @@ class _Run:
     """One run: the plan bound to its state and data, up to an epoch."""
 
     def __init__(
-        self, plan: Plan, state: TrainState, data: TrainingData, last_epoch: int, is_border: BorderTest
+        self,
+        plan: Plan,
+        state: TrainState,
+        data: TrainingData,
+        last_epoch: int,
+        is_border: BorderTest,
+        validation: TrainingData | None,
+        stopping: Stopping | None,
     ) -> None:
         self.ops = cast(Any, backends.get(plan.device))
         self.plan, self.state, self.data = plan, state, data
-        self.last_epoch, self.is_border = last_epoch, is_border
+        self.last_epoch, self.is_border, self.validation = last_epoch, is_border, validation
         self.shape = launch_of(plan, data)
+        if validation is not None:
+            self.shape = replace(self.shape, validates=True)
+        if stopping is not None:
+            self.shape = self.shape.that_stops(_shared_bytes(plan))
+        self.stopping, self.is_over = stopping, False
         self.kernel = self.ops.kernel(self.shape.kernel, **self.shape.defines)
         # NumPy's arrays may have their bytes in another order, in which they do not come to the device.
         source = data.x.dtype.newbyteorder("=") if data.is_streamed else data.x.dtype
-        self.gather = self.ops.kernel("gather_batches", **self.shape.gather_defines(str(source)))
+        self.batches = _Batches(self.ops, self.shape, str(source))
         self.gram = (
             self.ops.kernel("gram_batches", **self.shape.gram_defines) if self.shape.looks_ahead else None
         )
         self.reports = Reports(plan, state, len(data))
+        self.num_validated = 0 if validation is None else len(validation)
+        self.val_batches = self.shape.network.batches(self.num_validated)
         self.layers = _layers(plan)
         names = [f"{name}.{part}" for name, *_ in self.layers for part in ("weight", "bias")]
         slots = [state.slots[name] for name in plan.optimizer.slot_names]
+        self.names = names
         self.parameters = [state.parameters[name] for name in names]
         self.slots = [[arrays[name] for name in names] for arrays in slots]
         self._open()
@@ -447,56 +515,179 @@ class _Run:
     def close(self) -> None:
         """Give back what does not go by itself."""
 
-    def launch_epochs(self) -> list[EpochReport]:
-        """Train as many epochs as may be trained at once, and return their reports."""
+    def launch_epochs(self) -> Iterable[EpochReport]:
+        """Train as many epochs as may be trained at once, and return their reports, which may come meanwhile."""
+        return self._while_it_runs() if self.shape.talks else self._finish(self._launch(None), 0)
+
+    def _launch(self, memory: _Shared | None) -> _Launch:
+        """Start the kernel on the next epochs, and find what the launch after it may need."""
         start = perf_counter()
         state, ops, steps = self.state, self.ops, self.reports.steps_per_epoch
         first_epoch, epochs = state.epoch, self._epochs_from(state.epoch, self.epochs_at_once)
         rates = self.inputs.rates[: epochs * steps] * state.plateau.scale
-        record = ops.zeros((epochs * steps, self.shape.recorders, 3), "float64")
-        self._start(epochs, rates, record)
+        shape = (epochs, steps + self.val_batches, self.shape.recorders, 3)
+        talk = None if memory is None else _Talk(memory, shape)
+        record = ops.zeros(shape, "float64") if talk is None else talk.record_pointer
+        self._start(epochs, rates, record, talk)
         all_finite = ops.all_finite(list(state.arrays.values()))
         # While the device works, all that the next launch may need: how long it will be is not known yet.
         next_epoch = first_epoch + epochs
         if next_epoch < self.last_epoch:
             self.inputs = self._inputs(next_epoch, self._epochs_from(next_epoch, GROWTH * epochs))
-        host_record = ops.to_numpy(record).sum(axis=1)
-        self.reports.check_finite(host_record, first_epoch * steps)
-        self.reports.check_arrays(ops.to_numpy(all_finite), next_epoch * steps - 1)
+        return _Launch(start, first_epoch, epochs, rates, record, all_finite, talk)
+
+    @cached_property
+    def shared(self) -> _Shared:
+        """What the host shares with kernels that talk."""
+        return _Shared(self.ops.runtime)
+
+    def _while_it_runs(self) -> Iterator[EpochReport]:
+        """Yield the reports of a launch as its epochs are done, the last one when it has ended.
+
+        Ctrl-C lets it end after one of its next epochs, and is heard when all reports are yielded.
+        """
+        runtime, steps, told, is_interrupted = self.ops.runtime, self.reports.steps_per_epoch, 0, False
+        try:
+            launch = self._launch(self.shared)
+            talk = cast(_Talk, launch.talk)
+            # Later than those of all reports until it has ended.
+            self.state.epoch = launch.first_epoch + launch.epochs
+            try:
+                while not runtime.is_idle():
+                    done = talk.epochs_done
+                    records = talk.records[told : max(told, done - 1)].sum(axis=2)
+                    if not np.isfinite(records[:, :steps, 0]).all():
+                        talk.ask_to_end()  # what diverges is told below
+                        break
+                    seconds = (perf_counter() - launch.start) / max(1, done)
+                    for record in records:
+                        report = self._report(launch, told, record, seconds)
+                        told += 1
+                        yield report
+                    sleep(min(SECONDS_BETWEEN_LOOKS, SHARE_OF_SLEEP * (perf_counter() - launch.start)))
+            except KeyboardInterrupt:
+                talk.ask_to_end()
+                is_interrupted = True
+            yield from self._finish(launch, told)
+        finally:
+            # However it is left: the kernel uses the state, and what is shared with it.
+            self.shared.progress["is_asked_to_end"] = 1
+            runtime.synchronize()
+        if is_interrupted:
+            raise KeyboardInterrupt
+
+    def _finish(self, launch: _Launch, told: int) -> list[EpochReport]:
+        """Wait for a launch, take over where the state stands, and return the reports but the first `told`."""
+        state, ops, steps = self.state, self.ops, self.reports.steps_per_epoch
+        first_epoch, epochs, talk = launch.first_epoch, launch.epochs, launch.talk
+        records = launch.record
+        if talk is None:
+            records = ops.to_numpy(records)
+        else:
+            ops.runtime.synchronize()
+            records = talk.records
+            epochs = talk.epochs_done if talk.has_ended else epochs
+        if self.stopping is not None:
+            epochs = self._epochs_done(self.stopping, epochs)
+        records = records[:epochs].sum(axis=2)
+        self.reports.check_finite(records[:, :steps].reshape(-1, 3), first_epoch * steps)
+        self.reports.check_arrays(ops.to_numpy(launch.all_finite), (first_epoch + epochs) * steps - 1)
         state.step += epochs * steps
-        state.epoch = next_epoch
-        seconds = (perf_counter() - start) / epochs
-        self.epochs_at_once = max(1, int(min(GROWTH * epochs, LAUNCH_SECONDS / seconds)))
-        records, last_rates = host_record.reshape(epochs, steps, 3), rates[steps - 1 :: steps].tolist()
-        return [
-            self.reports.report(first_epoch + 1 + idx, records[idx], last_rates[idx], seconds)
-            for idx in range(epochs)
-        ]
+        state.epoch = first_epoch + epochs
+        seconds = (perf_counter() - launch.start) / epochs
+        most = LAUNCH_SECONDS * (1 if talk is None else TALKING)
+        self.epochs_at_once = max(1, int(min(GROWTH * epochs, most / seconds)))
+        return [self._report(launch, idx, records[idx], seconds) for idx in range(told, epochs)]
+
+    def _epochs_done(self, stopping: Stopping, epochs: int) -> int:
+        """Return how many of a launch's epochs were done before the run was over, and take over what was kept."""
+        rule = self.ops.to_numpy(self._rule).view(STOPPING_FIELDS)[0]
+        if rule["has_improved"] and stopping.keeps_best:
+            # Copies, as the next launch may find better ones.
+            kept = zip(self.names, self._best, strict=True)
+            stopping.best_arrays = {name: self.ops.copy(array) for name, array in kept}
+        self.is_over = rule["epochs_done"] > 0
+        return int(rule["epochs_done"]) or epochs
+
+    @cached_property
+    def _rule(self) -> Array | None:
+        """The bytes of ``Stopping``, which the kernel goes on with from launch to launch."""
+        rule = self.stopping
+        if rule is None:
+            return None
+        found = np.zeros(1, STOPPING_FIELDS)
+        found["min_delta"], found["patience"], found["keeps_best"] = (
+            rule.min_delta,
+            rule.patience,
+            rule.keeps_best,
+        )
+        found["of_validation"] = rule.monitor.startswith("val")
+        found["of_accuracy"] = rule.monitor.endswith("accuracy")
+        found["bad_epochs"], found["has_best"] = rule.bad_epochs, rule.best is not None
+        if rule.best is not None:
+            found["best"] = rule.best
+        return self.ops.asarray(found.view(np.uint8))
+
+    @cached_property
+    def _best(self) -> list[Array]:
+        """Where the kernel keeps the parameters of the best epoch."""
+        return [self.ops.empty(array.shape, "float32") for array in self.parameters]
+
+    @cached_property
+    def _best_places(self) -> Array | None:
+        if self.stopping is None or not self.stopping.keeps_best:
+            return None
+        return self.ops.asarray(np.array([array.pointer for array in self._best], np.int64))
+
+    def _report(
+        self, launch: _Launch, idx: int, record: npt.NDArray[np.float64], seconds: float
+    ) -> EpochReport:
+        """Return the report of an epoch of a launch, counted from 0."""
+        steps, epoch = self.reports.steps_per_epoch, launch.first_epoch + idx + 1
+        training, validation = np.split(record, [steps])
+        is_validated = self.val_batches > 0 and self.plan.reports(epoch)
+        return self.reports.report(
+            epoch,
+            training,
+            float(launch.rates[(idx + 1) * steps - 1]),
+            seconds,
+            validation if is_validated else None,
+            self.num_validated,
+        )
 
     def _epochs_from(self, epoch: int, most: int) -> int:
         """Return how many epochs may be trained at once from one on, which is counted from 0."""
-        most = min(most, self.last_epoch - epoch, _epochs_held(self.shape, len(self.data)))
+        held = _epochs_held(self.shape, len(self.data), self.num_validated)
+        most = min(most, self.last_epoch - epoch, held)
         return next((count for count in range(1, most) if self.is_border(epoch + count)), most)
 
     def _inputs(self, epoch: int, epochs: int) -> _Inputs:
         keys = round_keys_of(self.state.seed, range(epoch, epoch + epochs)) if self.plan.shuffle else None
         return _Inputs(self.reports.rates(epoch, epochs), keys)
 
-    def _start(self, epochs: int, rates: npt.NDArray[np.float64], record: Array) -> None:
+    def _start(
+        self, epochs: int, rates: npt.NDArray[np.float64], record: Array | int, talk: _Talk | None
+    ) -> None:
         """Start the kernel on the next epochs."""
         span = _Span(len(self.data), epochs, 0)
-        batches, targets = self._gather(span, self.x, self.y, self.sample_weight, self.inputs.keys)
-        self._launch(span, batches, targets, rates, record)
+        batches, targets = self.batches.of(self.x, self.y, self.sample_weight, self.inputs.keys, epochs)
+        self._start_kernel(span, batches, targets, rates, record, talk)
 
-    def _launch(
-        self, span: _Span, batches: Array, targets: Array, rates: npt.NDArray[np.float64], record: Array
+    def _start_kernel(
+        self,
+        span: _Span,
+        batches: Array,
+        targets: Array,
+        rates: npt.NDArray[np.float64],
+        record: Array | int,
+        talk: _Talk | None,
     ) -> None:
         """Start the kernel on some batches."""
         shape = self.shape
         own = (
             self._arguments_in_roles(batches, span, rates, record)
             if shape.kernel == "one_launch"
-            else self._arguments_by_layers(span, rates, record)
+            else self._arguments_by_layers(span, rates, record, talk)
         )
         self.kernel(
             shape.cluster * shape.replicas,
@@ -511,7 +702,7 @@ class _Run:
         )
 
     def _arguments_in_roles(
-        self, batches: Array, span: _Span, rates: npt.NDArray[np.float64], record: Array
+        self, batches: Array, span: _Span, rates: npt.NDArray[np.float64], record: Array | int
     ) -> list[Any]:
         """Return what ``one_launch.cu`` takes between targets and the loss's settings."""
         ops, shape, optimizer = self.ops, self.shape, cast(SGDSpec, self.plan.optimizer)
@@ -534,7 +725,9 @@ class _Run:
             shape.activation.slope,
         ]
 
-    def _arguments_by_layers(self, span: _Span, rates: npt.NDArray[np.float64], record: Array) -> list[Any]:
+    def _arguments_by_layers(
+        self, span: _Span, rates: npt.NDArray[np.float64], record: Array | int, talk: _Talk | None
+    ) -> list[Any]:
         """Return what ``one_launch_layers.cu`` takes between targets and the loss's settings."""
         ops, optimizer = self.ops, self.plan.optimizer
         return [
@@ -553,11 +746,36 @@ class _Run:
             *stream_key(self.state.seed, DROPOUT),
             ops.empty((self.shape.far_bytes,), "uint8"),
             self._exchange(),
+            *self._validation_batches,
+            self.num_validated,
+            self.state.epoch,
+            self.plan.report_every,
+            self.plan.epochs,
+            *self._talks(span.epochs, talk),
+            self._rule,
+            self._best_places,
         ]
 
     def _exchange(self) -> Array | None:
         """Return memory in which replicas leave each other numbers."""
         return self.ops.zeros((self.shape.exchange_bytes,), "uint8") if self.shape.replicas > 1 else None
+
+    def _talks(self, epochs: int, talk: _Talk | None) -> tuple[int | None, Array | None, int]:
+        """Return what the kernel needs to talk: ``Progress``, places for answers, after how many epochs."""
+        if talk is None:
+            return None, None, NEVER
+        places = self.ops.zeros((epochs // talk.every, self.shape.replicas), "int32")
+        return talk.progress_pointer, places, talk.every
+
+    @cached_property
+    def _validation_batches(self) -> tuple[Array | None, Array | None]:
+        """The validation data in batches, and their targets, in their own order."""
+        if self.validation is None:
+            return None, None
+        ops, data = self.ops, self.validation
+        x, y = (_in_one_piece(ops, array) for array in (data.x, data.y))
+        ones = ops.asarray(np.ones(len(data), np.float32)) if self.shape.network.weighted else None
+        return _Batches(ops, self.shape, str(data.x.dtype)).of(x, y, ones)
 
     @cached_property
     def _places(self) -> Array:
@@ -579,34 +797,6 @@ class _Run:
         specs = [layer.dropout for layer in self.layers]
         found = [(round(spec.p * 2**32), 1 / (1 - spec.p), spec.layer_idx) for spec in specs]
         return self.ops.asarray(np.array(found, DROPOUT_FIELDS).view(np.uint8))
-
-    def _gather(
-        self,
-        span: _Span,
-        x: Array,
-        y: Array,
-        sample_weight: Array | None,
-        keys: npt.NDArray[np.uint32] | None = None,
-    ) -> tuple[Array, Array]:
-        """Return batches and targets, one after the other: of rows in the orders of the keys, or as they lie."""
-        ops, shape = self.ops, self.shape
-        num_batches = span.epochs * -(-span.num_rows // shape.network.batch)
-        batches = ops.empty((num_batches * shape.batch_bytes // 2,), shape.network.dtype)
-        targets = ops.empty((num_batches * shape.network.batch, shape.network.target_words), "float32")
-        self.gather(
-            min(-(-num_batches * shape.network.batch // GATHER_ROWS), GATHER_BLOCKS),
-            GATHER_THREADS,
-            x,
-            y,
-            sample_weight,
-            None if keys is None else ops.asarray(keys[: span.epochs]),
-            batches,
-            targets,
-            span.num_rows,
-            domain_bits(span.num_rows),
-            span.epochs,
-        )
-        return batches, targets
 
     def _gram(self, batches: Array, num_batches: int) -> tuple[Array | None, Array | None]:
         """Return the Gram matrices of each batch and the one before, and their scales, if the kernel looks ahead."""
@@ -675,8 +865,8 @@ class _StreamedRun(_Run):
         last = first + -(-piece.num_rows // self.plan.batch_size)
         span = _Span(piece.num_rows, 1, first)
         with self.stream.received() as (x, y, *weights):
-            batches, targets = self._gather(span, x, y, weights[0] if weights else None)
-        self._launch(span, batches, targets, rates[first:last], record[first:last])
+            batches, targets = self.batches.of(x, y, weights[0] if weights else None)
+        self._start_kernel(span, batches, targets, rates[first:last], record[first:last], None)
         return last
 
     def _read(self, record: Array, host_record: npt.NDArray[np.float64], first: int, last: int) -> None:
@@ -684,6 +874,100 @@ class _StreamedRun(_Run):
         own = host_record[first:last]
         own[:] = self.ops.to_numpy(record[first:last]).sum(axis=1)
         self.reports.check_finite(own, self.state.epoch * self.reports.steps_per_epoch + first)
+
+
+class _Shared:
+    """Memory that the host shares with one launch after the other: ``Progress``, and a record of any length."""
+
+    def __init__(self, runtime: Any) -> None:
+        self.runtime = runtime
+        self._take(RECORD_BYTES)
+
+    def _take(self, nbytes: int) -> None:
+        self.memory = self.runtime.share(PROGRESS_BYTES + nbytes)
+        self.progress = self.memory.host[:PROGRESS_BYTES].view(PROGRESS_FIELDS)[0]
+
+    def records(self, shape: tuple[int, int, int, int]) -> npt.NDArray[np.float64]:
+        """Return zeros for the record of the next launch, with zeros for the progress before it."""
+        size = 8 * int(np.prod(shape))
+        if len(self.memory.host) < PROGRESS_BYTES + size:
+            self._take(2 * size)
+        host = self.memory.host[: PROGRESS_BYTES + size]
+        host[:] = 0
+        return host[PROGRESS_BYTES:].view(np.float64).reshape(shape)
+
+
+class _Talk:
+    """What a running kernel and the host tell each other, and the record, in memory that both see."""
+
+    def __init__(self, memory: _Shared, shape: tuple[int, int, int, int]) -> None:
+        epochs, passes, _, _ = shape
+        self.records = memory.records(shape)
+        self.progress, pointer = memory.progress, memory.memory.pointer
+        self.progress_pointer, self.record_pointer = pointer, pointer + PROGRESS_BYTES
+        self.every = min(epochs, -(-PASSES_BETWEEN_TALKS // passes))
+
+    @property
+    def epochs_done(self) -> int:
+        """Epochs whose record is there."""
+        return int(self.progress["epochs_done"])
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the kernel did as it was asked; then after `epochs_done`."""
+        return bool(self.progress["has_ended"])
+
+    def ask_to_end(self) -> None:
+        """Let the kernel end after the epoch in which it hears of it."""
+        self.progress["is_asked_to_end"] = 1
+
+
+class _Launch(NamedTuple):
+    """A launch on its way: since when, its epochs, their rates (steps,), its record, whether all arrays are finite."""
+
+    start: float
+    first_epoch: int
+    epochs: int
+    rates: npt.NDArray[np.float64]
+    record: Any
+    all_finite: Array
+    talk: _Talk | None
+
+
+class _Batches:
+    """Puts rows into batches as kernels take them, from x of dtype `source`."""
+
+    def __init__(self, ops: Any, shape: Any, source: str) -> None:
+        self.ops, self.shape = ops, shape
+        self.kernel = ops.kernel("gather_batches", **shape.gather_defines(source))
+
+    def of(
+        self,
+        x: Array,
+        y: Array,
+        sample_weight: Array | None,
+        keys: npt.NDArray[np.uint32] | None = None,
+        epochs: int = 1,
+    ) -> tuple[Array, Array]:
+        """Return batches and targets, one after the other: of rows in the orders of the keys, or as they lie."""
+        ops, network = self.ops, self.shape.network
+        num_batches = epochs * network.batches(len(x))
+        batches = ops.empty((num_batches * self.shape.batch_bytes // 2,), network.dtype)
+        targets = ops.empty((num_batches * network.batch, network.target_words), "float32")
+        self.kernel(
+            min(-(-num_batches * network.batch // GATHER_ROWS), GATHER_BLOCKS),
+            GATHER_THREADS,
+            x,
+            y,
+            sample_weight,
+            None if keys is None else ops.asarray(keys[:epochs]),
+            batches,
+            targets,
+            len(x),
+            domain_bits(len(x)),
+            epochs,
+        )
+        return batches, targets
 
 
 def _in_one_piece(ops: Any, array: Any) -> Any:
@@ -749,11 +1033,18 @@ def _scale(plan: Plan) -> float:
     return float(min(LARGEST_SCALE, 2.0 ** floor(log2(scale / largest_rate))))
 
 
-def _epoch_bytes(launch: Any, num_rows: int) -> int:
+def _epoch_bytes(launch: Any, num_rows: int, num_validated: int = 0) -> int:
     """Return the bytes that a launch takes for each of its epochs."""
-    return int(launch.step_bytes) * -(-num_rows // launch.network.batch)
+    batches = launch.network.batches
+    return int(launch.step_bytes * batches(num_rows) + 24 * launch.recorders * batches(num_validated))
 
 
-def _epochs_held(launch: Any, num_rows: int) -> int:
+def _gathered_bytes(launch: Any, num_rows: int) -> int:
+    """Return the bytes of rows in batches, with their targets."""
+    batches = launch.network.batches(num_rows)
+    return int(batches * (launch.batch_bytes + 4 * launch.network.batch * launch.network.target_words))
+
+
+def _epochs_held(launch: Any, num_rows: int, num_validated: int = 0) -> int:
     """Return how many epochs a launch may hold."""
-    return max(1, LAUNCH_BYTES // _epoch_bytes(launch, num_rows))
+    return max(1, LAUNCH_BYTES // _epoch_bytes(launch, num_rows, num_validated))

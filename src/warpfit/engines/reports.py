@@ -1,4 +1,4 @@
-"""What engines tell of an epoch, from its record: a row (loss, weight, rows that are right) a step."""
+"""What engines tell of an epoch, from its record: a row (loss, weight, rows that are right) a batch."""
 
 from __future__ import annotations
 
@@ -78,18 +78,45 @@ class Reports:
         return remedies
 
     def report(
-        self, epoch: int, record: npt.NDArray[np.float64], last_lr: float, seconds: float
+        self,
+        epoch: int,
+        record: npt.NDArray[np.float64],
+        last_lr: float,
+        seconds: float,
+        validation: npt.NDArray[np.float64] | None = None,
+        num_validated: int = 0,
     ) -> EpochReport:
-        """Return what came out of an epoch, counted from 1, whose record has a row a step."""
-        losses, weights = record[:, LOSS], record[:, WEIGHT]
-        total_weight = weights.sum()
-        counts = self.plan.loss.counts_correct
+        """Return what came out of an epoch, counted from 1, whose record has a row a step.
+
+        `validation` is the record of its validation, of as many rows of data as `num_validated`.
+        """
+        loss, accuracy = self._means(record, self.num_rows)
+        val_loss, val_accuracy = (
+            (None, None) if validation is None else self._means(validation, num_validated)
+        )
         return EpochReport(
             epoch=epoch,
-            loss=float(losses @ weights / total_weight) if total_weight else 0.0,
-            accuracy=float(record[:, CORRECT].sum() / self.num_rows) if counts else None,
+            loss=loss,
+            accuracy=accuracy,
             lr=last_lr,
             seconds=seconds,
             num_rows=self.num_rows,
-            step_losses=losses.copy(),
+            step_losses=record[:, LOSS].copy(),
+            val_loss=val_loss,
+            val_accuracy=val_accuracy,
         )
+
+    def _means(self, record: npt.NDArray[np.float64], num_rows: int) -> tuple[float, float | None]:
+        """Return the mean loss of a record of so many rows of data, and the share of them that were right."""
+        losses, weights = record[:, LOSS], record[:, WEIGHT]
+        loss, total_weight = _total(losses * weights), _total(weights)
+        counts = self.plan.loss.counts_correct
+        return (
+            loss / total_weight if total_weight else 0.0,
+            _total(record[:, CORRECT]) / num_rows if counts else None,
+        )
+
+
+def _total(numbers: npt.NDArray[np.float64]) -> float:
+    """Return the sum of numbers that are added one after the other, as a kernel does."""
+    return float(np.add.accumulate(numbers)[-1])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from warpfit.backends import Array
-from warpfit.engines.base import EpochReport
+from warpfit.engines.base import EpochReport, Stopping
 from warpfit.errors import ConfigError, FileFormatError
 from warpfit.files import atomic_path
 from warpfit.training.history import COLUMNS
@@ -104,8 +104,17 @@ class EarlyStopping(Callback):
         self.best_epoch = 0
         self.bad_epochs = 0
         self._best_arrays: Arrays = {}
+        self._followed: Stopping | None = None
+
+    def hand_over(self) -> Stopping:
+        """Return the rule as it stands, for an engine that follows it in this run, and keeps the best weights."""
+        self._followed = Stopping(
+            self.monitor, self.patience, self.min_delta, self.restore_best, self.best, self.bad_epochs
+        )
+        return self._followed
 
     def on_start(self, run: Run) -> None:
+        self._best_arrays, self._followed = self._best(), None
         if not run.history.reports:
             self.resume({}, {})
         shapes = {name: array.shape for name, array in run.state.arrays.items()}
@@ -120,7 +129,7 @@ class EarlyStopping(Callback):
             )
         if self._improves(value):
             self.best, self.best_epoch, self.bad_epochs = value, run.report.epoch, 0
-            if self.restore_best:
+            if self.restore_best and self._followed is None:
                 self._best_arrays = {name: run.ops.copy(array) for name, array in run.state.arrays.items()}
             return
         self.bad_epochs += 1
@@ -135,14 +144,19 @@ class EarlyStopping(Callback):
         gain = self.best - value if self.monitor.endswith("loss") else value - self.best
         return gain > self.min_delta
 
+    def _best(self) -> Arrays:
+        """Return the best weights, which may be with an engine that follows the rule."""
+        return (self._followed and self._followed.best_arrays) or self._best_arrays
+
     def on_end(self, run: Run) -> None:
+        best = self._best()
         for name, array in run.state.arrays.items():
-            if name in self._best_arrays:
-                run.ops.assign(array, self._best_arrays[name])
+            if name in best:
+                run.ops.assign(array, best[name])
 
     def checkpoint_state(self) -> tuple[Numbers, Arrays]:
         numbers = {"best": self.best, "best_epoch": self.best_epoch, "bad_epochs": self.bad_epochs}
-        return numbers, dict(self._best_arrays)
+        return numbers, dict(self._best())
 
     def resume(self, numbers: Numbers, arrays: Arrays) -> None:
         best = numbers.get("best")
@@ -151,7 +165,7 @@ class EarlyStopping(Callback):
             int(numbers.get("best_epoch", 0)),
             int(numbers.get("bad_epochs", 0)),
         )
-        self._best_arrays = dict(arrays)
+        self._best_arrays, self._followed = dict(arrays), None
 
 
 class Checkpoint(Callback):

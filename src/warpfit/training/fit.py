@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 
 from warpfit import backends, losses
-from warpfit.backends import Array, Backend
+from warpfit.backends import Backend
 from warpfit.backends.transfer import to_host
-from warpfit.engines.base import Plan, TrainingData
+from warpfit.engines.base import EpochReport, Plan, TrainingData
 from warpfit.errors import ConfigError, FileFormatError, ShapeError
 from warpfit.losses import Loss
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 from warpfit.optim.schedules import Schedule
 from warpfit.random import check_seed
-from warpfit.training.callbacks import Callback, Checkpoint
+from warpfit.training.callbacks import Callback, Checkpoint, EarlyStopping
 from warpfit.training.evaluate import evaluate_network, network_of
 from warpfit.training.history import History
 from warpfit.training.inputs import (
@@ -83,7 +83,8 @@ def fit(
     epochs, batch_size : int
         The last, shorter batch of an epoch counts, divided by its own size.
     validation_data : (x, y), optional
-        Evaluated after every reported epoch.
+        Evaluated after every reported epoch: in float32, or, where the kernel of ``'one_launch'`` does it by itself
+        (see docs/one-launch.md), in the precision of training.
     class_weight : 'balanced', {class: weight} or sequence, optional
         For ``'cross_entropy'``.
     sample_weight : array_like (N,), optional
@@ -128,8 +129,9 @@ def fit(
     DivergedError
         If the loss or a weight becomes NaN or infinite. Like after Ctrl-C, which ends the run without an
         error, the model has the weights of the last whole epoch then; of the last before those that an engine
-        trains at once: a quarter of a second's, or one if it takes longer, and only where nothing is to be done
-        between them, no validation, no checkpoint, no callback that looks at the run.
+        trains at once: a quarter of a second's (layer by layer 2 s'), or one if it takes longer, and only where
+        nothing is to be done between them that the engine does not do itself: no validation, no checkpoint, no
+        callback that looks at the run. An engine that hears of Ctrl-C while it trains ends after an epoch instead.
     """
     _check_kinds(optimizer, plan, callbacks)
     rows = as_rows("x", x)
@@ -229,9 +231,7 @@ def _training_data(ops: Backend, plan: Plan, rows: Any, targets: Any, sample_wei
     )
 
 
-def _validation(
-    ops: Backend, plan: Plan, validation_data: Any, reserved_bytes: int
-) -> tuple[Array, Array] | None:
+def _validation(ops: Backend, plan: Plan, validation_data: Any, reserved_bytes: int) -> TrainingData | None:
     """Return x and y; x stays on the host, and comes batch by batch, if it has no room beside what is reserved."""
     if validation_data is None:
         return None
@@ -253,7 +253,7 @@ def _validation(
         or rows.nbytes <= runtime.memory_left() - reserved_bytes
     ):
         rows = ops.asarray(rows)
-    return rows, ops.asarray(targets)
+    return TrainingData(rows, ops.asarray(targets))
 
 
 @dataclass
@@ -262,7 +262,7 @@ class _Job:
 
     run: Run
     data: TrainingData
-    validation: tuple[Array, Array] | None
+    validation: TrainingData | None
     callbacks: list[Callback]
 
     def __post_init__(self) -> None:
@@ -270,6 +270,12 @@ class _Job:
         self.whole = Snapshot(self.run.state, [], [])
         # Hands out the same buffers at every validation.
         self.evaluator = backends.create(self.run.plan.device)
+        self.engine = engine_of(self.run.plan)
+        self.engine_validates = self.validation is not None and self.engine.validates(
+            self.run.plan, self.data, self.validation
+        )
+        # Whose rule the engine follows by itself.
+        self.followed = self._followed()
 
     def resume(self, path: str | os.PathLike[str]) -> None:
         run = self.run
@@ -325,9 +331,13 @@ class _Job:
         remaining = run.plan.epochs - run.state.epoch
         self.whole = self._snapshot()
         on_step = self._on_step if any(_listens_to_steps(callback) for callback in self.callbacks) else None
-        engine = engine_of(run.plan)
-        for report in engine.run(run.plan, run.state, self.data, remaining, on_step, self._is_border):
-            if self._is_reported(report.epoch):
+        validation = self.validation if self.engine_validates else None
+        stopping = None if self.followed is None else self.followed.hand_over()
+        reports = self.engine.run(
+            run.plan, run.state, self.data, remaining, on_step, self._is_border, validation, stopping
+        )
+        for report in reports:
+            if run.plan.reports(report.epoch):
                 run.history.reports.append(self._with_validation(report))
                 self._observe()
                 self._tell(lambda callback: callback.on_epoch_end(run))
@@ -338,21 +348,27 @@ class _Job:
             if run.stop_reason is not None:
                 return
 
-    def _is_reported(self, epoch: int) -> bool:
-        return epoch % self.run.plan.report_every == 0 or epoch == self.run.plan.epochs
-
     def _is_border(self, epoch: int) -> bool:
         """Return whether anyone needs the state after an epoch, or may change how the run goes on."""
         if any(isinstance(c, Checkpoint) and epoch % c.every == 0 for c in self.callbacks):
             return True
-        return self._is_reported(epoch) and (
-            self.validation is not None
+        return self.run.plan.reports(epoch) and (
+            (self.validation is not None and not self.engine_validates)
             or _watches_the_loss(self.run.plan.optimizer.lr)
-            or any(_looks_at_the_run(callback) for callback in self.callbacks)
+            or any(_looks_at_the_run(c) for c in self.callbacks if c is not self.followed)
         )
 
-    def _with_validation(self, report: Any) -> Any:
-        if self.validation is None:
+    def _followed(self) -> EarlyStopping | None:
+        """Return the only callback that looks at the run, if the engine can do between epochs all that it does."""
+        looking, plan = [c for c in self.callbacks if _looks_at_the_run(c)], self.run.plan
+        if len(looking) != 1 or type(looking[0]) is not EarlyStopping or _watches_the_loss(plan.optimizer.lr):
+            return None
+        validation = self.validation if self.engine_validates else None
+        stops = self.engine.stops(plan, self.data, looking[0].monitor, validation)
+        return looking[0] if stops else None
+
+    def _with_validation(self, report: EpochReport) -> EpochReport:
+        if self.validation is None or self.engine_validates:
             return report
         run, plan = self.run, self.run.plan
         result = evaluate_network(
@@ -360,7 +376,8 @@ class _Job:
             plan.network,
             run.state.arrays,
             plan.loss,
-            *self.validation,
+            self.validation.x,
+            self.validation.y,
             batch_size=EVALUATION_ROWS,
             dtype=plan.dtype,
         )

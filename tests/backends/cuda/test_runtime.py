@@ -328,6 +328,29 @@ def test_without_debugging_nothing_waits(
     assert driver.calls["synchronize"] == 0
 
 
+def test_a_stream_is_idle_when_all_has_ended_well_or_not(driver: FakeDriver, device: Runtime) -> None:
+    driver.pending = [runtime.NOT_READY]
+    assert [device.is_idle(), device.is_idle()] == [False, True]
+    driver.faulty = {"add"}
+    launch(device, "add")
+    assert device.is_idle()
+    with pytest.raises(KernelError, match="the kernel was add"):
+        device.synchronize()
+
+
+def test_memory_that_host_and_device_share(device: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = device.share(40)
+    assert memory.pointer == memory.host.ctypes.data
+    assert (memory.host.shape, memory.host.dtype, memory.host.any()) == ((40,), np.uint8, False)
+
+    def refuse(nbytes: int) -> None:
+        raise RuntimeError("no more")
+
+    monkeypatch.setattr(runtime, "_pinned", refuse)
+    with pytest.raises(DeviceError, match="cannot pin 40 bytes of the host for cuda:0: no more"):
+        device.share(40)
+
+
 def test_a_launch_that_is_refused(device: Runtime) -> None:
     with pytest.raises(
         DeviceError, match=r"launching add with grid \(0, 1, 1\) and block \(256, 1, 1\) failed"

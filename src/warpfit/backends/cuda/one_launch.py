@@ -108,6 +108,7 @@ class OneLaunch:
     replicas: int = 1
 
     kernel = "one_launch"
+    talks = False
 
     @property
     def recorders(self) -> int:

@@ -33,6 +33,8 @@ WARPS = 8
 REGISTERS, MOST_REGISTERS = 65536, 255
 # What a thread needs beside its weights, and beside what an optimizer remembers of them.
 WORKING_REGISTERS, UPDATING_REGISTERS = 80, 96
+# ``StoppingState`` of the kernel.
+STOPPING_BYTES = 112
 # Units lie, and go from block to block, in chunks of 16 bytes.
 CHUNK = 8
 # Microseconds that blocks take to meet.
@@ -104,6 +106,10 @@ class LayersLaunch:
         Tiles of weights of a warp of which shared memory has what the optimizer remembers.
     replicas : int
         Clusters, which share out the rows of a batch.
+    validates : bool
+        Whether it goes over validation data after each epoch that is reported.
+    stops : bool
+        Whether it finds out by itself when the run is over.
     """
 
     network: TrainedNetwork
@@ -112,10 +118,13 @@ class LayersLaunch:
     unit_copies: int
     near_tiles: int = 0
     replicas: int = 1
+    validates: bool = False
+    stops: bool = False
 
     kernel = "one_launch_layers"
     warps = WARPS
     looks_ahead = False
+    talks = True
 
     @property
     def recorders(self) -> int:
@@ -269,6 +278,7 @@ class LayersLaunch:
             "losses and targets": 16 * rows + 4 * self.x_slots * self.target_rows * self.network.target_words,
             "dropout and norms": 16 * len(layers) + 4 * self.warps + 8 * self.cluster,
             "class weights": (4 * padded(self.network.outputs) + 16) * self.network.class_weights,
+            "early stopping": STOPPING_BYTES * self.stops,
             "barriers": 32 * len(hidden) + 24,
         }
 
@@ -379,12 +389,19 @@ class LayersLaunch:
             "SUMS": self.sums,
             "SHARED_BYTES": self.shared_bytes,
             "EXCHANGE_BYTES": self.exchange_bytes // self.cluster if self.replicas > 1 else 0,
+            "VALIDATES": int(self.validates),
+            "STOPS": int(self.stops),
             "BOUNDED_WAITS": int(is_debugging()),
         }
 
     def gather_defines(self, source: str) -> dict[str, Any]:
         """Return the defines of the kernel that gathers the batches, from x of dtype `source`."""
         return self.network.gather_defines(source, 1, padded(self.network.features))
+
+    def that_stops(self, max_shared_bytes: int) -> LayersLaunch | None:
+        """Return the shape with what early stopping takes, or None if shared memory has no room for it."""
+        shape = replace(self, stops=True, near_tiles=0)
+        return None if shape.shared_bytes > max_shared_bytes else _filled(shape, max_shared_bytes)
 
     def __str__(self) -> str:
         blocks = "one block" if self.cluster == 1 else f"a cluster of {self.cluster} blocks"
@@ -465,6 +482,10 @@ def _clusters(network: TrainedNetwork, arch: str) -> list[int]:
     return [size for size in CLUSTERS if size <= min(most_blocks(arch), max(1, widest // CHUNK))]
 
 
+# Those that are compiled with validation, too: of one block and of several, with dropout, weights, penalties.
+VALIDATED_VARIANTS = (13, 6, 7, 8, 14, 18)
+
+
 def variants() -> list[tuple[str, dict[str, str]]]:
     """Return a choice of what a run compiles: each network has its own kernel."""
     relu = Activation("relu")
@@ -491,6 +512,8 @@ def variants() -> list[tuple[str, dict[str, str]]]:
     single_blocks = [replace(base, batch=16), replace(base, batch=16, **adam)]
     launches = [choose_layers(network, "sm_90a", 227 << 10, 132) for network in networks]
     launches += [choose_layers(network, "sm_80", 163 << 10, 108) for network in single_blocks]
+    validating = [replace(launches[idx], validates=True) for idx in VALIDATED_VARIANTS]
+    launches += [*validating, *(replace(launch, stops=True) for launch in validating[:3])]
     return [
         (launch.kernel, {key: str(value) for key, value in launch.defines.items()}) for launch in launches
     ]

@@ -25,6 +25,7 @@ __all__ = [
     "DeviceInfo",
     "Memory",
     "Runtime",
+    "SharedMemory",
     "UploadBuffer",
     "devices",
     "is_debugging",
@@ -38,6 +39,7 @@ LAUNCHES_REMEMBERED = 16
 STAGING_BYTES = 1 << 20
 EXTRAS = (12, 13)  # versions of CUDA that the package has extras for: warpfit[cu12], ...
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+NOT_READY = 600  # CUDA_ERROR_NOT_READY
 
 Grid = tuple[int, int, int]
 
@@ -210,6 +212,23 @@ class Memory:
         self.pointer, self.nbytes, self.owner = pointer, nbytes, owner
 
 
+class SharedMemory(NamedTuple):
+    """Memory of the host that kernels read and write where it lies, over the bus.
+
+    Attributes
+    ----------
+    host : ndarray (bytes,) uint8
+    pointer : int
+        Its address on the device.
+    owner : Any
+        What keeps it alive.
+    """
+
+    host: npt.NDArray[np.uint8]
+    pointer: int
+    owner: Any
+
+
 class Runtime:
     """One device with one stream, on which everything runs in order but the copies of upload buffers.
 
@@ -278,6 +297,23 @@ class Runtime:
     def _from_pool(self, nbytes: int) -> Memory:
         buffer = self._pool.allocate(max(nbytes, 1), stream=self.stream)
         return Memory(int(buffer.handle), nbytes, buffer)
+
+    def share(self, nbytes: int) -> SharedMemory:
+        """Return zeros in memory of the host that kernels may read and write while the host does.
+
+        Raises
+        ------
+        DeviceError
+            If the host has not as much that can be pinned.
+        """
+        self.activate()
+        try:
+            host, buffer = _pinned(nbytes)
+        except Exception as error:
+            raise DeviceError(f"cannot pin {nbytes} bytes of the host for {self.name}: {error}") from error
+        host[:] = 0
+        # Pinned memory has the same address on the device (CUDA programming guide, unified addressing).
+        return SharedMemory(host, host.ctypes.data, buffer)
 
     def memory_info(self) -> tuple[int, int]:
         """Return free and total memory of the device, in bytes."""
@@ -443,6 +479,12 @@ class Runtime:
         (error,) = self._driver.cuStreamWaitEvent(self._driver.CUstream(stream or 1), event.handle, 0)
         self._check(error, "waiting for an event")
 
+    def is_idle(self) -> bool:
+        """Return whether all that was started has ended, well or not: `synchronize` says."""
+        self.activate()
+        (error,) = self._driver.cuStreamQuery(self._stream_handle)
+        return int(error) != NOT_READY
+
     def synchronize(self) -> None:
         """Wait for all that was started.
 
@@ -590,6 +632,14 @@ class _Staging:
             )
             runtime._check(error, "an upload")
             runtime.stream.record(event)
+
+
+def _pinned(nbytes: int) -> tuple[npt.NDArray[np.uint8], Any]:
+    """Return pinned memory of the host as an array, and what keeps it alive."""
+    from cuda.core import LegacyPinnedMemoryResource
+
+    buffer = LegacyPinnedMemoryResource().allocate(nbytes)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(int(buffer.handle))), buffer
 
 
 def _size(nbytes: int) -> str:

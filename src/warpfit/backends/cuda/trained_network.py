@@ -110,6 +110,10 @@ class TrainedNetwork:
         """Words of a row's target: its label, or its numbers, and its weight if it has one."""
         return (1 if self.is_cross_entropy else self.outputs) + self.weighted
 
+    def batches(self, num_rows: int) -> int:
+        """Return how many batches so many rows are."""
+        return -(-num_rows // self.batch)
+
     @property
     def defines(self) -> dict[str, Any]:
         """The defines that all kernels share."""

@@ -5,8 +5,13 @@
 //           weights (inputs, units) lie, what the optimizer remembers of them, its biases (units,), and what it
 //           remembers of those, all float32; dropouts (LAYERS,); class_weights (OUTPUTS + 1,), the last their
 //           mean; far_slots (CLUSTER, FAR_TILES, 2 SLOTS, 32 WARPS), anything; exchanges (CLUSTER,), zeros, if
-//           there are replicas; record (steps, RECORDERS, 3) float64, to be added up: loss, weight, and rows that
-//           are right.
+//           there are replicas; with VALIDATES validation_batches and validation_targets of num_validated rows,
+//           as those of an epoch. record, which the host may read meanwhile: (epochs, steps and after them
+//           batches of validation data, RECORDERS, 3) float64, zeros, to be added up over the recorders: loss,
+//           weight, and rows that are right. first_epoch epochs of the run are done; each of report_every is
+//           reported, and the last. progress, answers: see Talks, after each talk_every epochs. With STOPS
+//           stopping: the rule, and what it remembers from launch to launch; best_places: where the best weights
+//           and biases of each layer go.
 // Launch:   REPLICAS clusters of CLUSTER blocks of 32 WARPS threads, all resident if there are several;
 //           SHARED_BYTES of dynamic shared memory. Defines: DTYPE, LAYERS, WIDTHS (of features and of each
 //           layer's units, a list), ACTIVATIONS, SLOPES and DROPOUTS (0 or 1; lists, too), BATCH, CLUSTER (1, 2,
@@ -15,7 +20,8 @@
 //           in registers, shared memory and memory), MOMENTUM, NESTEROV, DECAYS, LOSS, CROSS_ENTROPY, SMOOTHED,
 //           COUNTS_ROWS, WEIGHTED, CLASS_WEIGHTS, PENALIZED, CLIPS, RATE_IN_VELOCITY (0 or 1), X_SLOTS (batches
 //           in shared memory, 1 or 2), UNIT_COPIES (of the first layer's units, likewise), SUMS (parts of
-//           products there), SHARED_BYTES, EXCHANGE_BYTES (for each rank), BOUNDED_WAITS.
+//           products there), SHARED_BYTES, EXCHANGE_BYTES (for each rank), VALIDATES, STOPS (0 or 1; STOPS for one
+//           replica only), BOUNDED_WAITS.
 // Numerics: products of 16-bit numbers with float32 sums; weights and sums in float32; gradients times `scale`, a power
 //           of two that keeps them in the range of 16 bits. Sums in a fixed order.
 // Cost:     of a step 6 BATCH FLOP for each weight, or 4 for one of the first layer; those of all layers between are
@@ -38,14 +44,16 @@ __device__ inline void each_of_block(int count, F f) {
     for (int i = threadIdx.x; i < count; i += 32 * WARPS) f(i);
 }
 
-// The first warp starts to copy the batch of a step, and its targets.
-__device__ inline void load_batch(Shared& shared, const Run& run, int step) {
+// The first warp starts to copy the batch of a pass, and its targets.
+__device__ inline void load_batch(Shared& shared, const Run& run, const Passes& pass) {
     if (threadIdx.x >= 32) return;
-    const int lane = threadIdx.x, slot = step % X_SLOTS;
+    const int lane = threadIdx.x, slot = pass.index() % X_SLOTS;
     const int count = own_rows(BATCH), first_target = SEES_ALL_TARGETS ? 0 : first_row();
-    const T* rows = run.batches + (static_cast<int64>(step) * BATCH + first_row()) * X_STRIDE;
+    const int64 first = static_cast<int64>(pass.trains() ? pass.training.index : pass.batch) * BATCH;
+    const T* rows = (pass.trains() ? run.batches : run.validation_batches) + (first + first_row()) * X_STRIDE;
     constexpr int WORDS = TARGET_WORDS + WEIGHTED;
-    const float* targets = run.targets + (static_cast<int64>(step) * BATCH + first_target) * WORDS;
+    const float* targets =
+        (pass.trains() ? run.targets : run.validation_targets) + (first + first_target) * WORDS;
     Barrier& full = shared.x_full[slot];
 #if __CUDA_ARCH__ >= 900
     if (lane == 0) {
@@ -102,40 +110,65 @@ __device__ inline void each_bias(Shared& shared, const Arrays& arrays, F f) {
     if constexpr (!Shape<L>::IS_LAST) each_bias<WRITES, L + 1>(shared, arrays, f);
 }
 
-// The last warp of the first block writes the record of a step, whose losses are there.
-__device__ inline void record_step(const Shared& shared, const Run& run, int step, const Losses& losses) {
+// The last warp writes the record of a pass, whose losses are there: the first block's of each replica, as all of its
+// blocks have the outputs of its rows, and so find the same.
+__device__ inline void record_pass(Shared& shared, const Run& run, int pass, const Losses& losses) {
     if (threadIdx.x / 32 < WARPS - 1) return;
+    if (!STOPS && !PENALIZED && own_rank() > 0) return;
+    const int64 place = VALIDATES ? losses.row : pass;
     const int own_row = own_replica() * (RECORDERS / REPLICAS) + own_rank();
-    double* row = run.record + 3 * (static_cast<int64>(step) * RECORDERS + own_row);
-    if (own_rank() == 0) {
-        write_record(row, shared.losses[step % 2], losses.count, losses.weight > 0 ? losses.weight : 1,
-                     own_replica() == 0 ? losses.weight : 0);
-    }
-    if (PENALIZED && threadIdx.x % 32 == 0) row[0] += losses.penalty;
+    double* row = run.record + 3 * (place * RECORDERS + own_row);
+    double found[3];
+    write_record(found, shared.losses[pass % 2], losses.count, losses.weight > 0 ? losses.weight : 1,
+                 own_replica() == 0 ? losses.weight : 0);
+    if (threadIdx.x % 32) return;
+#if STOPS
+    shared.stopping.add(found, losses.trains, losses.is_first);
+#endif
+    if (own_rank() > 0) found[0] = found[1] = found[2] = 0;
+    if (PENALIZED) found[0] += losses.penalty;
+    if (!PENALIZED && own_rank() > 0) return;
+#pragma unroll
+    for (int i = 0; i < 3; ++i) row[i] = found[i];
 }
+
+#if STOPS
+// After the last pass of an epoch that is reported: whether the run is over. Keeps the parameters if it was the best.
+__device__ inline bool is_over(Shared& shared, const Passes& pass, int num_rows, int epochs_done,
+                               float* const* best, Network& network) {
+    StoppingState& stopping = shared.stopping;
+    if (threadIdx.x == 32 * (WARPS - 1)) {
+        stopping.decide(stopping.watched(num_rows, pass.num_validated), epochs_done);
+    }
+    __syncthreads();
+    if (stopping.is_better && stopping.rule.keeps_best) network.keep(shared, best);
+    return stopping.is_over;
+}
+#endif
 
 // From layer L's inputs to the gradients of the outputs. Returns the weight of the batch.
 template <int L>
-__device__ inline float go_forward(Shared& shared, const Run& run, const Now& now, int num_steps,
-                                   float weight, const Network& network) {
+__device__ inline float go_forward(Shared& shared, const Run& run, const Now& now, float weight,
+                                   const Network& network) {
     network.multiply_forward<L>(shared, inputs_of<L>(shared, now));
     __syncthreads();
-    if constexpr (!Shape<L>::IS_LAST) activate_units<L>(shared, run, now.step);
+    if constexpr (!Shape<L>::IS_LAST) activate_units<L>(shared, run, now.pass);
     if (L == 0) {  // while units are on their way
-        // Nobody reads the batch of the step before any more.
-        if (X_SLOTS > 1 && now.step + 1 < num_steps) load_batch(shared, run, now.step + 1);
-        if (now.step > 0) record_step(shared, run, now.step - 1, now.before);
+        // Nobody reads the batch of the pass before any more.
+        const Passes next = now.pass.next();
+        if (X_SLOTS > 1 && next.is_there()) load_batch(shared, run, next);
+        if (now.before.is_there) record_pass(shared, run, now.pass.index() - 1, now.before);
         weight = weigh_batch(shared, now.slot(), now.count);
     }
     if constexpr (Shape<L>::IS_LAST) {
         Rests rests;
         find_gradients(shared, run, now.slot(), now.own_count, weight, rests);
         __syncthreads();
-        find_losses(shared, run, now.step, now.slot(), now.own_count, rests);
+        find_losses(shared, run, now.pass.index(), now.slot(), now.own_count, rests);
         return weight;
     } else {
-        await_units<L>(shared, now.step);
-        return go_forward<L + 1>(shared, run, now, num_steps, weight, network);
+        await_units<L>(shared, now.pass.index());
+        return go_forward<L + 1>(shared, run, now, weight, network);
     }
 }
 
@@ -159,18 +192,29 @@ __device__ inline float find_penalty(Shared& shared, const Run& run, int count, 
     return 0.5f * run.penalty / count * sum_of_block(shared, network.sum_squared());
 }
 
+// From the gradients of the outputs to updates of all layers.
+__device__ inline void train(Shared& shared, const Run& run, const Now& now, Network& network) {
+    go_back<LAYERS - 1>(shared, run, now, network);
+    network.finish(shared, run, now);
+}
+
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     one_launch_layers(const T* batches, const float* targets, const StepSettings* settings,
                       float* const* places, double* record, int num_rows, int num_epochs, float scale,
                       float largest_norm, float decay, float momentum, float of_mean, float of_square,
                       float penalty, const Dropout* dropouts, const float* class_weights, int first_step,
                       unsigned key0, unsigned key1, float4* far_slots, Exchange* exchanges,
+                      const T* validation_batches, const float* validation_targets, int num_validated,
+                      int first_epoch, int report_every, int last_epoch, Progress* progress,
+                      unsigned* answers, int talk_every, Stopping* stopping, float* const* best_places,
                       float loss_setting, float of_term, float of_slope) {
     DYNAMIC_SHARED(Shared, whole);
     Shared& shared = *whole;
     const Run run{Peers(shared),
                   batches,
+                  validation_batches,
                   targets,
+                  validation_targets,
                   record,
                   scale,
                   1 / scale,
@@ -183,6 +227,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                   far_slots,
                   exchanges};
     const Arrays arrays{places};
+    const Talks talks{progress, answers, talk_every};
     clear(shared);
     if (threadIdx.x == 0) make_barriers(shared);
     each_of_block(LAYERS, [&](int i) { shared.dropouts[i] = dropouts[i]; });
@@ -190,33 +235,65 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     each_of_block(OUTPUTS, [&](int i) { shared.class_weights[i] = class_weights[i]; });
     if (threadIdx.x == 0) shared.mean_class_weight[0] = class_weights[OUTPUTS];
 #endif
+#if STOPS
+    if (threadIdx.x == 0) {
+        shared.stopping.rule = *stopping;
+        shared.stopping.rule.has_improved = shared.stopping.rule.epochs_done = 0;
+    }
+#endif
     each_bias<false>(shared, arrays, [](float& held, const float* place) { held = *place; });
     Network network(shared, run);
     network.read(arrays);
     barrier_of_cluster();  // no block writes to another that has not begun
-    load_batch(shared, run, 0);
-    Step step(num_rows, num_epochs);
+    Passes pass({num_rows, num_epochs}, num_validated, first_epoch, {report_every, last_epoch});
+    load_batch(shared, run, pass);
     StepSettings next = settings[0];
     Losses losses = {};
-    for (; step.is_there(); step.advance()) {
+    while (pass.is_there()) {
+        const int step = pass.training.index;
         RuleSettings of_weights = run.rule;
-        if (PENALIZED) of_weights.decay += run.penalty / step.count();
-        const Now now{step.index, step.count(), own_rows(step.count()), next, of_weights, losses};
-        if (step.index + 1 < step.num_steps) next = settings[step.index + 1];  // memory is far
-        network.begin(now);
-        wait(shared.x_full[now.slot()], now.step / X_SLOTS);
-        losses.penalty = PENALIZED ? find_penalty(shared, run, now.count, network) : 0;
-        losses.weight = go_forward<0>(shared, run, now, step.num_steps, 0, network);
+        if (PENALIZED) of_weights.decay += run.penalty / pass.count();
+        const Now now{pass, step, pass.count(), own_rows(pass.count()), next, of_weights, losses};
+        if (step + 1 < pass.training.num_steps) next = settings[step + 1];  // memory is far
+        if (pass.trains() || pass.batch == 0) network.begin(pass.trains() ? step : step + 1);
+        wait(shared.x_full[now.slot()], pass.index() / X_SLOTS);
+        losses.penalty = PENALIZED && pass.trains() ? find_penalty(shared, run, now.count, network) : 0;
+        losses.weight = go_forward<0>(shared, run, now, 0, network);
+        losses.row = pass.row();
         losses.count = now.own_count;
-        go_back<LAYERS - 1>(shared, run, now, network);
-        network.finish(shared, run, now);
-        if (X_SLOTS == 1 && now.step + 1 < step.num_steps) {
+        losses.trains = pass.trains();
+        losses.is_first = pass.trains() && pass.training.is_first_of_epoch();
+        losses.is_there = true;
+        if (pass.trains()) train(shared, run, now, network);
+        const int epochs_done = pass.epoch - first_epoch;
+        const bool decides = STOPS && pass.ends_reported();
+        const bool talks_now = pass.ends_epoch() && talks.are_due(epochs_done);
+        if (decides || talks_now) {
             __syncthreads();
-            load_batch(shared, run, now.step + 1);
+            record_pass(shared, run, pass.index(), losses);
+            losses.is_there = false;
+        }
+#if STOPS
+        if (decides && is_over(shared, pass, num_rows, epochs_done, best_places, network)) break;
+#endif
+        if (talks_now) {
+            PENALIZED ? barrier_of_cluster() : __syncthreads();
+            if (talks.end_now(epochs_done)) break;
+        }
+        pass.advance();
+        if (X_SLOTS == 1 && pass.is_there()) {
+            __syncthreads();
+            load_batch(shared, run, pass);
         }
     }
+    const Passes following = pass.next();  // of a run that is over, whose batch is on its way
+    if (X_SLOTS > 1 && pass.is_there() && following.is_there())
+        wait(shared.x_full[following.index() % X_SLOTS], following.index() / X_SLOTS);
+#if STOPS
+    if (blockIdx.x == 0 && threadIdx.x == 0) *stopping = shared.stopping.rule;
+#endif
     __syncthreads();
-    record_step(shared, run, step.num_steps - 1, losses);
+    if (losses.is_there) record_pass(shared, run, pass.index() - 1, losses);
     barrier_of_cluster();  // nor to one that has left
     network.write(arrays);
     each_bias<true>(shared, arrays, [](float held, float* place) { *place = held; });

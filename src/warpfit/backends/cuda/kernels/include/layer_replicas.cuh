@@ -133,6 +133,8 @@ __device__ inline void receive_tiles(unsigned (&fragments)[TILES][4], int turn, 
 
 // All weights of a block as products take them, and those that this thread owns.
 struct Network {
+    static_assert(!STOPS, "the host decides when replicas are done");
+
     Exchange* exchanges;
     unsigned forward[FORWARD_TILES][4], backward[larger(BACKWARD_TILES, 1)][4];
     float weights[OWN_QUADS][4], slots[SLOT_PLACES][OWN_QUADS][4];
@@ -251,19 +253,19 @@ struct Network {
         }
     }
 
-    // Before a step: what all weights have become.
-    __device__ void begin(const Now& now) {
+    // What all weights have become in `step` steps.
+    __device__ void begin(int step) {
         const Exchange& exchange = own_exchange();
         if (LAYERS > 1) {
             receive_tiles(
-                backward, now.step / 2,
+                backward, step / 2,
                 [&](int tile, int half) {
-                    return &exchange.backward[now.step % 2][2 * tile + half][threadIdx.x];
+                    return &exchange.backward[step % 2][2 * tile + half][threadIdx.x];
                 },
                 words_of_backward);
         }
         receive_tiles(
-            forward, now.step,
+            forward, step,
             [&](int tile, int half) { return &exchange.weights[2 * tile + half][threadIdx.x]; },
             [](int tile, int) {
                 bool is_there = false;

@@ -4,21 +4,24 @@
 
 #include "layer_products.cuh"
 
-// What is to be written of a step.
+// What is to be written of a pass, and where.
 struct Losses {
-    int count;
+    int row, count;
     float weight, penalty;
+    bool trains, is_first;  // of its epoch
+    bool is_there;
 };
 
-// Where a block stands: which step it is, of how many rows, and how many of them are this replica's; what it
-// multiplies by; and what the step before left.
+// Where a block stands: which pass it is, which step, of how many rows, and how many of them are this replica's;
+// what it multiplies by; and what the pass before left.
 struct Now {
+    Passes pass;
     int step, count, own_count;
     StepSettings settings;
     RuleSettings of_weights;
     Losses before;
 
-    __device__ int slot() const { return step % X_SLOTS; }
+    __device__ int slot() const { return pass.index() % X_SLOTS; }
 };
 
 // The rows that layer L takes.
@@ -27,7 +30,7 @@ __device__ inline auto inputs_of(Shared& shared, const Now& now) {
     if constexpr (L == 0) {
         return BatchRows{&shared.x[now.slot()][0][0]};
     } else {
-        return UnitRows{&layer_of<L - 1>(shared.layers).units(now.step)[0][0][0]};
+        return UnitRows{&layer_of<L - 1>(shared.layers).units(now.pass.index())[0][0][0]};
     }
 }
 
@@ -106,10 +109,10 @@ __device__ inline float2 dropout_of(const Shared& shared, const Run& run, int st
 
 // From the sums of the product to layer L's units, which go to all blocks, and the activation's derivatives.
 template <int L>
-__device__ inline void activate_units(Shared& shared, const Run& run, int step) {
+__device__ inline void activate_units(Shared& shared, const Run& run, const Passes& pass) {
     using Weights = Forward<L>;
     LayerRows<L>& rows = layer_of<L>(shared.layers);
-    const int count = Shape<L>::count();
+    const int count = Shape<L>::count(), index = pass.index();
     each_piece<L>([&](const Piece& piece) {
         const int unit = piece.unit();
         const float2 sums = Weights::sums_of(shared, piece.eighth, piece.chunk);
@@ -117,15 +120,17 @@ __device__ inline void activate_units(Shared& shared, const Run& run, int step) 
         const auto low = activated<ACTIVATION_OF[L]>(sums.x + bias.x, SLOPE_OF[L]);
         const auto high = activated<ACTIVATION_OF[L]>(sums.y + bias.y, SLOPE_OF[L]);
         float2 factors = {1, 1};
-        if constexpr (HAS_DROPOUT[L]) factors = dropout_of<L>(shared, run, step, piece);
+        if constexpr (HAS_DROPOUT[L]) {
+            if (pass.trains()) factors = dropout_of<L>(shared, run, pass.training.index, piece);
+        }
         if (unit >= count) factors.x = 0;
         if (unit + 1 >= count) factors.y = 0;
-        word_of(rows.units(step), piece, Shape<L>::first() / CHUNK_UNITS) =
+        word_of(rows.units(index), piece, Shape<L>::first() / CHUNK_UNITS) =
             packed<T>(low.value * factors.x, high.value * factors.y);
         word_of(rows.derivatives, piece) = packed<T>(low.derivative * factors.x, high.derivative * factors.y);
     });
     LayerRows<L>::MUST_MEET ? barrier_of_cluster() : __syncthreads();
-    share_out<L>(run, rows.units(step), rows.y_full[step % LayerRows<L>::COPIES]);
+    share_out<L>(run, rows.units(index), rows.y_full[index % LayerRows<L>::COPIES]);
 }
 
 // From the sums of the product with the weights of the layer above to the gradients before layer L's
@@ -219,7 +224,7 @@ __device__ inline void find_gradients(Shared& shared, const Run& run, int slot, 
 }
 
 // The losses of this warp's rows.
-__device__ inline void find_losses(Shared& shared, const Run& run, int step, int slot, int count,
+__device__ inline void find_losses(Shared& shared, const Run& run, int pass, int slot, int count,
                                    const Rests& rests) {
     each_eighth([&](int i, int eighth) {
         const int row = Piece{eighth, 0}.row();
@@ -227,7 +232,7 @@ __device__ inline void find_losses(Shared& shared, const Run& run, int step, int
         RowLoss loss =
             find_row_loss(rests[i], label_of(target), run.loss, OUTPUTS, classes_of(shared), row < count);
         loss.loss *= sample_weight(target);
-        if (threadIdx.x % 4 == 0) shared.losses[step % 2][row] = loss;
+        if (threadIdx.x % 4 == 0) shared.losses[pass % 2][row] = loss;
     });
 }
 
@@ -243,9 +248,9 @@ __device__ inline void find_losses(Shared& shared, const Run& run, int step, int
 
 // Until all units of layer L are there.
 template <int L>
-__device__ inline void await_units(Shared& shared, int step) {
+__device__ inline void await_units(Shared& shared, int pass) {
     constexpr int COPIES = LayerRows<L>::COPIES;
-    await_rows(layer_of<L>(shared.layers).y_full[step % COPIES], step / COPIES, Shape<L>::bytes_of_others());
+    await_rows(layer_of<L>(shared.layers).y_full[pass % COPIES], pass / COPIES, Shape<L>::bytes_of_others());
 }
 
 // Until all gradients that the backward pass needs of layer L are there.

@@ -5,10 +5,11 @@
 #include "activation.cuh"
 #include "barriers.cuh"
 #include "cluster.cuh"
+#include "early_stopping.cuh"
 #include "held_weights.cuh"
 #include "output_losses.cuh"
 #include "philox.cuh"
-#include "steps.cuh"
+#include "progress.cuh"
 #include "update_rules.cuh"
 
 using T = DTYPE;
@@ -108,7 +109,7 @@ struct alignas(16) LayerRows {
     Biases<L> biases;
     Barrier y_full[2], dz_full;
 
-    __device__ Chunks<Shape<L>::REACH>& units(int step) { return y[step % COPIES]; }
+    __device__ Chunks<Shape<L>::REACH>& units(int pass) { return y[pass % COPIES]; }
 };
 
 template <int L>
@@ -172,8 +173,11 @@ struct alignas(16) Shared {
 #if NEAR_TILES > 0
     float4 near_slots[NEAR_TILES][2 * SLOTS][32 * WARPS];  // see Memory
 #endif
-    RowLoss losses[2][ROWS];  // of this step, and of the one before
+    RowLoss losses[2][ROWS];  // of this pass, and of the one before
     float targets[X_SLOTS][TARGET_ROWS][TARGET_WORDS + WEIGHTED];
+#if STOPS
+    StoppingState stopping;
+#endif
     alignas(16) float squares[WARPS];  // of a block's gradients
     float2 cluster_squares[CLUSTER];
     Barrier x_full[2], squares_full;
@@ -221,8 +225,8 @@ struct Exchange;  // of layer_replicas.cuh
 // What does not change in a run.
 struct Run {
     Peers peers;
-    const T* batches;
-    const float* targets;
+    const T *batches, *validation_batches;
+    const float *targets, *validation_targets;
     double* record;
     float scale, unscale, largest_norm;
     LossSettings loss;

@@ -188,6 +188,25 @@ __device__ inline void read_weights(Stack<HeldLayer>& held, Memory& memory, cons
     if constexpr (L + 1 < LAYERS) read_weights<L + 1>(held, memory, arrays);
 }
 
+#if STOPS
+// Copies the weights and biases of all layers to where their best are kept.
+template <int L = 0>
+__device__ inline void keep_parameters(Shared& shared, Stack<HeldLayer>& held, float* const* places) {
+    auto& forward = layer_of<L>(held).forward;
+    if (Shape<L>::IS_SHARED_OUT || own_rank() == 0) {
+        float *weights = places[2 * L] + Shape<L>::first(), *biases = places[2 * L + 1] + Shape<L>::first();
+        if (forward.is_mine()) {
+            forward.weights.each_below(Shape<L>::count(), SIZES[L], [&](int unit, int input, float weight) {
+                weights[static_cast<int64>(input) * SIZES[L + 1] + unit] = weight;
+            });
+        }
+        for (int i = threadIdx.x; i < Shape<L>::count(); i += 32 * WARPS)
+            biases[i] = layer_of<L>(shared.layers).biases.values[i];
+    }
+    if constexpr (L + 1 < LAYERS) keep_parameters<L + 1>(shared, held, places);
+}
+#endif
+
 // Blocks that have the same weights, those of the outputs, leave writing to the first.
 template <int L = 0>
 __device__ inline void write_weights(Stack<HeldLayer>& held, Memory& memory, const Arrays& arrays) {
@@ -262,7 +281,10 @@ struct Network {
 
     __device__ void read(const Arrays& arrays) { read_weights(layers, memory, arrays); }
     __device__ void write(const Arrays& arrays) { write_weights(layers, memory, arrays); }
-    __device__ void begin(const Now&) {}
+#if STOPS
+    __device__ void keep(Shared& shared, float* const* places) { keep_parameters(shared, layers, places); }
+#endif
+    __device__ void begin(int) {}
 
     template <int L, class Rows>
     __device__ void multiply_forward(Shared& shared, const Rows& rows) const {

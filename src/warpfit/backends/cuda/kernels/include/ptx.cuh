@@ -218,6 +218,17 @@ __device__ inline void store_relaxed(unsigned* pointer, unsigned word) {
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(pointer), "r"(word) : "memory");
 }
 
+// Likewise of memory that the host uses, too.
+__device__ inline unsigned load_system(const unsigned* pointer) {
+    unsigned word;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(word) : "l"(pointer) : "memory");
+    return word;
+}
+
+__device__ inline void store_system(unsigned* pointer, unsigned word) {
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(pointer), "r"(word) : "memory");
+}
+
 // Nothing: threads of a GPU do not wait for others to let them run. An emulated one does.
 __device__ inline void let_others_run() {}
 
