@@ -21,7 +21,7 @@ import numpy as np
 
 from harness import RESULTS, spread, write_results
 
-EPOCHS, MOST_STEPS, MOST_ROWS = 12, 600, 60_000
+EPOCHS, MOST_STEPS, MOST_BYTES = 12, 600, 200_000_000
 WORKERS = 12
 
 
@@ -98,7 +98,7 @@ def fitted(case: Case, epochs: int) -> Any:
         "adamw": optim.AdamW,
         "rmsprop": lambda parameters: optim.RMSprop(parameters, 1e-3),
     }
-    rng, num_rows = np.random.default_rng(0), min(MOST_ROWS, case.batch * MOST_STEPS)
+    rng, num_rows = np.random.default_rng(0), min(case.batch * MOST_STEPS, MOST_BYTES // (4 * case.sizes[0]))
     x = rng.random((num_rows, case.sizes[0]), dtype=np.float32)
     has_classes = case.sizes[-1] > 1
     y = rng.integers(0, case.sizes[-1], num_rows) if has_classes else rng.random((num_rows, 1), np.float32)

@@ -91,8 +91,8 @@ PROGRESS_FIELDS = [
 PROGRESS_BYTES = np.dtype(PROGRESS_FIELDS).itemsize
 # Epochs between talks where there are to be none.
 NEVER = 2**31 - 1
-# Of a record for which there is room at first.
-RECORD_BYTES = 1 << 16
+# Of a record for which there is room at first: to pin more takes the host longer than many a launch.
+RECORD_BYTES = 1 << 22
 # Columns of a step's settings.
 RATE, EPS, KEPT = 0, 1, 2
 

@@ -55,7 +55,7 @@ NANOSECONDS = {
     "remembered": 88.5,
     "far": 80.3,
     "byte awaited": 0.00174,
-    "replicas": 2072.0,
+    "replicas": 2300.0,
     "quad exchanged": 55.0,
 }
 
