@@ -119,7 +119,7 @@ def fitted(case: Case, epochs: int) -> Any:
 def measured(case: Case) -> dict[str, Any]:
     """Return the case's microseconds a step, those that the plan expects, of which costs, and the layout."""
     from warpfit.engines.base import TrainingData
-    from warpfit.engines.one_launch import launch_of
+    from warpfit.engines.launch_plan import launch_of
 
     history = fitted(case, EPOCHS)
     plan, steps = history.plan, len(history.step_losses) // EPOCHS

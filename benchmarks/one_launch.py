@@ -298,7 +298,7 @@ class Ours:
     def launch(self) -> Any:
         """How the last fit was launched."""
         from warpfit.engines.base import TrainingData
-        from warpfit.engines.one_launch import launch_of
+        from warpfit.engines.launch_plan import launch_of
 
         return launch_of(self.history.plan, TrainingData(self.x, self.y))
 

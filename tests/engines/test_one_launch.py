@@ -19,7 +19,7 @@ from warpfit import backends, losses, nn, optim
 from warpfit.backends.cuda import one_launch, runtime
 from warpfit.backends.cuda.one_launch import choose
 from warpfit.data.order import epoch_order
-from warpfit.engines import one_launch as engine
+from warpfit.engines import launch_plan, launch_run, launch_settings
 from warpfit.engines.base import TrainingData
 from warpfit.errors import ConfigError, DivergedError
 
@@ -277,15 +277,15 @@ class Looks(wf.Callback):
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The epochs of each launch, which may take as long as it likes."""
     found: list[int] = []
-    start = engine._Run._start
+    start = launch_run.Run._start
 
     def noted(run: Any, epochs: int, *others: Any) -> None:
         found.append(epochs)
         start(run, epochs, *others)
 
-    monkeypatch.setattr(engine._Run, "_start", noted)
-    monkeypatch.setattr(engine, "LAUNCH_SECONDS", np.inf)
-    monkeypatch.setattr(engine, "GROWTH", 16)
+    monkeypatch.setattr(launch_run.Run, "_start", noted)
+    monkeypatch.setattr(launch_run, "LAUNCH_SECONDS", np.inf)
+    monkeypatch.setattr(launch_run, "GROWTH", 16)
     return found
 
 
@@ -335,11 +335,11 @@ def test_a_launch_is_as_long_as_those_before_it_allow(
     cuda: str, launches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, y = blobs(NUM_ROWS)
-    monkeypatch.setattr(engine, "GROWTH", 3)
+    monkeypatch.setattr(launch_run, "GROWTH", 3)
     fit(mlp(6, 3), x, y, epochs=15)
     assert launches == [1, 3, 9, 2]
     launches.clear()
-    monkeypatch.setattr(engine, "LAUNCH_SECONDS", 0.0)
+    monkeypatch.setattr(launch_run, "LAUNCH_SECONDS", 0.0)
     fit(mlp(6, 3), x, y, epochs=3)
     assert launches == [1, 1, 1]
 
@@ -356,7 +356,7 @@ def test_ctrl_c_leaves_the_weights_of_the_launch_before(
     x, y = blobs(NUM_ROWS)
     stopped, expected = mlp(6, 3), mlp(6, 3)
     fit(expected, x, y, epochs=1)
-    launch = engine._Run.launch_epochs
+    launch = launch_run.Run.launch_epochs
 
     def interrupted(run: Any) -> Any:
         reports = launch(run)
@@ -364,7 +364,7 @@ def test_ctrl_c_leaves_the_weights_of_the_launch_before(
             raise KeyboardInterrupt
         return reports
 
-    monkeypatch.setattr(engine._Run, "launch_epochs", interrupted)
+    monkeypatch.setattr(launch_run.Run, "launch_epochs", interrupted)
     history = fit(stopped, x, y, epochs=9)
     assert (history.stopped_by, history["epoch"]) == ("interrupt", [1])
     assert launches[-2:] == [1, 8]
@@ -404,7 +404,7 @@ def test_the_scale_is_one_for_the_whole_run_and_all_lengths_of_it(cuda: str) -> 
     }.items():
         model = mlp(6, 3)
         plan = fit(model, x, y, sgd(model, lr), epochs=0).plan
-        scales[name] = engine._scale(plan)
+        scales[name] = launch_settings.scale_of_weights(plan)
     assert scales.pop("ten times") == 2.0**12  # 1024 times the 6 rows of the last batch, rounded down
     assert set(scales.values()) == {2.0**15}
 
@@ -631,7 +631,7 @@ def limit_that_keeps_no_tile(case: Case, least: bool) -> int:
     model = mlp(*case.sizes, activation=ACTIVATIONS[case.activation])
     optimizer = sgd(model, **OPTIMIZERS[case.optimizer])
     plan = fit(model, x, y, optimizer, batch_size=case.batch_size, loss=case.loss, epochs=0).plan
-    network, found = engine.trained_network(plan, TrainingData(x, y)), []
+    network, found = launch_plan.trained_network(plan, TrainingData(x, y)), []
     for limit in range(100_000, 0, -1024):
         try:
             launch = choose(network, backends.get("cuda").runtime.arch, limit, 1)
@@ -864,7 +864,7 @@ def test_bytes_count_the_batches_of_a_launch(
     # A step has rows of x in half precision, labels, a rate and three numbers of the record.
     batches, epoch = 5 * (2 * BATCH * (16 + 8) + 4 * BATCH + 4 + 24), 2 * NUM_ROWS * 6 + 8 * NUM_ROWS
     if epochs == 3:  # of which a launch holds two
-        monkeypatch.setattr(engine, "LAUNCH_BYTES", 2 * batches)
+        monkeypatch.setattr(launch_plan, "LAUNCH_BYTES", 2 * batches)
     plans = [fit(mlp(6, 3), x, y, engine=name, epochs=epochs).plan for name in ("one_launch", "layerwise")]
     # layerwise keeps x in half precision, and the labels, in the order of the epoch.
     assert plans[0].bytes - plans[1].bytes == min(epochs, 2) * batches - epoch
@@ -889,9 +889,9 @@ def test_a_launch_takes_no_more_epochs_than_its_batches_have_room(
     x, y = blobs(NUM_ROWS)
     whole, cut = mlp(6, 3), mlp(6, 3)
     plan = fit(whole, x, y, epochs=7).plan
-    bytes_of_epoch = 5 * engine.launch_of(plan, TrainingData(x, y)).step_bytes
+    bytes_of_epoch = 5 * launch_plan.launch_of(plan, TrainingData(x, y)).step_bytes
     launches.clear()
-    monkeypatch.setattr(engine, "LAUNCH_BYTES", 3 * bytes_of_epoch)
+    monkeypatch.setattr(launch_plan, "LAUNCH_BYTES", 3 * bytes_of_epoch)
     fit(cut, x, y, epochs=7)
     assert launches == [1, 3, 3]
     assert_same_weights(cut, whole)

@@ -20,7 +20,7 @@ from support.training import assert_same_weights, blobs, mlp
 from warpfit import nn, optim
 from warpfit.backends.cuda import one_launch, runtime
 from warpfit.backends.cuda.one_launch_layers import choose_layers
-from warpfit.engines import one_launch as engine
+from warpfit.engines import launch_run, launch_talk
 from warpfit.errors import DivergedError
 
 SIZES = (6, 20, 9, 3)
@@ -85,9 +85,9 @@ def concurrent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     else:
         device = Concurrent()
         monkeypatch.setitem(runtime._OPEN, 0, device)
-    monkeypatch.setattr(engine, "PASSES_BETWEEN_TALKS", 1)
-    monkeypatch.setattr(engine, "LAUNCH_SECONDS", np.inf)
-    monkeypatch.setattr(engine, "GROWTH", AT_ONCE)
+    monkeypatch.setattr(launch_talk, "PASSES_BETWEEN_TALKS", 1)
+    monkeypatch.setattr(launch_run, "LAUNCH_SECONDS", np.inf)
+    monkeypatch.setattr(launch_run, "GROWTH", AT_ONCE)
     monkeypatch.setattr(one_launch, "suits", lambda network: False)
     choose_layers.cache_clear()
     yield device
@@ -113,7 +113,7 @@ class Listens(wf.Callback):
 
 def interrupting(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """Let Ctrl-C come while the host waits for the launch to get so far."""
-    epochs_done = engine._Talk.epochs_done.fget
+    epochs_done = launch_talk.Talk.epochs_done.fget
 
     def looks(self: Any) -> int:
         done = epochs_done(self)
@@ -121,7 +121,7 @@ def interrupting(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
             raise KeyboardInterrupt
         return done
 
-    monkeypatch.setattr(engine._Talk, "epochs_done", property(looks))
+    monkeypatch.setattr(launch_talk.Talk, "epochs_done", property(looks))
 
 
 def train(model: nn.Module, *callbacks: wf.Callback, **settings: Any) -> wf.History:
@@ -140,7 +140,7 @@ def test_reports_come_while_the_kernel_runs(concurrent: Concurrent, monkeypatch:
     model = mlp(*SIZES)
     history = train(model, listens, validation_data=VALIDATION, report_every=2)
     assert sum(listens.ran) > 3
-    monkeypatch.setattr(engine, "LAUNCH_SECONDS", 0.0)
+    monkeypatch.setattr(launch_run, "LAUNCH_SECONDS", 0.0)
     expected = train(alone, validation_data=VALIDATION, report_every=2)
     assert without_seconds(history) == without_seconds(expected)
     assert min(history["seconds"]) > 0
@@ -226,7 +226,7 @@ def test_early_stopping_hears_of_reports_meanwhile(
 ) -> None:
     found: list[Any] = []
     for seconds in (np.inf, 0.0):
-        monkeypatch.setattr(engine, "LAUNCH_SECONDS", seconds)
+        monkeypatch.setattr(launch_run, "LAUNCH_SECONDS", seconds)
         model, stopping = mlp(*SIZES), wf.EarlyStopping(patience=60)
         history = train(model, stopping, validation_data=VALIDATION)
         numbers, arrays = stopping.checkpoint_state()
@@ -235,7 +235,7 @@ def test_early_stopping_hears_of_reports_meanwhile(
     np.testing.assert_equal(*found)
     assert found[0][1].startswith("early stopping")
     # Ctrl-C leaves the best of the epochs that were done.
-    monkeypatch.setattr(engine, "LAUNCH_SECONDS", np.inf)
+    monkeypatch.setattr(launch_run, "LAUNCH_SECONDS", np.inf)
     stopped, resumed, stopping = mlp(*SIZES), mlp(*SIZES), wf.EarlyStopping(patience=60)
     checkpoint = wf.Checkpoint(tmp_path / "run", every=1000)
     with monkeypatch.context() as context:
@@ -263,7 +263,7 @@ def test_talking_changes_no_bit(
     only_replicas(replicas)
     found = []
     for passes in (1, 30, 1000):
-        monkeypatch.setattr(engine, "PASSES_BETWEEN_TALKS", passes)
+        monkeypatch.setattr(launch_talk, "PASSES_BETWEEN_TALKS", passes)
         model = mlp(6, 40, 33, 3)
         settings = {"epochs": 20, "batch_size": 16 * replicas}
         history = fit(model, X, LABELS, optim.SGD(model.parameters(), 0.2, **optimizer), **settings)

@@ -17,7 +17,8 @@ from support.training import mlp
 from warpfit import backends, losses, nn, optim
 from warpfit.backends.cuda import one_launch_layers, runtime
 from warpfit.backends.cuda.one_launch_layers import choose_layers
-from warpfit.engines import one_launch as engine
+from warpfit.engines import launch_plan, launch_run, launch_talk
+from warpfit.engines.base import TrainingData
 
 pytestmark = pytest.mark.usefixtures("by_layers")
 
@@ -33,16 +34,16 @@ RATE = 0.4
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The epochs of each launch, which may take as long as it likes."""
     found: list[int] = []
-    start = engine._Run._start
+    start = launch_run.Run._start
 
     def noted(run: Any, epochs: int, *others: Any) -> None:
         found.append(epochs)
         start(run, epochs, *others)
 
-    monkeypatch.setattr(engine._Run, "_start", noted)
-    monkeypatch.setattr(engine, "LAUNCH_SECONDS", np.inf)
-    monkeypatch.setattr(engine, "GROWTH", 64)
-    monkeypatch.setattr(engine, "PASSES_BETWEEN_TALKS", 1)
+    monkeypatch.setattr(launch_run.Run, "_start", noted)
+    monkeypatch.setattr(launch_run, "LAUNCH_SECONDS", np.inf)
+    monkeypatch.setattr(launch_run, "GROWTH", 64)
+    monkeypatch.setattr(launch_talk, "PASSES_BETWEEN_TALKS", 1)
     return found
 
 
@@ -178,7 +179,7 @@ def test_how_a_run_is_cut_into_launches_changes_no_bit(
     checkpoint = wf.Checkpoint(tmp_path / "run", every=4)
     at_fourths = numbers(run(wf.EarlyStopping(patience=6), checkpoint)[1])
     assert launches[:5] == [1, EPOCHS - 1, 1, 3, 4]
-    monkeypatch.setattr(engine, "LAUNCH_SECONDS", 0.0)
+    monkeypatch.setattr(launch_run, "LAUNCH_SECONDS", 0.0)
     launches.clear()
     one_by_one = numbers(run(wf.EarlyStopping(patience=6))[1])
     assert launches == [1] * len(whole[0])
@@ -187,7 +188,7 @@ def test_how_a_run_is_cut_into_launches_changes_no_bit(
     best = whole[-1][0][0]["best_epoch"]
     assert 1 < best < len(whole[0]) - 3
     for epochs in (best - 1, best + 2):
-        monkeypatch.setattr(engine, "LAUNCH_SECONDS", np.inf)
+        monkeypatch.setattr(launch_run, "LAUNCH_SECONDS", np.inf)
         run(wf.EarlyStopping(patience=6), wf.Checkpoint(checkpoint.path, every=100), epochs=epochs)
         resumed = numbers(run(wf.EarlyStopping(patience=6), resume_from=checkpoint.path)[1])
         np.testing.assert_equal(resumed[0][epochs:], whole[0][epochs:])
@@ -283,7 +284,7 @@ def test_it_is_the_hosts_where_the_kernel_does_not_know_all(
 
 def test_it_is_the_hosts_where_shared_memory_has_no_room(cuda: str, launches: list[int]) -> None:
     plan = fit(mlp(*SIZES), X, LABELS, epochs=0).plan
-    shape = engine.launch_of(plan, engine.TrainingData(X, LABELS))
+    shape = launch_plan.launch_of(plan, TrainingData(X, LABELS))
     assert shape.that_stops(shape.shared_bytes) is None
     assert shape.that_stops(shape.shared_bytes + one_launch_layers.STOPPING_BYTES).stops
 

@@ -17,7 +17,7 @@ from support.training import assert_same_weights, blobs, mlp
 from warpfit import backends, losses, nn, optim
 from warpfit.backends.cuda import one_launch, runtime
 from warpfit.backends.cuda.one_launch_layers import choose_layers
-from warpfit.engines import one_launch as engine
+from warpfit.engines import launch_plan, launch_run
 from warpfit.engines.base import TrainingData
 
 pytestmark = pytest.mark.usefixtures("by_layers")
@@ -31,15 +31,15 @@ VALIDATION = data(SIZES, num_rows=2 * BATCH + 5)
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The epochs of each launch, which may take as long as it likes."""
     found: list[int] = []
-    start = engine._Run._start
+    start = launch_run.Run._start
 
     def noted(run: Any, epochs: int, *others: Any) -> None:
         found.append(epochs)
         start(run, epochs, *others)
 
-    monkeypatch.setattr(engine._Run, "_start", noted)
-    monkeypatch.setattr(engine, "LAUNCH_SECONDS", np.inf)
-    monkeypatch.setattr(engine, "GROWTH", 16)
+    monkeypatch.setattr(launch_run.Run, "_start", noted)
+    monkeypatch.setattr(launch_run, "LAUNCH_SECONDS", np.inf)
+    monkeypatch.setattr(launch_run, "GROWTH", 16)
     return found
 
 
@@ -182,12 +182,12 @@ def test_batches_and_units_of_which_shared_memory_holds_one(
 ) -> None:
     models = [mlp(*sizes) for _ in range(2)]
     histories = [fit(models[0], X, LABELS, validation_data=VALIDATION)]
-    shape = engine.launch_of(histories[0].plan, TrainingData(X, LABELS))
+    shape = launch_plan.launch_of(histories[0].plan, TrainingData(X, LABELS))
     while shape.x_slots + shape.unit_copies > 2 and shape.x_slots > 1:
         limit = shape.shared_bytes - 1
         monkeypatch.setattr(backends.get(cuda).runtime, "max_shared_bytes", limit)
         history = fit(mlp(*sizes), X, LABELS, epochs=0)
-        shape = engine.launch_of(history.plan, TrainingData(X, LABELS))
+        shape = launch_plan.launch_of(history.plan, TrainingData(X, LABELS))
     histories.append(fit(models[1], X, LABELS, validation_data=VALIDATION))
     assert_same_weights(*models)
     assert histories[0]["val_loss"] == histories[1]["val_loss"]

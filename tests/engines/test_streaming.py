@@ -17,8 +17,8 @@ from support.training import assert_same_weights, blobs, mlp, sgd
 from warpfit import backends, nn, optim
 from warpfit.backends.cuda import one_launch
 from warpfit.data.order import epoch_order
-from warpfit.engines import one_launch as engine
-from warpfit.engines import streaming
+from warpfit.engines import launch_plan, launch_run, streaming
+from warpfit.engines import one_launch as one_launch_engine
 from warpfit.engines.base import TrainingData
 from warpfit.engines.streaming import Cut, Piece, Stream, cut_of
 from warpfit.errors import ConfigError, DivergedError
@@ -39,8 +39,8 @@ def stage(cuda: str, monkeypatch: pytest.MonkeyPatch) -> Stage:
     def choose(number: int | None) -> None:
         nonlocal steps
         steps = number or 1
-        monkeypatch.setattr(engine, "is_to_stream", lambda *_: number is not None)
-        monkeypatch.setattr(engine, "cut_of", cut)
+        monkeypatch.setattr(one_launch_engine, "is_to_stream", lambda *_: number is not None)
+        monkeypatch.setattr(launch_plan, "cut_of", cut)
 
     return choose
 
@@ -214,10 +214,10 @@ def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(
     x, y = blobs(NUM_ROWS)
     x[40] = 1e6  # beyond float16
     stage(1)
-    monkeypatch.setattr(engine, "LAUNCH_SECONDS", seconds)  # how often somebody looks
-    launched, train = [], engine._StreamedRun._train_piece
+    monkeypatch.setattr(launch_run, "LAUNCH_SECONDS", seconds)  # how often somebody looks
+    launched, train = [], launch_run.StreamedRun._train_piece
     monkeypatch.setattr(
-        engine._StreamedRun,
+        launch_run.StreamedRun,
         "_train_piece",
         lambda run, piece, *others: launched.append(piece) or train(run, piece, *others),
     )
@@ -311,7 +311,7 @@ def test_the_largest_number_of_all_pieces_counts(
     x, y = blobs(1000)
     x[700] = -2000
     left(60_000)
-    monkeypatch.setattr(engine, "PIECE_BYTES", 240)
+    monkeypatch.setattr(one_launch_engine, "PIECE_BYTES", 240)
     plan = fit(mlp(6, 3), x, y, precision="auto", epochs=0).plan
     assert plan.precision == "bfloat16"
     assert "x reaches 2000" in plan.reason

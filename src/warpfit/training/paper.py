@@ -9,7 +9,7 @@ import numpy as np
 
 from warpfit import backends
 from warpfit.engines.base import Plan, TrainingData
-from warpfit.engines.one_launch import LaunchDescription, describe
+from warpfit.engines.launch_plan import LaunchDescription, describe
 from warpfit.engines.scaling import resolve_loss_scale
 from warpfit.errors import ConfigError
 from warpfit.training.evaluate import network_of

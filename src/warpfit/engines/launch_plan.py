@@ -1,0 +1,319 @@
+"""How a plan is launched by the engine one_launch: by which kernel, in what memory; or what is in the way."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, cast
+
+from warpfit import backends
+from warpfit.backends.base import HALF_DTYPES
+from warpfit.engines.base import Plan, TrainingData
+from warpfit.engines.launch_settings import rule_settings
+from warpfit.engines.scaling import DYNAMIC
+from warpfit.engines.streaming import BUFFERS, Cut, cut_of
+from warpfit.errors import ConfigError
+from warpfit.losses import (
+    AbsoluteError,
+    BinaryCrossEntropy,
+    Huber,
+    Loss,
+    MeanSquaredError,
+    SoftmaxCrossEntropy,
+)
+from warpfit.nn.dropout import DropoutSpec
+from warpfit.nn.linear import LinearSpec
+from warpfit.nn.network import NetworkSpec
+from warpfit.optim.adam import AdamSpec
+from warpfit.optim.base import OptimizerSpec
+from warpfit.optim.rmsprop import RMSpropSpec
+from warpfit.optim.sgd import SGDSpec
+
+__all__ = [
+    "LaunchDescription",
+    "Layer",
+    "cut_of_plan",
+    "describe",
+    "epoch_bytes",
+    "epochs_held",
+    "gathered_bytes",
+    "is_to_stream",
+    "launch_of",
+    "layers_of",
+    "memory_left",
+    "record_bytes",
+    "shared_bytes_of_plan",
+    "trained_network",
+]
+
+OPTIMIZERS: tuple[type[OptimizerSpec], ...] = (SGDSpec, AdamSpec, RMSpropSpec)
+LOSSES = (SoftmaxCrossEntropy, BinaryCrossEntropy, MeanSquaredError, AbsoluteError, Huber)
+# How long a launch should take at most: Ctrl-C is heard after it.
+LAUNCH_SECONDS = 0.25
+# The share of the memory that is left which data and batches may take: validation data and other things want some, too.
+SHARE_OF_MEMORY = 0.9
+# What the epochs of a launch may take together, but for one, which always may.
+LAUNCH_BYTES = 1 << 29
+
+
+def require(condition: bool, expected: str, got: Any) -> None:
+    if not condition:
+        raise ConfigError(f"expected {expected}, got {got}")
+
+
+class Layer(NamedTuple):
+    """A linear layer with its activation, and the dropout that follows it."""
+
+    name: str
+    linear: LinearSpec
+    dropout: DropoutSpec
+
+
+def layers_of(plan: Plan) -> list[Layer]:
+    """Return the plan's layers, or raise ConfigError."""
+    network = plan.network
+    require(isinstance(network, NetworkSpec), "a Sequential of known layers", "another module")
+    found: list[Layer] = []
+    for name, spec in network.fused.layers:  # type: ignore[union-attr]
+        if isinstance(spec, DropoutSpec):
+            if spec.p:
+                require(bool(found) and not found[-1].dropout.p, "dropout once after a linear layer", name)
+                found[-1] = found[-1]._replace(dropout=spec)
+            continue
+        if not isinstance(spec, LinearSpec):
+            raise ConfigError(f"expected linear layers, activations and dropout, got {spec.kind}")
+        require(spec.bias, "layers with a bias", f"{name} without")
+        found.append(Layer(name, spec, DropoutSpec(0.0)))
+    require(len(found) > 0, "a linear layer", "none")
+    require(len({layer.name for layer in found}) == len(found), "different layers", "one layer twice")
+    last = found[-1]
+    require(
+        last.linear.activation.name == "identity", "no activation at the end", last.linear.activation.name
+    )
+    require(not last.dropout.p, "no dropout at the end", last.dropout)
+    return found
+
+
+def _rule_of(optimizer: OptimizerSpec) -> dict[str, Any]:
+    """Return what a kernel must know of an optimizer, as `TrainedNetwork` has it, or raise ConfigError."""
+    known = ", ".join(spec.kind for spec in OPTIMIZERS)
+    require(type(optimizer) in OPTIMIZERS, f"an optimizer among {known}", optimizer.kind)
+    require(not (optimizer.l2 and optimizer.clip_norm), "clip_norm or l2, not both", optimizer.clip_norm)
+    return {
+        "optimizer": optimizer.kind,
+        "slots": len(optimizer.slot_names),
+        "momentum": getattr(optimizer, "momentum", 0) > 0,
+        "nesterov": getattr(optimizer, "nesterov", False),
+        "clips": optimizer.clip_norm is not None,
+        "decays": rule_settings(optimizer)[0] > 0 or optimizer.l2 > 0,
+        "penalized": optimizer.l2 > 0,
+        "rate_in_velocity": getattr(optimizer, "lr_in_velocity", False),
+    }
+
+
+def _is_smoothed(loss: Loss) -> bool:
+    """Return whether a loss smooths its labels, or raise ConfigError if no kernel knows it."""
+    known = ", ".join(known.name for known in LOSSES)
+    require(type(loss) in LOSSES, f"a loss among {known}", loss)
+    return isinstance(loss, SoftmaxCrossEntropy) and loss.label_smoothing > 0
+
+
+def trained_network(plan: Plan, data: TrainingData) -> Any:
+    """Return the kernel's settings for a plan, a `TrainedNetwork`; of an open precision, for float16.
+
+    Raises
+    ------
+    ConfigError
+        If the engine does not run such a network, loss, optimizer, precision or data.
+    """
+    require(plan.device != "cpu", "a CUDA device", plan.device)
+    dtype = "float16" if plan.precision == "auto" else plan.precision
+    require(dtype in HALF_DTYPES, "precision 'float16' or 'bfloat16'", repr(dtype))
+    require(plan.loss_scale != DYNAMIC, "a fixed loss_scale", plan.loss_scale)
+    layers, rule, smoothed = layers_of(plan), _rule_of(plan.optimizer), _is_smoothed(plan.loss)
+    names = {f"{name}.{part}" for name, *_ in layers for part in ("weight", "bias")}
+    require(set(plan.trained) == names, "an optimizer over all parameters", f"one over {len(plan.trained)}")
+    specs = [layer.linear for layer in layers]
+    widths = (specs[0].in_features, *(spec.out_features for spec in specs))
+    require(min(widths) > 0, "layers of size 1 or more", "0")
+    from warpfit.backends.cuda.trained_network import TrainedNetwork
+
+    return TrainedNetwork(
+        dtype=dtype,
+        widths=widths,
+        activations=tuple(spec.activation for spec in specs[:-1]),
+        drops=tuple(layer.dropout.p > 0 for layer in layers[:-1]),
+        batch=plan.batch_size,
+        loss=plan.loss.name,
+        smoothed=smoothed,
+        weighted=data.sample_weight is not None,
+        class_weights=plan.loss.class_weights() is not None,
+        is_cut=data.is_streamed,
+        **rule,
+    )
+
+
+def launch_of(plan: Plan, data: TrainingData, card: Any = None) -> Any:
+    """Return the `OneLaunch` or `LayersLaunch` of a plan, or raise ConfigError with what is in the way.
+
+    `card` is a `Card` in place of that of the plan's device, which then need not be there.
+    """
+    network = trained_network(plan, data)
+    from warpfit.backends.cuda.cards import card_of
+    from warpfit.backends.cuda.matmul import generation
+
+    card = card or card_of(runtime_of(plan))
+    require(generation(card.arch) >= 75, "tensor cores, of sm_75 or later", card.arch)
+    launch, most = _chosen(network, card), card.memory_bytes
+    if data.is_streamed:
+        cut_of_plan(launch, plan, data, most)
+        return launch
+    needed = int(data.x.nbytes) + int(data.y.nbytes) + epoch_bytes(launch, len(data)) + launch.exchange_bytes
+    require(needed <= most, f"at most {most} bytes of data and batches of an epoch", needed)
+    return launch
+
+
+def _chosen(network: Any, card: Any) -> Any:
+    """Return how to run a network: by the kernel for one hidden layer and SGD if it can, which is the faster."""
+    from warpfit.backends.cuda.one_launch import choose, suits
+    from warpfit.backends.cuda.one_launch_layers import choose_layers
+
+    limits = card.arch, card.max_shared_bytes, card.num_multiprocessors
+    if not suits(network):
+        return choose_layers(network, *limits)
+    try:
+        return choose(network, *limits)
+    except ConfigError:
+        with suppress(ConfigError):
+            return choose_layers(network, *limits)
+        raise
+
+
+def runtime_of(plan: Plan) -> Any:
+    return cast(Any, backends.get(plan.device)).runtime
+
+
+def memory_left(plan: Plan) -> int:
+    """Return what data and batches may take of the memory that the plan's device has left."""
+    return int(SHARE_OF_MEMORY * runtime_of(plan).memory_left())
+
+
+def shared_bytes_of_plan(plan: Plan) -> int:
+    """Return the shared memory of a block on a plan's device."""
+    return int(cast(Any, backends.get(plan.device)).runtime.max_shared_bytes)
+
+
+def is_to_stream(plan: Plan, data: TrainingData, card: Any = None) -> bool:
+    """Return whether a device has room for data on the host piece by piece, but not for all of it.
+
+    `card` is a `Card` in place of that of the plan's device as it is now.
+    """
+    if card is None:
+        from warpfit.backends.cuda.cards import card_of
+
+        card = replace(card_of(runtime_of(plan)), memory_bytes=memory_left(plan))
+
+    def takes(data: TrainingData) -> bool:
+        try:
+            launch_of(plan, data, card)
+        except ConfigError:
+            return False
+        return True
+
+    return not takes(data) and takes(replace(data, is_streamed=True))
+
+
+def cut_of_plan(launch: Any, plan: Plan, data: TrainingData, most_bytes: int | None = None) -> Cut:
+    """Return how the epochs of streamed data are cut into launches; `most_bytes` in place of the memory left."""
+    most_bytes = memory_left(plan) if most_bytes is None else most_bytes
+    return cut_of(
+        data,
+        plan.batch_size,
+        launch.step_bytes,
+        most_bytes - record_bytes(launch, len(data)) - launch.exchange_bytes,
+        max(1, int(1e6 * LAUNCH_SECONDS / launch.microseconds)),
+    )
+
+
+def record_bytes(launch: Any, num_rows: int) -> int:
+    """Return the bytes of an epoch's record."""
+    return 24 * int(launch.recorders) * -(-num_rows // launch.network.batch)
+
+
+def epoch_bytes(launch: Any, num_rows: int, num_validated: int = 0) -> int:
+    """Return the bytes that a launch takes for each of its epochs."""
+    batches = launch.network.batches
+    return int(launch.step_bytes * batches(num_rows) + 24 * launch.recorders * batches(num_validated))
+
+
+def gathered_bytes(launch: Any, num_rows: int) -> int:
+    """Return the bytes of rows in batches, with their targets."""
+    batches = launch.network.batches(num_rows)
+    return int(batches * (launch.batch_bytes + 4 * launch.network.batch * launch.network.target_words))
+
+
+def epochs_held(launch: Any, num_rows: int, num_validated: int = 0) -> int:
+    """Return how many epochs a launch may hold."""
+    return max(1, LAUNCH_BYTES // epoch_bytes(launch, num_rows, num_validated))
+
+
+@dataclass(frozen=True)
+class LaunchDescription:
+    """How a plan would be launched.
+
+    Attributes
+    ----------
+    layout : str
+        In words.
+    registers : tuple of (str, int)
+        A thread's, and what of them a weight warp needs for weights.
+    shared, device : tuple of (str, int)
+        Bytes of the parts of a block's shared memory, and of what an epoch takes of the device's memory.
+    source : str
+        Of the kernel, with all that it includes.
+    """
+
+    layout: str
+    registers: tuple[tuple[str, int], ...]
+    shared: tuple[tuple[str, int], ...]
+    device: tuple[tuple[str, int], ...]
+    source: str
+
+
+def describe(plan: Plan, data: TrainingData, card: Any) -> LaunchDescription:
+    """Return how a plan would be launched on a card, which need not be there.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be; the message says what is in the way.
+    """
+    data = replace(data, is_streamed=is_to_stream(plan, data, card))
+    launch = launch_of(plan, data, card)
+    from warpfit.backends.cuda.jit import flattened
+
+    most, held = launch.registers_of_thread
+    defines = tuple((name, str(value)) for name, value in launch.defines.items())
+    shared = tuple((name, size) for name, size in launch.shared_parts.items() if size)
+    layout, exchanged = str(launch), ("exchanged, or far from the weights", int(launch.exchange_bytes))
+    device: tuple[tuple[str, int], ...] = (
+        ("x and targets", int(data.x.nbytes) + int(data.y.nbytes)),
+        ("batches of an epoch, targets, settings and record", epoch_bytes(launch, len(data))),
+        exchanged,
+    )
+    if data.is_streamed:
+        cut = cut_of_plan(launch, plan, data, card.memory_bytes)
+        layout, fetched = f"{layout}; {cut}", cut.bytes_of(data, 0)
+        device = (
+            (f"{BUFFERS} pieces of x and targets", fetched),
+            ("batches of a piece, targets and settings", cut.bytes_of(data, launch.step_bytes) - fetched),
+            ("record of an epoch", record_bytes(launch, len(data))),
+            exchanged,
+        )
+    return LaunchDescription(
+        layout,
+        (("of a thread", most), ("for weights", held)),
+        shared,
+        device,
+        flattened(launch.kernel, defines),
+    )

@@ -1,0 +1,85 @@
+"""What the kernels of the engine one_launch take of an optimizer and a loss, and of a network's dropout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import floor, log2
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit.engines.base import Plan
+from warpfit.losses import BinaryCrossEntropy, Huber, Loss, MeanSquaredError, SoftmaxCrossEntropy
+from warpfit.nn.dropout import DropoutSpec
+from warpfit.optim.adam import AdamSpec
+from warpfit.optim.base import OptimizerSpec
+from warpfit.optim.rmsprop import RMSpropSpec
+from warpfit.optim.sgd import SGDSpec
+
+__all__ = ["dropout_settings", "loss_settings", "rule_settings", "scale_of_weights", "step_settings"]
+
+LARGEST_SCALE = 2.0**60
+# ``Dropout`` of the kernel.
+DROPOUT_FIELDS = [("dropped_below", np.uint64), ("scale", np.float32), ("layer", np.uint32)]
+# Columns of a step's settings.
+RATE, EPS, KEPT = 0, 1, 2
+
+
+def loss_settings(loss: Loss, outputs: int) -> tuple[float, float, float]:
+    """Return a loss's setting, and what its terms and slopes are multiplied by: see `LossSettings` of the kernel."""
+    if isinstance(loss, SoftmaxCrossEntropy):
+        return loss.label_smoothing, 1.0, 1.0
+    if isinstance(loss, MeanSquaredError):
+        # scikit-learn's form adds its slopes up over the outputs.
+        return (0.0, 0.5 / outputs, 1.0) if loss.half else (0.0, 1.0 / outputs, 2.0 / outputs)
+    sums = isinstance(loss, BinaryCrossEntropy) and loss.sum_outputs
+    factor = 1.0 if sums else 1.0 / outputs
+    return loss.delta if isinstance(loss, Huber) else 0.0, factor, factor
+
+
+def step_settings(
+    optimizer: OptimizerSpec, rates: npt.NDArray[np.float64], first_step: int
+) -> npt.NDArray[np.float32]:
+    """Return ``StepSettings`` (steps, 4) of steps from one on, which is counted from 0, at these rates (steps,)."""
+    settings = np.zeros((len(rates), 4))
+    settings[:, RATE], settings[:, KEPT] = rates, 1.0
+    if isinstance(optimizer, AdamSpec):
+        steps = first_step + 1 + np.arange(len(rates))
+        beta1, beta2 = optimizer.betas
+        of_mean, of_square = 1 - beta1**steps, np.sqrt(1 - beta2**steps)
+        settings[:, RATE] = rates * of_square / of_mean
+        settings[:, EPS] = optimizer.eps * (1.0 if optimizer.eps_before_correction else of_square)
+        if optimizer.decoupled:
+            settings[:, KEPT] = 1 - rates * optimizer.weight_decay
+    elif isinstance(optimizer, RMSpropSpec):
+        settings[:, EPS] = optimizer.eps
+    return settings.astype(np.float32)
+
+
+def rule_settings(optimizer: OptimizerSpec) -> tuple[float, float, float, float]:
+    """Return ``RuleSettings``: the decay that joins gradients, momentum, and what averages keep."""
+    if isinstance(optimizer, AdamSpec):
+        return 0.0 if optimizer.decoupled else optimizer.weight_decay, 0.0, *optimizer.betas
+    if isinstance(optimizer, RMSpropSpec):
+        return optimizer.weight_decay, optimizer.momentum, 0.0, optimizer.alpha
+    sgd = cast(SGDSpec, optimizer)
+    return sgd.weight_decay, sgd.momentum, 0.0, 0.0
+
+
+def scale_of_weights(plan: Plan) -> float:
+    """Return the power of two that weights are held times, one for the whole run.
+
+    Gradients are then near the plan's loss scale times their mean over the batch, whether they come times the
+    learning rate, without momentum, or not.
+    """
+    scale, largest_rate = float(plan.loss_scale), plan.optimizer.lr.largest
+    if cast(SGDSpec, plan.optimizer).momentum or not largest_rate:
+        return scale
+    return float(min(LARGEST_SCALE, 2.0 ** floor(log2(scale / largest_rate))))
+
+
+def dropout_settings(specs: Iterable[DropoutSpec]) -> npt.NDArray[np.uint8]:
+    """Return the bytes of ``Dropout`` of each layer."""
+    found = [(round(spec.p * 2**32), 1 / (1 - spec.p), spec.layer_idx) for spec in specs]
+    return np.array(found, DROPOUT_FIELDS).view(np.uint8)
