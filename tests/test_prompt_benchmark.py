@@ -97,7 +97,10 @@ def test_other_threads_have_no_clock(stages: Any) -> None:
     assert shown(clocks) == {"other": 1}
 
 
-@pytest.mark.parametrize("clocks", [False, True], ids=["as it is", "under clocks"])
+@pytest.mark.parametrize(
+    "clocks",
+    [pytest.param(False, id="as it is", marks=pytest.mark.slow), pytest.param(True, id="under clocks")],
+)
 def test_a_run_says_when_the_model_was_saved(prompt: Any, tmp_path: Path, clocks: bool) -> None:
     outcome = prompt.run(DIGITS, tmp_path / "cache", tmp_path, clocks=clocks)
     assert 0 < outcome.seconds < 60

@@ -64,6 +64,7 @@ def normal(*shape: int, seed: int = 0) -> Any:
 # -- unary -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", UNARY)
 def test_unary(backend: Backend, name: str, dtype: str) -> None:
@@ -106,6 +107,7 @@ def test_unary_refusals(backend: Backend) -> None:
 # -- binary and where --------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", [*BINARY, *COMPARISONS])
 def test_binary_with_broadcasting(backend: Backend, name: str, dtype: str) -> None:

@@ -58,7 +58,7 @@ FAMILIES = {
             "backends/cuda/test_gram_batches.py",
         ),
         "emulator and (test_bfloat16 or shared_memory and most or test_clusters and sizes0 or looking_ahead and 17-33 "
-        "or follows_numpy and (17-33-20 or 20-40-70)) "
+        "or it_follows_numpy and (17-33-20 or 20-40-70)) "
         "or forward and (gather_batches or gram_batches)",
     ),
     "products": Family(

@@ -373,7 +373,8 @@ def test_batches_and_units_of_which_shared_memory_holds_one(
     assert_same_weights(*models)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", pytest.param("rmsprop", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
 def test_where_the_optimizer_remembers_changes_no_bit(
     cuda: str, monkeypatch: pytest.MonkeyPatch, only_cluster: Callable[..., None], optimizer: str
 ) -> None:

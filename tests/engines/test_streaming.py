@@ -84,6 +84,7 @@ def dropping() -> nn.Module:
 # -- the same bits -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_by_warps_in_roles(stage: Stage) -> None:
     x, y = blobs(NUM_ROWS)
     assert_same_however_it_is_cut(stage, lambda: mlp(6, 8, 3), momentum, x, y, pieces=(1, 2, 3, 4, 5, 9))
@@ -124,6 +125,7 @@ def test_replicas(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     one_launch.choose.cache_clear()
 
 
+@pytest.mark.slow
 def test_a_streamed_run_does_not_look_ahead(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """It could at no cut, and so cuts would change bits."""
     monkeypatch.setattr(one_launch, "AHEAD_TILES", 1)
