@@ -86,8 +86,8 @@ __device__ inline bool has_tile(int tile) {
 }
 
 // Where the blocks of a rank leave numbers, and find them. None is overwritten that somebody has not read: who sends the
-// next has seen what others made of it. What others than its owner's readers look at there is twice, for even steps
-// and odd ones, as a block may be a step ahead.
+// next has seen what others made of it. Of what threads of other numbers read there are two, for even steps and odd
+// ones, as a block may be a step ahead.
 struct alignas(16) Exchange {
     uint4 gradients[REPLICAS][QUADS][THREADS];
     uint4 weights[QUADS][THREADS];
