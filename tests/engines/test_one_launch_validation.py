@@ -18,6 +18,7 @@ from warpfit import backends, losses, nn, optim
 from warpfit.backends.cuda import one_launch, runtime
 from warpfit.backends.cuda.one_launch_layers import choose_layers
 from warpfit.engines import launch_plan, launch_run
+from warpfit.engines import one_launch as one_launch_engine
 from warpfit.engines.base import TrainingData
 
 pytestmark = pytest.mark.usefixtures("by_layers")
@@ -246,7 +247,6 @@ def test_batches_that_the_device_has_no_room_for(
     cuda: str, launches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, y = blobs(NUM_ROWS)
-    memory = backends.get(cuda).runtime
-    monkeypatch.setattr(memory, "memory_info", lambda: (4000, 1 << 36))
+    monkeypatch.setattr(one_launch_engine, "memory_left", lambda plan: 4000)
     fit(small(), x, y, validation_data=VALIDATION)
     assert launches == [1, 1]
