@@ -1,14 +1,17 @@
-"""By how many blocks networks run that go layer by layer."""
+"""By how many blocks networks run that go layer by layer, and how many epochs at once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 
 from warpfit.backends.cuda import one_launch, one_launch_layers
 from warpfit.backends.cuda.one_launch_layers import choose_layers
 from warpfit.backends.cuda.trained_network import replicas_with_rows
+from warpfit.engines import launch_run
 
 
 @pytest.fixture
@@ -42,3 +45,19 @@ def only_replicas(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
         choose_layers.cache_clear()
 
     return only
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The epochs of each launch, which may take as long as it likes."""
+    found: list[int] = []
+    start = launch_run.Run._start
+
+    def noted(run: Any, epochs: int, *others: Any) -> None:
+        found.append(epochs)
+        start(run, epochs, *others)
+
+    monkeypatch.setattr(launch_run.Run, "_start", noted)
+    monkeypatch.setattr(launch_run, "LAUNCH_SECONDS", np.inf)
+    monkeypatch.setattr(launch_run, "GROWTH", 16)
+    return found

@@ -273,22 +273,6 @@ class Looks(wf.Callback):
         pass
 
 
-@pytest.fixture
-def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The epochs of each launch, which may take as long as it likes."""
-    found: list[int] = []
-    start = launch_run.Run._start
-
-    def noted(run: Any, epochs: int, *others: Any) -> None:
-        found.append(epochs)
-        start(run, epochs, *others)
-
-    monkeypatch.setattr(launch_run.Run, "_start", noted)
-    monkeypatch.setattr(launch_run, "LAUNCH_SECONDS", np.inf)
-    monkeypatch.setattr(launch_run, "GROWTH", 16)
-    return found
-
-
 @pytest.mark.parametrize(
     ("optimizer", "shuffle", "is_ahead", "count"),
     [

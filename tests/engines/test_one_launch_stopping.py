@@ -31,20 +31,10 @@ RATE = 0.4
 
 
 @pytest.fixture(autouse=True)
-def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The epochs of each launch, which may take as long as it likes."""
-    found: list[int] = []
-    start = launch_run.Run._start
-
-    def noted(run: Any, epochs: int, *others: Any) -> None:
-        found.append(epochs)
-        start(run, epochs, *others)
-
-    monkeypatch.setattr(launch_run.Run, "_start", noted)
-    monkeypatch.setattr(launch_run, "LAUNCH_SECONDS", np.inf)
+def freely(launches: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the second launch have all other epochs, and launches talk after each."""
     monkeypatch.setattr(launch_run, "GROWTH", 64)
     monkeypatch.setattr(launch_talk, "PASSES_BETWEEN_TALKS", 1)
-    return found
 
 
 class Looks(wf.Callback):

@@ -17,7 +17,7 @@ from support.training import assert_same_weights, blobs, mlp
 from warpfit import backends, losses, nn, optim
 from warpfit.backends.cuda import one_launch, runtime
 from warpfit.backends.cuda.one_launch_layers import choose_layers
-from warpfit.engines import launch_plan, launch_run
+from warpfit.engines import launch_plan
 from warpfit.engines import one_launch as one_launch_engine
 from warpfit.engines.base import TrainingData
 
@@ -26,22 +26,6 @@ pytestmark = pytest.mark.usefixtures("by_layers")
 SIZES = (6, 20, 9, 3)
 X, LABELS = data(SIZES)
 VALIDATION = data(SIZES, num_rows=2 * BATCH + 5)
-
-
-@pytest.fixture
-def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The epochs of each launch, which may take as long as it likes."""
-    found: list[int] = []
-    start = launch_run.Run._start
-
-    def noted(run: Any, epochs: int, *others: Any) -> None:
-        found.append(epochs)
-        start(run, epochs, *others)
-
-    monkeypatch.setattr(launch_run.Run, "_start", noted)
-    monkeypatch.setattr(launch_run, "LAUNCH_SECONDS", np.inf)
-    monkeypatch.setattr(launch_run, "GROWTH", 16)
-    return found
 
 
 class Looks(wf.Callback):

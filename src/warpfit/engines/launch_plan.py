@@ -56,7 +56,7 @@ SHARE_OF_MEMORY = 0.9
 LAUNCH_BYTES = 1 << 29
 
 
-def require(condition: bool, expected: str, got: Any) -> None:
+def _require(condition: bool, expected: str, got: Any) -> None:
     if not condition:
         raise ConfigError(f"expected {expected}, got {got}")
 
@@ -72,33 +72,33 @@ class Layer(NamedTuple):
 def layers_of(plan: Plan) -> list[Layer]:
     """Return the plan's layers, or raise ConfigError."""
     network = plan.network
-    require(isinstance(network, NetworkSpec), "a Sequential of known layers", "another module")
+    _require(isinstance(network, NetworkSpec), "a Sequential of known layers", "another module")
     found: list[Layer] = []
     for name, spec in network.fused.layers:  # type: ignore[union-attr]
         if isinstance(spec, DropoutSpec):
             if spec.p:
-                require(bool(found) and not found[-1].dropout.p, "dropout once after a linear layer", name)
+                _require(bool(found) and not found[-1].dropout.p, "dropout once after a linear layer", name)
                 found[-1] = found[-1]._replace(dropout=spec)
             continue
         if not isinstance(spec, LinearSpec):
             raise ConfigError(f"expected linear layers, activations and dropout, got {spec.kind}")
-        require(spec.bias, "layers with a bias", f"{name} without")
+        _require(spec.bias, "layers with a bias", f"{name} without")
         found.append(Layer(name, spec, DropoutSpec(0.0)))
-    require(len(found) > 0, "a linear layer", "none")
-    require(len({layer.name for layer in found}) == len(found), "different layers", "one layer twice")
+    _require(len(found) > 0, "a linear layer", "none")
+    _require(len({layer.name for layer in found}) == len(found), "different layers", "one layer twice")
     last = found[-1]
-    require(
+    _require(
         last.linear.activation.name == "identity", "no activation at the end", last.linear.activation.name
     )
-    require(not last.dropout.p, "no dropout at the end", last.dropout)
+    _require(not last.dropout.p, "no dropout at the end", last.dropout)
     return found
 
 
 def _rule_of(optimizer: OptimizerSpec) -> dict[str, Any]:
     """Return what a kernel must know of an optimizer, as `TrainedNetwork` has it, or raise ConfigError."""
     known = ", ".join(spec.kind for spec in OPTIMIZERS)
-    require(type(optimizer) in OPTIMIZERS, f"an optimizer among {known}", optimizer.kind)
-    require(not (optimizer.l2 and optimizer.clip_norm), "clip_norm or l2, not both", optimizer.clip_norm)
+    _require(type(optimizer) in OPTIMIZERS, f"an optimizer among {known}", optimizer.kind)
+    _require(not (optimizer.l2 and optimizer.clip_norm), "clip_norm or l2, not both", optimizer.clip_norm)
     return {
         "optimizer": optimizer.kind,
         "slots": len(optimizer.slot_names),
@@ -114,7 +114,7 @@ def _rule_of(optimizer: OptimizerSpec) -> dict[str, Any]:
 def _is_smoothed(loss: Loss) -> bool:
     """Return whether a loss smooths its labels, or raise ConfigError if no kernel knows it."""
     known = ", ".join(known.name for known in LOSSES)
-    require(type(loss) in LOSSES, f"a loss among {known}", loss)
+    _require(type(loss) in LOSSES, f"a loss among {known}", loss)
     return isinstance(loss, SoftmaxCrossEntropy) and loss.label_smoothing > 0
 
 
@@ -126,16 +126,16 @@ def trained_network(plan: Plan, data: TrainingData) -> Any:
     ConfigError
         If the engine does not run such a network, loss, optimizer, precision or data.
     """
-    require(plan.device != "cpu", "a CUDA device", plan.device)
+    _require(plan.device != "cpu", "a CUDA device", plan.device)
     dtype = "float16" if plan.precision == "auto" else plan.precision
-    require(dtype in HALF_DTYPES, "precision 'float16' or 'bfloat16'", repr(dtype))
-    require(plan.loss_scale != DYNAMIC, "a fixed loss_scale", plan.loss_scale)
+    _require(dtype in HALF_DTYPES, "precision 'float16' or 'bfloat16'", repr(dtype))
+    _require(plan.loss_scale != DYNAMIC, "a fixed loss_scale", plan.loss_scale)
     layers, rule, smoothed = layers_of(plan), _rule_of(plan.optimizer), _is_smoothed(plan.loss)
     names = {f"{name}.{part}" for name, *_ in layers for part in ("weight", "bias")}
-    require(set(plan.trained) == names, "an optimizer over all parameters", f"one over {len(plan.trained)}")
+    _require(set(plan.trained) == names, "an optimizer over all parameters", f"one over {len(plan.trained)}")
     specs = [layer.linear for layer in layers]
     widths = (specs[0].in_features, *(spec.out_features for spec in specs))
-    require(min(widths) > 0, "layers of size 1 or more", "0")
+    _require(min(widths) > 0, "layers of size 1 or more", "0")
     from warpfit.backends.cuda.trained_network import TrainedNetwork
 
     return TrainedNetwork(
@@ -162,14 +162,14 @@ def launch_of(plan: Plan, data: TrainingData, card: Any = None) -> Any:
     from warpfit.backends.cuda.cards import card_of
     from warpfit.backends.cuda.matmul import generation
 
-    card = card or card_of(runtime_of(plan))
-    require(generation(card.arch) >= 75, "tensor cores, of sm_75 or later", card.arch)
+    card = card or card_of(_runtime(plan))
+    _require(generation(card.arch) >= 75, "tensor cores, of sm_75 or later", card.arch)
     launch, most = _chosen(network, card), card.memory_bytes
     if data.is_streamed:
         cut_of_plan(launch, plan, data, most)
         return launch
     needed = int(data.x.nbytes) + int(data.y.nbytes) + epoch_bytes(launch, len(data)) + launch.exchange_bytes
-    require(needed <= most, f"at most {most} bytes of data and batches of an epoch", needed)
+    _require(needed <= most, f"at most {most} bytes of data and batches of an epoch", needed)
     return launch
 
 
@@ -189,18 +189,18 @@ def _chosen(network: Any, card: Any) -> Any:
         raise
 
 
-def runtime_of(plan: Plan) -> Any:
+def _runtime(plan: Plan) -> Any:
     return cast(Any, backends.get(plan.device)).runtime
 
 
 def memory_left(plan: Plan) -> int:
     """Return what data and batches may take of the memory that the plan's device has left."""
-    return int(SHARE_OF_MEMORY * runtime_of(plan).memory_left())
+    return int(SHARE_OF_MEMORY * _runtime(plan).memory_left())
 
 
 def shared_bytes_of_plan(plan: Plan) -> int:
     """Return the shared memory of a block on a plan's device."""
-    return int(cast(Any, backends.get(plan.device)).runtime.max_shared_bytes)
+    return int(_runtime(plan).max_shared_bytes)
 
 
 def is_to_stream(plan: Plan, data: TrainingData, card: Any = None) -> bool:
@@ -211,7 +211,7 @@ def is_to_stream(plan: Plan, data: TrainingData, card: Any = None) -> bool:
     if card is None:
         from warpfit.backends.cuda.cards import card_of
 
-        card = replace(card_of(runtime_of(plan)), memory_bytes=memory_left(plan))
+        card = replace(card_of(_runtime(plan)), memory_bytes=memory_left(plan))
 
     def takes(data: TrainingData) -> bool:
         try:
@@ -236,14 +236,13 @@ def cut_of_plan(launch: Any, plan: Plan, data: TrainingData, most_bytes: int | N
 
 
 def record_bytes(launch: Any, num_rows: int) -> int:
-    """Return the bytes of an epoch's record."""
-    return 24 * int(launch.recorders) * -(-num_rows // launch.network.batch)
+    """Return the bytes of the record of an epoch, or of its validation."""
+    return 24 * int(launch.recorders * launch.network.batches(num_rows))
 
 
 def epoch_bytes(launch: Any, num_rows: int, num_validated: int = 0) -> int:
     """Return the bytes that a launch takes for each of its epochs."""
-    batches = launch.network.batches
-    return int(launch.step_bytes * batches(num_rows) + 24 * launch.recorders * batches(num_validated))
+    return int(launch.step_bytes * launch.network.batches(num_rows)) + record_bytes(launch, num_validated)
 
 
 def gathered_bytes(launch: Any, num_rows: int) -> int:

@@ -91,7 +91,7 @@ class _Launch(NamedTuple):
     talk: Talk | None
 
 
-class Batches:
+class _Batches:
     """Puts rows into batches as kernels take them, from x of dtype `source`."""
 
     def __init__(self, ops: Any, shape: Any, source: str) -> None:
@@ -152,7 +152,7 @@ class Run:
         self.kernel = self.ops.kernel(self.shape.kernel, **self.shape.defines)
         # NumPy's arrays may have their bytes in another order, in which they do not come to the device.
         source = data.x.dtype.newbyteorder("=") if data.is_streamed else data.x.dtype
-        self.batches = Batches(self.ops, self.shape, str(source))
+        self.batches = _Batches(self.ops, self.shape, str(source))
         self.gram = (
             self.ops.kernel("gram_batches", **self.shape.gram_defines) if self.shape.looks_ahead else None
         )
@@ -160,17 +160,16 @@ class Run:
         self.num_validated = 0 if validation is None else len(validation)
         self.val_batches = self.shape.network.batches(self.num_validated)
         self.layers = layers_of(plan)
-        names = [f"{name}.{part}" for name, *_ in self.layers for part in ("weight", "bias")]
+        self.names = [f"{name}.{part}" for name, *_ in self.layers for part in ("weight", "bias")]
         slots = [state.slots[name] for name in plan.optimizer.slot_names]
-        self.names = names
-        self.parameters = [state.parameters[name] for name in names]
-        self.slots = [[arrays[name] for name in names] for arrays in slots]
+        self.parameters = [state.parameters[name] for name in self.names]
+        self.slots = [[arrays[name] for name in self.names] for arrays in slots]
         self._open()
 
     def _open(self) -> None:
         """Have the rows where `_start` finds them."""
         data = self.data
-        self.x, self.y = (in_one_piece(self.ops, array) for array in (data.x, data.y))
+        self.x, self.y = (_in_one_piece(self.ops, array) for array in (data.x, data.y))
         weights = data.sample_weight
         self.sample_weight = None if weights is None else self.ops.asarray(weights, "float32")
         self.epochs_at_once = 1  # until one has shown how long it takes
@@ -181,16 +180,16 @@ class Run:
 
     def launch_epochs(self) -> Iterable[EpochReport]:
         """Train as many epochs as may be trained at once, and return their reports, which may come meanwhile."""
-        return self._while_it_runs() if self.shape.talks else self._finish(self._launch(None), 0)
+        return self._while_it_runs() if self.shape.talks else self._finish(self._launch(), 0)
 
-    def _launch(self, memory: SharedRecord | None) -> _Launch:
+    def _launch(self) -> _Launch:
         """Start the kernel on the next epochs, and find what the launch after it may need."""
         start = perf_counter()
         state, ops, steps = self.state, self.ops, self.reports.steps_per_epoch
         first_epoch, epochs = state.epoch, self._epochs_from(state.epoch, self.epochs_at_once)
         rates = self.inputs.rates[: epochs * steps] * state.plateau.scale
         shape = (epochs, steps + self.val_batches, self.shape.recorders, 3)
-        talk = None if memory is None else Talk(memory, shape)
+        talk = Talk(self.shared, shape) if self.shape.talks else None
         record = ops.zeros(shape, "float64") if talk is None else talk.record_pointer
         self._start(epochs, rates, record, talk)
         all_finite = ops.all_finite(list(state.arrays.values()))
@@ -212,7 +211,7 @@ class Run:
         """
         runtime, steps, told, is_interrupted = self.ops.runtime, self.reports.steps_per_epoch, 0, False
         try:
-            launch = self._launch(self.shared)
+            launch = self._launch()
             talk = cast(Talk, launch.talk)
             # Later than those of all reports until it has ended.
             self.state.epoch = launch.first_epoch + launch.epochs
@@ -437,9 +436,9 @@ class Run:
         if self.validation is None:
             return None, None
         ops, data = self.ops, self.validation
-        x, y = (in_one_piece(ops, array) for array in (data.x, data.y))
+        x, y = (_in_one_piece(ops, array) for array in (data.x, data.y))
         ones = ops.asarray(np.ones(len(data), np.float32)) if self.shape.network.weighted else None
-        return Batches(ops, self.shape, str(data.x.dtype)).of(x, y, ones)
+        return _Batches(ops, self.shape, str(data.x.dtype)).of(x, y, ones)
 
     @cached_property
     def _places(self) -> Array:
@@ -538,7 +537,7 @@ class StreamedRun(Run):
         self.reports.check_finite(own, self.state.epoch * self.reports.steps_per_epoch + first)
 
 
-def in_one_piece(ops: Any, array: Any) -> Any:
+def _in_one_piece(ops: Any, array: Any) -> Any:
     """Return the array, or a copy whose numbers lie one after the other from where 16 bytes are loaded at once."""
     array = ops.contiguous(array)
     return array if array.pointer % 16 == 0 else ops.copy(array)

@@ -338,17 +338,15 @@ def test_a_stream_is_idle_when_all_has_ended_well_or_not(driver: FakeDriver, dev
         device.synchronize()
 
 
-def test_memory_that_host_and_device_share(device: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_host_and_device_share(driver: FakeDriver, device: Runtime) -> None:
     memory = device.share(40)
     assert memory.pointer == memory.host.ctypes.data
     assert (memory.host.shape, memory.host.dtype, memory.host.any()) == ((40,), np.uint8, False)
-
-    def refuse(nbytes: int) -> None:
-        raise RuntimeError("no more")
-
-    monkeypatch.setattr(runtime, "_pinned", refuse)
-    with pytest.raises(DeviceError, match="cannot pin 40 bytes of the host for cuda:0: no more"):
-        device.share(40)
+    driver.most_pinned = 2**20
+    with pytest.raises(
+        DeviceError, match=r"cannot pin 2.0 MiB of the host's memory: CUDA_ERROR_OUT_OF_MEMORY"
+    ):
+        device.share(2**21)
 
 
 def test_a_launch_that_is_refused(device: Runtime) -> None:

@@ -40,6 +40,7 @@ KERNELS = Path(__file__).parent / "kernels"
 # What the kernels are written for, oldest first; the tests compile every kernel for each.
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 CACHE_BYTES = 256 << 20
+# A lambda with `auto` parameters cannot say that it is for the device.
 OPTIONS: dict[str, Any] = {"std": "c++17", "lineinfo": True, "device_as_default_execution_space": True}
 
 _MAGIC = b"warpfit kernel 1\n"

@@ -482,10 +482,6 @@ def _clusters(network: TrainedNetwork, arch: str) -> list[int]:
     return [size for size in CLUSTERS if size <= min(most_blocks(arch), max(1, widest // CHUNK))]
 
 
-# Those that are compiled with validation, too: of one block and of several, with dropout, weights, penalties.
-VALIDATED_VARIANTS = (13, 6, 7, 8, 14, 18)
-
-
 def variants() -> list[tuple[str, dict[str, str]]]:
     """Return a choice of what a run compiles: each network has its own kernel."""
     relu = Activation("relu")
@@ -493,27 +489,34 @@ def variants() -> list[tuple[str, dict[str, str]]]:
     adam: dict[str, Any] = {"optimizer": "adam", "slots": 2, "decays": True}
     momentum: dict[str, Any] = {"slots": 1, "momentum": True}
     mnist = replace(base, widths=(784, 128, 128, 10))
-    networks = [
-        *(replace(base, dtype=dtype) for dtype in HALF_DTYPES),
-        *(replace(base, activations=(Activation(name), relu)) for name in ACTIVATIONS),
+    # Those that stop by themselves, too: of one block and of several, with dropout, weights, penalties.
+    stopping = [
+        replace(base, widths=(64, 10), activations=(), drops=(), batch=100),
         replace(base, drops=(True, True)),
         replace(base, weighted=True, class_weights=True, smoothed=True, clips=True),
         replace(base, **momentum, penalized=True, decays=True, rate_in_velocity=True),
-        replace(base, widths=(64, 10), activations=(), drops=(), batch=100),
+    ]
+    validating = [
+        *stopping,
         replace(base, **adam),
+        mnist,
+        replace(base, **adam, batch=512, weighted=True, clips=True),
+    ]
+    networks = [
+        *validating,
+        *(replace(base, dtype=dtype) for dtype in HALF_DTYPES),
+        *(replace(base, activations=(Activation(name), relu)) for name in ACTIVATIONS),
         replace(base, **adam, loss="mse", dtype="bfloat16"),
         replace(base, optimizer="rmsprop", **momentum),
         replace(base, **momentum, nesterov=True, decays=True, loss="huber"),
-        mnist,
         replace(mnist, **adam),
         replace(mnist, batch=64),
-        replace(base, **adam, batch=512, weighted=True, clips=True),
     ]
     single_blocks = [replace(base, batch=16), replace(base, batch=16, **adam)]
     launches = [choose_layers(network, "sm_90a", 227 << 10, 132) for network in networks]
+    launches += [replace(launch, validates=True) for launch in launches[: len(validating)]]
+    launches += [replace(launch, validates=True, stops=True) for launch in launches[: len(stopping)]]
     launches += [choose_layers(network, "sm_80", 163 << 10, 108) for network in single_blocks]
-    validating = [replace(launches[idx], validates=True) for idx in VALIDATED_VARIANTS]
-    launches += [*validating, *(replace(launch, stops=True) for launch in validating[:3])]
     return [
         (launch.kernel, {key: str(value) for key, value in launch.defines.items()}) for launch in launches
     ]

@@ -307,10 +307,7 @@ class Runtime:
             If the host has not as much that can be pinned.
         """
         self.activate()
-        try:
-            host, buffer = _pinned(nbytes)
-        except Exception as error:
-            raise DeviceError(f"cannot pin {nbytes} bytes of the host for {self.name}: {error}") from error
+        buffer, host = _pin(nbytes)
         host[:] = 0
         # Pinned memory has the same address on the device (CUDA programming guide, unified addressing).
         return SharedMemory(host, host.ctypes.data, buffer)
@@ -632,14 +629,6 @@ class _Staging:
             )
             runtime._check(error, "an upload")
             runtime.stream.record(event)
-
-
-def _pinned(nbytes: int) -> tuple[npt.NDArray[np.uint8], Any]:
-    """Return pinned memory of the host as an array, and what keeps it alive."""
-    from cuda.core import LegacyPinnedMemoryResource
-
-    buffer = LegacyPinnedMemoryResource().allocate(nbytes)
-    return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(int(buffer.handle))), buffer
 
 
 def _size(nbytes: int) -> str:

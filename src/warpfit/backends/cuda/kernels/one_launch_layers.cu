@@ -24,8 +24,9 @@
 //           replica only), BOUNDED_WAITS.
 // Numerics: products of 16-bit numbers with float32 sums; weights and sums in float32; gradients times `scale`, a power
 //           of two that keeps them in the range of 16 bits. Sums in a fixed order.
-// Cost:     of a step 6 BATCH FLOP for each weight, or 4 for one of the first layer; those of all layers between are
-//           updated twice. In a cluster, each block reads the batch, and sends its units and gradients to all.
+// Cost:     of a step 6 BATCH FLOP for each weight, or 4 for one of the first layer; without replicas those of all layers
+//           between are updated twice. In a cluster, each block reads the batch, and sends its units and gradients to
+//           all; of several, each writes and reads its part of the gradients and weights in float32.
 // Reference: the layerwise engine over backends/numpy; PTX ISA 9.7.14.5 (ldmatrix, mma), 9.7.13.15 (mbarrier).
 //
 // A block goes layer by layer: all its warps multiply by their part of the weights; then a barrier; then they add up
