@@ -145,6 +145,7 @@ def test_activations_refuse_shapes(backend: Backend) -> None:
 SOFTMAX = {"softmax": softmax, "log_softmax": log_softmax}
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(7, 5), (1, 1), (4,), (2, 3, 4), (0, 3), (3, 0), (0, 0)])
 @pytest.mark.parametrize("name", SOFTMAX)

@@ -358,6 +358,7 @@ def test_the_order_of_threads_changes_no_bit(
     assert_same_weights(*models)
 
 
+@pytest.mark.slow
 def test_batches_and_units_of_which_shared_memory_holds_one(
     cuda: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
