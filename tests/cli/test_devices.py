@@ -50,8 +50,10 @@ def test_a_device_trains_in_one_launch_where_it_can(invoke: Invoke, blobs: Path,
     assert (outcome.code, outcome.err) == (0, "")
     assert "one_launch on cuda:0 in float16" in outcome.out
     outcome = invoke("train", "--data", blobs, *SMALL, "--device", cuda, "--precision", "float32")
-    assert "layerwise on cuda:0 in float32" in outcome.out
-    assert "one_launch: expected precision 'float16' or 'bfloat16', got 'float32'" in outcome.out
+    assert "one_launch on cuda:0 in float32" in outcome.out
+    outcome = invoke("train", "--data", blobs, *SMALL, "--device", cuda, "--precision", "tf32")
+    assert "layerwise on cuda:0 in tf32" in outcome.out
+    assert "one_launch: expected precision 'float16', 'bfloat16' or 'float32', got 'tf32'" in outcome.out
 
 
 def test_predicting_on_a_device(invoke: Invoke, tiny_images: Path, cuda: str) -> None:

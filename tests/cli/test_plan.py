@@ -75,7 +75,7 @@ def test_the_source_is_what_is_compiled(invoke: Invoke) -> None:
     [
         (["--card", "voodoo"], "expected a card among t4, a100, rtx3090, rtx4090, h100, h200, got 'voodoo'"),
         (["--card", "h200", "--hidden", "4096,4096"], "bytes of weights for the registers of a block, got"),
-        (["--card", "h200", "--precision", "float32"], "precision 'float16' or 'bfloat16', got 'float32'"),
+        (["--card", "h200", "--precision", "tf32"], "'bfloat16' or 'float32', got 'tf32'"),
         (["--card", "h200", "--outputs", "1000"], "expected at most 128 outputs, got 1000"),
         (["--card", "t4", "--precision", "bfloat16"], "tensor cores multiply bfloat16, got sm_75"),
         (["--device", "cpu"], "expected a GPU, or --card with one of t4"),

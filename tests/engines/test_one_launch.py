@@ -749,7 +749,11 @@ class OwnLoss(losses.SoftmaxCrossEntropy):
 @pytest.mark.parametrize(
     ("make", "settings", "words"),
     [
-        (lambda: mlp(6, 3), {"precision": "float32"}, "precision 'float16' or 'bfloat16', got 'float32'"),
+        (
+            lambda: mlp(6, 3),
+            {"precision": "tf32"},
+            "precision 'float16', 'bfloat16' or 'float32', got 'tf32'",
+        ),
         (lambda: nn.Sequential(nn.Linear(6, 3), nn.ReLU()), {}, "no activation at the end, got relu"),
         (
             lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 3)),

@@ -104,6 +104,16 @@ CASES = [
     Case((70, 16, 128, 128), 20, 16, "absolute_error", "decayed", ("gelu",)),
 ]
 
+REPLICATED = [
+    (2, Case((17, 33, 20, 5), 33, 2, "cross_entropy", "adam", ("gelu", "tanh"), dropout=0.3)),
+    (4, Case((6, 3), 50, 1, "mse", "rmsprop")),
+    (3, Case((20, 40, 70, 33, 18), 40, 4, "mse", "momentum", ("silu", "sigmoid", "tanh"), "bfloat16")),
+    (5, Case((40, 65, 130, 7), 160, 8, "cross_entropy", "decayed", ("sigmoid", "gelu"))),
+    (2, Case((16, 16, 32, 16), 64, 1, "binary_cross_entropy", "rmsprop, momentum")),
+    (7, Case((129, 100, 9), 100, 4, "huber", "adamw", ("silu",), "bfloat16", 0.1)),
+    (16, Case((1, 1, 1, 1), 250, 1, "mse", "nesterov")),
+]
+
 
 @pytest.mark.parametrize(
     "case",
@@ -222,6 +232,49 @@ def test_a_penalty_of_weights_and_adam(cuda: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("replicas", "case"),
+    [
+        pytest.param(*item, marks=pytest.mark.slow if i >= 1 else ())
+        for i, item in enumerate([*REPLICATED, *((1, case) for case in CASES)])
+    ],
+    ids=str,
+)
+def test_float32(
+    cuda: str,
+    only_cluster: Callable[..., None],
+    only_replicas: Callable[[int], None],
+    replicas: int,
+    case: Case,
+) -> None:
+    only_cluster(case.cluster)
+    only_replicas(replicas)
+    history = assert_follows_numpy(case.sizes, **{**case.settings, "precision": "float32"})
+    assert (history.plan.engine, history.plan.precision) == ("one_launch", "float32")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["momentum", "adam"])
+def test_1000_steps_in_float32(cuda: str, name: str) -> None:
+    assert_follows_numpy(
+        (16, 24, 24, 5),
+        rows=blobs(320, 16, 5),
+        activation=nn.Tanh,
+        precision="float32",
+        batch_size=32,
+        epochs=100,
+        optimizer=OPTIMIZERS[name],
+    )
+
+
+@pytest.mark.parametrize(("largest", "name"), [(1025.0, "x"), (17.0, "y")])
+def test_numbers_beyond_the_range_of_float32_products(cuda: str, largest: float, name: str) -> None:
+    x, y = data((6, 3), "mse")
+    (x if name == "x" else y)[3, 2] = largest
+    with pytest.raises(ConfigError, match=f"expected {name} of at most .*, got {largest:g}"):
+        fit(mlp(6, 20, 9, 3), x, y, loss="mse", precision="float32")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", LIMITS)
 def test_300_steps(cuda: str, precision: str) -> None:
@@ -266,17 +319,6 @@ def test_a_second_run_of_an_optimizer_goes_on_with_its_steps_and_anew_with_dropo
         found.append(flat(model))
     start = flat(case.make())
     assert np.linalg.norm(found[1] - found[0]) <= LIMITS["float16"] * np.linalg.norm(found[0] - start)
-
-
-REPLICATED = [
-    (2, Case((17, 33, 20, 5), 33, 2, "cross_entropy", "adam", ("gelu", "tanh"), dropout=0.3)),
-    (4, Case((6, 3), 50, 1, "mse", "rmsprop")),
-    (3, Case((20, 40, 70, 33, 18), 40, 4, "mse", "momentum", ("silu", "sigmoid", "tanh"), "bfloat16")),
-    (5, Case((40, 65, 130, 7), 160, 8, "cross_entropy", "decayed", ("sigmoid", "gelu"))),
-    (2, Case((16, 16, 32, 16), 64, 1, "binary_cross_entropy", "rmsprop, momentum")),
-    (7, Case((129, 100, 9), 100, 4, "huber", "adamw", ("silu",), "bfloat16", 0.1)),
-    (16, Case((1, 1, 1, 1), 250, 1, "mse", "nesterov")),
-]
 
 
 @pytest.mark.parametrize(

@@ -290,7 +290,7 @@ def test_targets_on_the_device_are_fetched(left: Callable[[int], None], cuda: st
 def test_other_engines_do_not_stream(left: Callable[[int], None]) -> None:
     x, y = blobs(1000)
     left(60_000)
-    settings = {"precision": "float32", "epochs": 0}
+    settings = {"precision": "tf32", "epochs": 0}
     assert fit(mlp(6, 3), x, y, engine="layerwise", **settings).plan.engine == "layerwise"
     assert fit(mlp(6, 3), x, y, engine="auto", **settings).plan.engine == "layerwise"
 

@@ -127,8 +127,9 @@ def trained_network(plan: Plan, data: TrainingData) -> Any:
         If the engine does not run such a network, loss, optimizer, precision or data.
     """
     _require(plan.device != "cpu", "a CUDA device", plan.device)
-    dtype = "float16" if plan.precision == "auto" else plan.precision
-    _require(dtype in HALF_DTYPES, "precision 'float16' or 'bfloat16'", repr(dtype))
+    precision = "float16" if plan.precision == "auto" else plan.precision
+    known = precision in (*HALF_DTYPES, "float32")
+    _require(known, "precision 'float16', 'bfloat16' or 'float32'", repr(precision))
     _require(plan.loss_scale != DYNAMIC, "a fixed loss_scale", plan.loss_scale)
     layers, rule, smoothed = layers_of(plan), _rule_of(plan.optimizer), _is_smoothed(plan.loss)
     names = {f"{name}.{part}" for name, *_ in layers for part in ("weight", "bias")}
@@ -139,7 +140,8 @@ def trained_network(plan: Plan, data: TrainingData) -> Any:
     from warpfit.backends.cuda.trained_network import TrainedNetwork
 
     return TrainedNetwork(
-        dtype=dtype,
+        dtype="float16" if precision == "float32" else precision,
+        terms=2 if precision == "float32" else 1,
         widths=widths,
         activations=tuple(spec.activation for spec in specs[:-1]),
         drops=tuple(layer.dropout.p > 0 for layer in layers[:-1]),

@@ -34,6 +34,7 @@ from warpfit.engines.launch_settings import (
     dropout_settings,
     loss_settings,
     rule_settings,
+    scale_of_gradients,
     scale_of_weights,
     step_settings,
 )
@@ -399,7 +400,7 @@ class Run:
             record,
             span.num_rows,
             span.epochs,
-            float(self.plan.loss_scale),
+            scale_of_gradients(self.plan),
             optimizer.clip_norm or 0.0,
             *rule_settings(optimizer),
             optimizer.l2,

@@ -36,6 +36,7 @@ from warpfit.engines.launch_plan import (
 )
 from warpfit.engines.launch_run import Run, StreamedRun
 from warpfit.engines.streaming import PIECE_BYTES
+from warpfit.errors import ConfigError
 from warpfit.losses import Huber, Loss, MeanSquaredError
 
 __all__ = ["OneLaunchEngine"]
@@ -52,6 +53,8 @@ class OneLaunchEngine(Engine):
 
     def explain(self, plan: Plan, data: TrainingData) -> str:
         launch = launch_of(plan, data)
+        if plan.precision == "float32":
+            _check_range(plan.loss, data)
         words = f"{launch}; about {launch.microseconds:.1f} µs a step on an H200"
         return f"{words}; {cut_of_plan(launch, plan, data)}" if data.is_streamed else words
 
@@ -77,7 +80,7 @@ class OneLaunchEngine(Engine):
             return False
         if not backends.is_device_array(validation.x):
             return False
-        if plan.precision == "float16" and _magnitude(validation.x) > LARGEST_X:
+        if plan.precision != "bfloat16" and _magnitude(validation.x) > LARGEST_X:
             return False
         copies = gathered_bytes(launch, len(validation)) + epoch_bytes(launch, len(data), len(validation))
         return copies + int(launch.exchange_bytes) <= memory_left(plan)
@@ -121,6 +124,14 @@ class OneLaunchEngine(Engine):
         with closing(kind(plan, state, data, state.epoch + epochs, is_border, validation, stopping)) as run:
             while state.epoch < run.last_epoch and not run.is_over:
                 yield from run.launch_epochs()
+
+
+def _check_range(loss: Loss, data: TrainingData) -> None:
+    """Raise ConfigError if numbers of the data are too large for sums of two float16."""
+    found = [("x", data.x, LARGEST_X)] + ([("y", data.y, LARGEST_TARGET)] if _has_steep_slopes(loss) else [])
+    for name, array, most in found:
+        if (largest := _magnitude(array)) > most:
+            raise ConfigError(f"expected {name} of at most {most:g} in magnitude, got {largest:g}")
 
 
 def _has_steep_slopes(loss: Loss) -> bool:

@@ -91,17 +91,22 @@ def gathered(
     first_epoch: int = 0,
     blocks: int = 3,
     sample_weight: Any = None,
+    terms: int = 1,
 ) -> tuple[Any, Any]:
-    """Return the batches (epochs, steps, parts, batch, width) and the words of their targets, from the device."""
+    """Return the batches (epochs, steps, parts, batch, width) and the words of their targets, from the device.
+
+    Of several terms, their sums.
+    """
     is_labels = targets.dtype == np.int64
     is_weighted = sample_weight is not None
     words = 1 if is_labels else targets.shape[1]
-    defines = {"SOURCE": x.dtype.name, "DTYPE": dtype, "FEATURES": shape.features, "BATCH": shape.batch}
+    defines = {"SOURCE": x.dtype.name, "DTYPE": dtype, "TERMS": terms}
+    defines |= {"FEATURES": shape.features, "BATCH": shape.batch}
     defines |= {"PARTS": shape.parts, "PART_WIDTH": shape.width}
     defines |= {"TARGET_WORDS": words, "TARGET_STRIDE": 2 if is_labels else words}
     defines |= {"WEIGHTED": int(is_weighted)}
     outer = shape.epochs, shape.steps
-    batches = ops.empty((*outer, shape.parts, shape.batch, shape.width + 8), dtype)
+    batches = ops.empty((*outer, shape.parts, terms, shape.batch, shape.width + 8), dtype)
     batch_targets = ops.empty((*outer, shape.batch, words + is_weighted), "float32")
     keys = round_keys_of(SEED, range(first_epoch, first_epoch + shape.epochs))
     ops.kernel("gather_batches", **defines)(
@@ -117,7 +122,10 @@ def gathered(
         domain_bits(shape.num_rows),
         shape.epochs,
     )
-    return batches.numpy()[..., : shape.width], batch_targets.numpy().view(np.uint32)
+    found = batches.numpy()[..., : shape.width]
+    return found.sum(axis=3, dtype=found.dtype if terms == 1 else np.float32), batch_targets.numpy().view(
+        np.uint32
+    )
 
 
 def assert_gathers(ops: CudaBackend, shape: Shape, source: str, dtype: str, **settings: Any) -> None:
@@ -193,3 +201,13 @@ def test_weights_follow_targets_that_are_numbers(ops: CudaBackend) -> None:
     _, targets = gathered(ops, shape, numbers(shape, "float32"), y, sample_weight=weights)
     expected = in_batches(shape, np.column_stack([y, weights]), True, 0)
     np.testing.assert_array_equal(targets.view("f4"), expected)
+
+
+@pytest.mark.parametrize("source", ["float32", "uint8"])
+def test_numbers_as_sums_of_two(ops: CudaBackend, source: str) -> None:
+    shape = SHAPES[2]
+    x, labels = numbers(shape, source), np.zeros(shape.num_rows, np.int64)
+    batches, _ = gathered(ops, shape, x, labels, terms=2)
+    exact = np.float32(x) / np.float32(255 if source == "uint8" else 1)
+    expected = in_parts(shape, in_batches(shape, exact, True, 0))
+    np.testing.assert_allclose(batches, expected, rtol=2.0**-21, atol=2.0**-25)

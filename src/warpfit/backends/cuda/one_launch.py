@@ -380,7 +380,7 @@ def suits(network: TrainedNetwork) -> bool:
     has_more = (
         any(network.drops) or network.weighted or network.class_weights or network.clips or network.penalized
     )
-    has_more = has_more or network.rate_in_velocity
+    has_more = has_more or network.rate_in_velocity or network.terms > 1
     return len(network.widths) <= 3 and network.optimizer == "sgd" and not has_more
 
 

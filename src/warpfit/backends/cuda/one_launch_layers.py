@@ -247,7 +247,8 @@ class LayersLaunch:
         if self.replicas == 1:
             return self.registers, 8 * (self.tiles_of_warp + self.held_tiles * slots)
         sums = 4 * self.network.clips
-        return self.registers, 4 * self.tiles_of_warp + (4 * (1 + slots) + 2 + sums) * self.own_quads
+        held = 4 * self.network.terms * self.tiles_of_warp
+        return self.registers, held + (4 * (1 + slots) + 2 + sums) * self.own_quads
 
     @property
     def threads(self) -> int:
@@ -265,14 +266,15 @@ class LayersLaunch:
     def shared_parts(self) -> dict[str, int]:
         """Bytes of shared memory of each part of ``struct Shared`` of the kernel."""
         rows, slots = 16 * self.row_tiles, max(1, self.network.slots)
+        numbers = 2 * self.network.terms * rows
         layers, hidden = self.layers, self.layers[:-1]
         reach = sum(layer.reach * (self.unit_copies if layer.has_own_gradients else 1) for layer in hidden)
         return {
-            "batches of x": 2 * self.x_slots * rows * self.x_stride,
+            "batches of x": 2 * self.network.terms * self.x_slots * rows * self.x_stride,
             "parts of products": 512 * self.sums,
-            "hidden units": 2 * rows * reach,
-            "gradients": 2 * rows * sum(layer.gradient_reach for layer in layers),
-            "derivatives": 2 * rows * sum(up(layer.block_units, CHUNK) for layer in hidden),
+            "hidden units": numbers * reach,
+            "gradients": numbers * sum(layer.gradient_reach for layer in layers),
+            "derivatives": numbers * sum(up(layer.block_units, CHUNK) for layer in hidden),
             "biases": 4 * (1 + slots) * sum(layer.block_width for layer in layers),
             "what the optimizer remembers": self.near_tiles * self.slot_bytes,
             "losses and targets": 16 * rows + 4 * self.x_slots * self.target_rows * self.network.target_words,
@@ -306,7 +308,7 @@ class LayersLaunch:
     @property
     def batch_bytes(self) -> int:
         """Bytes of a batch of x in device memory."""
-        return 2 * self.network.batch * self.x_stride
+        return 2 * self.network.terms * self.network.batch * self.x_stride
 
     @property
     def step_bytes(self) -> int:
@@ -334,9 +336,10 @@ class LayersLaunch:
             "matrix": len(self.matrices),
             # A replica finds no gradient by inputs.
             "product": self.row_tiles
+            * (1 if network.terms == 1 else 3)
             * (sum(own_tiles) - (sum(own_tiles[len(layers) :]) / 2 if self.replicas > 1 else 0)),
             "sum": sum(count * along for count, (along, _) in zip(pieces, groups, strict=True)),
-            "byte sent": 2 * rows * (self.cluster - 1) * sum(sent),
+            "byte sent": 2 * network.terms * rows * (self.cluster - 1) * sum(sent),
             "output tile": turns * (padded(network.outputs) // 16),
             "remembered": (self.tiles_of_warp if self.replicas == 1 else self.own_quads / 2) * network.slots,
             "far": self.far_tiles * network.slots,
@@ -511,6 +514,8 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         replace(base, **momentum, nesterov=True, decays=True, loss="huber"),
         replace(mnist, **adam),
         replace(mnist, batch=64),
+        replace(base, terms=2),
+        replace(base, **adam, batch=512, terms=2),
     ]
     single_blocks = [replace(base, batch=16), replace(base, batch=16, **adam)]
     launches = [choose_layers(network, "sm_90a", 227 << 10, 132) for network in networks]

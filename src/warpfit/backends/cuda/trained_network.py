@@ -62,6 +62,8 @@ class TrainedNetwork:
         Whether classes have.
     clips : bool
         Whether the norm of the gradients is limited.
+    terms : int
+        Numbers of `dtype` whose sum a number of a product is: two for products as of float32.
     penalized : bool
         Whether the squares of weights join the loss.
     rate_in_velocity : bool
@@ -89,6 +91,7 @@ class TrainedNetwork:
     penalized: bool = False
     rate_in_velocity: bool = False
     is_cut: bool = False
+    terms: int = 1
 
     @property
     def features(self) -> int:
@@ -119,6 +122,7 @@ class TrainedNetwork:
         """The defines that all kernels share."""
         return {
             "DTYPE": self.dtype,
+            "TERMS": self.terms,
             "BATCH": self.batch,
             "LOSS": self.loss,
             "CROSS_ENTROPY": int(self.is_cross_entropy),
@@ -133,6 +137,7 @@ class TrainedNetwork:
         return {
             "SOURCE": source,
             "DTYPE": self.dtype,
+            "TERMS": self.terms,
             "FEATURES": self.features,
             "BATCH": self.batch,
             "PARTS": parts,

@@ -1,11 +1,13 @@
-// Computes: the batches of some epochs, one after the other: rows of x in each epoch's order, rounded to 16 bits,
-//           and their targets, followed by the sample's weight if WEIGHTED. A byte of x is divided by 255. What is missing to the last batch is 0.
+// Computes: the batches of some epochs, one after the other: rows of x in each epoch's order, rounded to 16 bits, or
+//           as sums of TERMS numbers of 16 bits; and their targets, followed by the sample's weight if WEIGHTED. A
+//           byte of x is divided by 255. What is missing to the last batch is 0.
 // Layout:   x (num_rows, FEATURES) of SOURCE; targets (num_rows, TARGET_STRIDE) words, of which the first
 //           TARGET_WORDS count; keys (epochs, 8), or null for rows in their own order; batches (epochs, steps,
-//           PARTS, BATCH, PART_WIDTH + 8) of DTYPE, the features shared out to PARTS; batch_targets (epochs,
+//           PARTS, TERMS, BATCH, PART_WIDTH + 8) of DTYPE, the features shared out to PARTS; batch_targets (epochs,
 //           steps, BATCH, TARGET_WORDS + WEIGHTED); sample_weights (num_rows,) float32.
 // Launch:   any number of blocks of 256 threads; a warp takes a row at a time. No shared memory. Defines:
-//           SOURCE, DTYPE, FEATURES, BATCH, PARTS, PART_WIDTH (a multiple of 16), TARGET_WORDS, TARGET_STRIDE, WEIGHTED.
+//           SOURCE, DTYPE, TERMS (1 or 2), FEATURES, BATCH, PARTS, PART_WIDTH (a multiple of 16), TARGET_WORDS,
+//           TARGET_STRIDE, WEIGHTED.
 // Numerics: rounds to the nearest even.
 // Cost:     num_rows · FEATURES · (sizeof SOURCE + 2) bytes for each epoch.
 // Reference: epoch_order of data/order.py; gather_rows of backends/numpy/arrays.py.
@@ -18,9 +20,14 @@ using T = DTYPE;
 // Numbers that a lane converts at once: 16 bytes of T.
 constexpr int AT_ONCE = 8;
 
+// Some numbers, of which each is the sum of TERMS.
+struct Numbers {
+    Vec<T> terms[TERMS];
+};
+
 // The features from `first` on that a row has, rounded; zeros beyond its end.
-__device__ inline Vec<T> rounded(const SOURCE* row, int first) {
-    Vec<T> numbers;
+__device__ inline Numbers rounded(const SOURCE* row, int first) {
+    Numbers numbers;
     SOURCE held[AT_ONCE];
     if (FEATURES % AT_ONCE == 0) {
         struct alignas(AT_ONCE * sizeof(SOURCE) < 16 ? AT_ONCE * sizeof(SOURCE) : 16) Piece {
@@ -35,7 +42,12 @@ __device__ inline Vec<T> rounded(const SOURCE* row, int first) {
     }
 #pragma unroll
     for (int i = 0; i < AT_ONCE; ++i) {
-        numbers.element[i] = first + i < FEATURES ? convert<T>(held[i]) : T{0};
+        const T number = first + i < FEATURES ? convert<T>(held[i]) : T{0};
+        numbers.terms[0].element[i] = number;
+        if (TERMS > 1) {
+            const float rest = convert<float>(held[i]) - load(number);
+            numbers.terms[TERMS - 1].element[i] = first + i < FEATURES ? store<T>(rest) : T{0};
+        }
     }
     return numbers;
 }
@@ -60,10 +72,13 @@ extern "C" __global__ void __launch_bounds__(256)
         for (int i = lane; i < PARTS * PART_WIDTH / AT_ONCE; i += 32) {
             const int part = i / (PART_WIDTH / AT_ONCE), col = i % (PART_WIDTH / AT_ONCE) * AT_ONCE;
             const int first = part * PART_WIDTH + col;
-            Vec<T> numbers = {};
+            Numbers numbers = {};
             if (is_there && first < FEATURES) numbers = rounded(x + row * FEATURES, first);
-            store_vec(batches + ((step * PARTS + part) * BATCH + slot % BATCH) * (PART_WIDTH + 8) + col,
-                      numbers);
+#pragma unroll
+            for (int term = 0; term < TERMS; ++term) {
+                const int64 place = ((step * PARTS + part) * TERMS + term) * BATCH + slot % BATCH;
+                store_vec(batches + place * (PART_WIDTH + 8) + col, numbers.terms[term]);
+            }
         }
         const unsigned* target = targets + row * TARGET_STRIDE;
         unsigned* batch_target = batch_targets + slot * (TARGET_WORDS + WEIGHTED);

@@ -1,6 +1,6 @@
 // Computes: a training run of a network of linear layers: for each step of each epoch forward pass, loss, backward pass,
 //           and the optimizer's update.
-// Layout:   batches (steps, BATCH, X_WIDTH + 8) 16-bit and targets (steps, BATCH, TARGET_WORDS + WEIGHTED) of
+// Layout:   batches (steps, TERMS, BATCH, X_WIDTH + 8) 16-bit and targets (steps, BATCH, TARGET_WORDS + WEIGHTED) of
 //           all epochs, as gather_batches leaves them; settings (steps,); places: of each layer where its
 //           weights (inputs, units) lie, what the optimizer remembers of them, its biases (units,), and what it
 //           remembers of those, all float32; dropouts (LAYERS,); class_weights (OUTPUTS + 1,), the last their
@@ -13,7 +13,8 @@
 //           stopping: the rule, and what it remembers from launch to launch; best_places: where the best weights
 //           and biases of each layer go.
 // Launch:   REPLICAS clusters of CLUSTER blocks of 32 WARPS threads, all resident if there are several;
-//           SHARED_BYTES of dynamic shared memory. Defines: DTYPE, LAYERS, WIDTHS (of features and of each
+//           SHARED_BYTES of dynamic shared memory. Defines: DTYPE, TERMS (16-bit numbers
+//           whose sum a number of a product is: 1, or 2 for products as of float32), LAYERS, WIDTHS (of features and of each
 //           layer's units, a list), ACTIVATIONS, SLOPES and DROPOUTS (0 or 1; lists, too), BATCH, CLUSTER (1, 2,
 //           4, 8 or 16), REPLICAS (that share out a batch), WARPS (a power of two), OPTIMIZER, SLOTS (numbers that
 //           it remembers of a parameter), HELD_TILES, NEAR_TILES and FAR_TILES (tiles of a warp of which they are
@@ -51,7 +52,8 @@ __device__ inline void load_batch(Shared& shared, const Run& run, const Passes& 
     const int lane = threadIdx.x, slot = pass.index() % X_SLOTS;
     const int count = own_rows(BATCH), first_target = SEES_ALL_TARGETS ? 0 : first_row();
     const int64 first = static_cast<int64>(pass.trains() ? pass.training.index : pass.batch) * BATCH;
-    const T* rows = (pass.trains() ? run.batches : run.validation_batches) + (first + first_row()) * X_STRIDE;
+    const T* rows =
+        (pass.trains() ? run.batches : run.validation_batches) + (first * TERMS + first_row()) * X_STRIDE;
     constexpr int WORDS = TARGET_WORDS + WEIGHTED;
     const float* targets =
         (pass.trains() ? run.targets : run.validation_targets) + (first + first_target) * WORDS;
@@ -59,12 +61,17 @@ __device__ inline void load_batch(Shared& shared, const Run& run, const Passes& 
 #if __CUDA_ARCH__ >= 900
     if (lane == 0) {
         const unsigned bytes = count * X_STRIDE * sizeof(T);
-        mbarrier_expect(&full, bytes);
-        copy_bulk(shared.x[slot], rows, bytes, &full);
+        mbarrier_expect(&full, TERMS * bytes);
+#pragma unroll
+        for (int term = 0; term < TERMS; ++term)
+            copy_bulk(shared.x[slot][term], rows + term * BATCH * X_STRIDE, bytes, &full);
     }
 #else
-    for (int i = lane; i < count * X_STRIDE / 8; i += 32)
-        copy_async_16(&shared.x[slot][0][0] + i * 8, rows + i * 8, true);
+    for (int term = 0; term < TERMS; ++term) {
+        for (int i = lane; i < count * X_STRIDE / 8; i += 32) {
+            copy_async_16(&shared.x[slot][term][0][0] + i * 8, rows + term * BATCH * X_STRIDE + i * 8, true);
+        }
+    }
     if (lane == 0) mbarrier_arrive(&full);
 #endif
     for (int i = lane; i < (SEES_ALL_TARGETS ? BATCH : count) * WORDS; i += 32)

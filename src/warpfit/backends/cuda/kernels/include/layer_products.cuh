@@ -38,7 +38,10 @@ struct Product {
     static_assert(SUMS_NEEDED <= SUMS, "the launcher gives room for all sums");
 
     // Whether there are registers for all rows of a warp's units at once.
-    static constexpr bool STAYS = ROW_TILES * Weights::MINE_U <= 4;
+    static constexpr bool STAYS = TERMS * ROW_TILES * Weights::MINE_U <= 4;
+
+    // The weights as they are multiplied by, term by term.
+    using Fragments = typename Weights::Fragments[TERMS];
 
     // Whether this warp has a part.
     __device__ static bool is_mine() { return static_cast<int>(threadIdx.x) / 32 < GROUPS_K * GROUPS_U; }
@@ -50,13 +53,15 @@ struct Product {
 
     // The product of all rows with the weights, in parts, to shared memory.
     template <class Rows>
-    __device__ static void multiply(Shared& shared, const Rows& rows, const typename Weights::Fragments& b) {
+    __device__ static void multiply(Shared& shared, const Rows& rows, const Fragments& b) {
 #pragma unroll 1
         for (int first = 0; first < ROW_TILES; first += AT_ONCE) {
             typename Weights::Sums z[AT_ONCE];
-            Weights::multiply(b, z, [&](unsigned (&a)[4], int r, int tile) {
-                load_a(a, tile_of(rows, first + r, 2 * tile), Rows::STRIDE, Rows::NEXT_CHUNK);
-            });
+            multiply_terms(rows, first, 0, b[0], z);
+            if (TERMS > 1) {
+                add_terms(rows, first, 0, b[TERMS - 1], z);
+                add_terms(rows, first, TERMS - 1, b[0], z);
+            }
 #pragma unroll
             for (int i = 0; i < AT_ONCE * Weights::MINE_U * 2; ++i) {
                 const float* sums = z[i / (2 * Weights::MINE_U)][i / 2 % Weights::MINE_U][i % 2];
@@ -68,6 +73,26 @@ struct Product {
                 place[1][threadIdx.x % 32] = float2{sums[2], sums[3]};
             }
         }
+    }
+
+    // The products of tiles of rows from `first` on, of a term of theirs with a term of the weights.
+    template <class Rows>
+    __device__ static void multiply_terms(const Rows& rows, int first, int term,
+                                          const typename Weights::Fragments& b,
+                                          typename Weights::Sums (&z)[AT_ONCE]) {
+        Weights::multiply(b, z, [&](unsigned (&a)[4], int r, int tile) {
+            load_a(a, tile_of(rows, first + r, 2 * tile, term), Rows::STRIDE, Rows::NEXT_CHUNK);
+        });
+    }
+
+    template <class Rows>
+    __device__ static void add_terms(const Rows& rows, int first, int term,
+                                     const typename Weights::Fragments& b,
+                                     typename Weights::Sums (&z)[AT_ONCE]) {
+        typename Weights::Sums more[AT_ONCE];
+        multiply_terms(rows, first, term, b, more);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE * Weights::MINE_U * 8; ++i) (&z[0][0][0][0])[i] += (&more[0][0][0][0])[i];
     }
 
     // The whole product of a piece of 8 rows and 8 units, as lanes have it.
@@ -87,7 +112,7 @@ struct Product {
     template <class Rows, class F>
     __device__ static void each_gradient(const UnitRows& dy, int chunk, const Rows& x, F f) {
         if (!is_mine()) return;
-        unsigned a[STAYS ? ROW_TILES : 1][Weights::MINE_U][4];
+        unsigned a[STAYS ? ROW_TILES : 1][TERMS][Weights::MINE_U][4];
         if (STAYS) {
 #pragma unroll
             for (int r = 0; r < ROW_TILES; ++r) load_units(a[STAYS ? r : 0], dy, chunk, r);
@@ -98,14 +123,20 @@ struct Product {
             float sums[Weights::MINE_U][2][4] = {};
 #pragma unroll
             for (int r = 0; r < ROW_TILES; ++r) {
-                unsigned low[2], high[2];
-                load_b_pair_transposed(low, high, tile_of(x, r, 2 * Weights::feature_tile(j)), Rows::STRIDE,
-                                       Rows::NEXT_CHUNK);
                 if (!STAYS) load_units(a[0], dy, chunk, r);
 #pragma unroll
-                for (int u = 0; u < Weights::MINE_U; ++u) {
-                    TensorCore<T>::multiply(sums[u][0], a[STAYS ? r : 0][u], low);
-                    TensorCore<T>::multiply(sums[u][1], a[STAYS ? r : 0][u], high);
+                for (int term = 0; term < TERMS; ++term) {
+                    unsigned low[2], high[2];
+                    load_b_pair_transposed(low, high, tile_of(x, r, 2 * Weights::feature_tile(j), term),
+                                           Rows::STRIDE, Rows::NEXT_CHUNK);
+                    // The last terms' product is too small to count.
+#pragma unroll
+                    for (int i = 0; i < Weights::MINE_U * (TERMS - term); ++i) {
+                        const int u = i / (TERMS - term);
+                        const unsigned (&units)[4] = a[STAYS ? r : 0][i % (TERMS - term)][u];
+                        TensorCore<T>::multiply(sums[u][0], units, low);
+                        TensorCore<T>::multiply(sums[u][1], units, high);
+                    }
                 }
             }
 #pragma unroll
@@ -114,11 +145,12 @@ struct Product {
     }
 
     // This warp's units, of those from a chunk on, of tile r of dy.
-    __device__ static void load_units(unsigned (&a)[Weights::MINE_U][4], const UnitRows& dy, int chunk,
+    __device__ static void load_units(unsigned (&a)[TERMS][Weights::MINE_U][4], const UnitRows& dy, int chunk,
                                       int r) {
 #pragma unroll
-        for (int u = 0; u < Weights::MINE_U; ++u) {
-            load_a_transposed(a[u], tile_of(dy, r, chunk + 2 * (Weights::first_unit_tile() + u)),
+        for (int i = 0; i < TERMS * Weights::MINE_U; ++i) {
+            const int term = i / Weights::MINE_U, u = i % Weights::MINE_U;
+            load_a_transposed(a[term][u], tile_of(dy, r, chunk + 2 * (Weights::first_unit_tile() + u), term),
                               UnitRows::STRIDE, UnitRows::NEXT_CHUNK);
         }
     }
@@ -133,10 +165,13 @@ struct Product {
         float sums[Weights::MINE_U][4] = {};  // of units l / 4 and l / 4 + 8, in all columns
 #pragma unroll
         for (int r = 0; r < ROW_TILES; ++r) {
-            unsigned a[Weights::MINE_U][4];
+            unsigned a[TERMS][Weights::MINE_U][4];
             load_units(a, dy, chunk, r);
 #pragma unroll
-            for (int u = 0; u < Weights::MINE_U; ++u) TensorCore<T>::multiply(sums[u], a[u], ones);
+            for (int i = 0; i < TERMS * Weights::MINE_U; ++i) {
+                const int term = i / Weights::MINE_U, u = i % Weights::MINE_U;
+                TensorCore<T>::multiply(sums[u], a[term][u], ones);
+            }
         }
         if (lane % 4) return;
 #pragma unroll

@@ -100,7 +100,8 @@ static_assert(sizeof(Exchange) == EXCHANGE_BYTES, "the launcher gives as much to
 // Takes the 16-bit words of tiles in, whose quads come in this turn: quad h of tile t is at place(t, h), and has the words
 // that there(t, h) has bits of.
 template <int TILES, class Place, class There>
-__device__ inline void receive_tiles(unsigned (&fragments)[TILES][4], int turn, Place place, There there) {
+__device__ inline void receive_tiles(unsigned (&fragments)[TERMS][TILES][4], int turn, Place place,
+                                     There there) {
 #pragma unroll
     for (int first = 0; first < 2 * TILES; first += AT_ONCE) {
         uint4 words[AT_ONCE];
@@ -123,10 +124,13 @@ __device__ inline void receive_tiles(unsigned (&fragments)[TILES][4], int turn, 
         for (int i = 0; i < AT_ONCE; ++i) {
             const int quad = first + i;
             if (quad >= 2 * TILES) break;
-            fragments[quad / 2][quad % 2] =
-                packed<T>(without_last_bit(words[i].x), without_last_bit(words[i].y));
-            fragments[quad / 2][2 + quad % 2] =
-                packed<T>(without_last_bit(words[i].z), without_last_bit(words[i].w));
+            const Pair lower(without_last_bit(words[i].x), without_last_bit(words[i].y)),
+                upper(without_last_bit(words[i].z), without_last_bit(words[i].w));
+#pragma unroll
+            for (int term = 0; term < TERMS; ++term) {
+                fragments[term][quad / 2][quad % 2] = lower.words[term];
+                fragments[term][quad / 2][2 + quad % 2] = upper.words[term];
+            }
         }
     }
 }
@@ -136,7 +140,7 @@ struct Network {
     static_assert(!STOPS, "the host decides when replicas are done");
 
     Exchange* exchanges;
-    unsigned forward[FORWARD_TILES][4], backward[larger(BACKWARD_TILES, 1)][4];
+    unsigned forward[TERMS][FORWARD_TILES][4], backward[TERMS][larger(BACKWARD_TILES, 1)][4];
     float weights[OWN_QUADS][4], slots[SLOT_PLACES][OWN_QUADS][4];
     unsigned places[OWN_QUADS][2];  // where the way back takes a quad's lower and upper units from
     unsigned owned = 0;             // of quads that are there, a bit each
@@ -301,19 +305,24 @@ struct Network {
 
     template <int L, class Rows>
     __device__ void multiply_forward(Shared& shared, const Rows& rows) const {
-        multiply<Forward<L>>(shared, rows, &forward[First<L>::FORWARD]);
+        multiply<Forward<L>, FORWARD_TILES>(shared, rows, forward, First<L>::FORWARD);
     }
     template <int L>
     __device__ void multiply_backward(Shared& shared, const UnitRows& rows) const {
-        multiply<Backward<L>>(shared, rows, &backward[First<L>::BACKWARD]);
+        multiply<Backward<L>, BACKWARD_TILES>(shared, rows, backward, First<L>::BACKWARD);
     }
 
-    template <class Product, class Rows>
-    __device__ static void multiply(Shared& shared, const Rows& rows, const unsigned (*tiles)[4]) {
+    // By the tiles from `first` on.
+    template <class Product, int TILES, class Rows>
+    __device__ static void multiply(Shared& shared, const Rows& rows,
+                                    const unsigned (&tiles)[TERMS][TILES][4], int first) {
         if (!Product::is_mine()) return;
-        typename Product::Weights::Fragments b;
+        typename Product::Fragments b;
 #pragma unroll
-        for (int i = 0; i < Product::Weights::MINE * 4; ++i) (&b[0][0][0][0])[i] = tiles[i / 4][i % 4];
+        for (int i = 0; i < TERMS * Product::Weights::MINE * 4; ++i) {
+            const int term = i / (Product::Weights::MINE * 4), word = i % (Product::Weights::MINE * 4);
+            (&b[term][0][0][0][0])[word] = tiles[term][first + word / 4][word % 4];
+        }
         Product::multiply(shared, rows, b);
     }
 

@@ -28,15 +28,15 @@ struct Now {
 template <int L>
 __device__ inline auto inputs_of(Shared& shared, const Now& now) {
     if constexpr (L == 0) {
-        return BatchRows{&shared.x[now.slot()][0][0]};
+        return BatchRows{&shared.x[now.slot()][0][0][0]};
     } else {
-        return UnitRows{&layer_of<L - 1>(shared.layers).units(now.pass.index())[0][0][0]};
+        return UnitRows(layer_of<L - 1>(shared.layers).units(now.pass.index()));
     }
 }
 
 template <int L>
 __device__ inline UnitRows gradients_of(Shared& shared) {
-    return {&layer_of<L>(shared.layers).dz[0][0][0]};
+    return UnitRows(layer_of<L>(shared.layers).dz);
 }
 
 // A piece of a block's rows: 8 rows by 8 units. Of the row, a lane has two columns.
@@ -69,25 +69,48 @@ __device__ inline unsigned& word_of(T (&units)[COUNT][ROWS][CHUNK_UNITS], const 
         &units[first_chunk + piece.chunk][piece.row()][Piece::column_of_lane()]);
 }
 
+// Writes this lane's two units of a piece.
+template <int COUNT>
+__device__ inline void set_units(T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS], const Piece& piece,
+                                 int first_chunk, float low, float high) {
+    const Pair pair(low, high);
+#pragma unroll
+    for (int term = 0; term < TERMS; ++term) word_of(units[term], piece, first_chunk) = pair.words[term];
+}
+
+// What they are.
+template <int COUNT>
+__device__ inline float2 units_of(T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS], const Piece& piece) {
+    float2 found = unpacked<T>(word_of(units[0], piece));
+    if (TERMS > 1) {
+        const float2 rest = unpacked<T>(word_of(units[TERMS - 1], piece));
+        found = float2{found.x + rest.x, found.y + rest.y};
+    }
+    return found;
+}
+
 // Sends this block's units of layer L, which are there, to all others.
 template <int L, int COUNT>
 __device__ inline void share_out([[maybe_unused]] const Run& run,
-                                 [[maybe_unused]] const T (&units)[COUNT][ROWS][CHUNK_UNITS],
+                                 [[maybe_unused]] const T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS],
                                  [[maybe_unused]] const Barrier& full) {
 #if CLUSTER > 1
     constexpr int PARTS = (Shape<L>::BLOCK_CHUNKS * ROWS + 31) / 32;  // what a warp sends at once
-    const uint4* own = reinterpret_cast<const uint4*>(&units[Shape<L>::first() / CHUNK_UNITS]);
     const int count = Shape<L>::own_chunks() * ROWS;
 #pragma unroll
-    for (int part = 0; part < PARTS; part += Peers::SHARERS) {
-        const int place = (part + Peers::first_part()) * 32 + static_cast<int>(threadIdx.x) % 32;
-        if (place >= count) continue;
-        const uint4 words = own[place];
+    for (int term = 0; term < TERMS; ++term) {
+        const uint4* own = reinterpret_cast<const uint4*>(&units[term][Shape<L>::first() / CHUNK_UNITS]);
 #pragma unroll
-        for (int i = 0; i < Peers::OF_WARP; ++i) {
-            if (!Peers::has(i)) break;
-            store_async_quad(run.peers.place(i, own + place), {words.x, words.y, words.z, words.w},
-                             run.peers.place(i, &full));
+        for (int part = 0; part < PARTS; part += Peers::SHARERS) {
+            const int place = (part + Peers::first_part()) * 32 + static_cast<int>(threadIdx.x) % 32;
+            if (place >= count) continue;
+            const uint4 words = own[place];
+#pragma unroll
+            for (int i = 0; i < Peers::OF_WARP; ++i) {
+                if (!Peers::has(i)) break;
+                store_async_quad(run.peers.place(i, own + place), {words.x, words.y, words.z, words.w},
+                                 run.peers.place(i, &full));
+            }
         }
     }
 #endif
@@ -125,9 +148,9 @@ __device__ inline void activate_units(Shared& shared, const Run& run, const Pass
         }
         if (unit >= count) factors.x = 0;
         if (unit + 1 >= count) factors.y = 0;
-        word_of(rows.units(index), piece, Shape<L>::first() / CHUNK_UNITS) =
-            packed<T>(low.value * factors.x, high.value * factors.y);
-        word_of(rows.derivatives, piece) = packed<T>(low.derivative * factors.x, high.derivative * factors.y);
+        set_units(rows.units(index), piece, Shape<L>::first() / CHUNK_UNITS, low.value * factors.x,
+                  high.value * factors.y);
+        set_units(rows.derivatives, piece, 0, low.derivative * factors.x, high.derivative * factors.y);
     });
     LayerRows<L>::MUST_MEET ? barrier_of_cluster() : __syncthreads();
     share_out<L>(run, rows.units(index), rows.y_full[index % LayerRows<L>::COPIES]);
@@ -140,10 +163,10 @@ __device__ inline void differentiate_units(Shared& shared, const Run& run) {
     using Weights = Backward<L + 1>;
     LayerRows<L>& rows = layer_of<L>(shared.layers);
     each_piece<L>([&](const Piece& piece) {
-        const float2 derivative = unpacked<T>(word_of(rows.derivatives, piece));
+        const float2 derivative = units_of(rows.derivatives, piece);
         const float2 dy = Weights::sums_of(shared, piece.eighth, piece.chunk);
-        word_of(rows.dz, piece, Shape<L>::first_gradient() / CHUNK_UNITS) =
-            packed<T>(dy.x * derivative.x, dy.y * derivative.y);
+        set_units(rows.dz, piece, Shape<L>::first_gradient() / CHUNK_UNITS, dy.x * derivative.x,
+                  dy.y * derivative.y);
     });
     __syncthreads();
     if constexpr (L > 0) share_out<L>(run, rows.dz, rows.dz_full);
@@ -218,7 +241,7 @@ __device__ inline void find_gradients(Shared& shared, const Run& run, int slot, 
         rests[i] = rows.replace(0, target, own_factor, run.loss, classes_of(shared));
 #pragma unroll
         for (int chunk = 0; chunk < 2 * OUT_TILES; ++chunk) {
-            word_of(outputs.dz, Piece{eighth, chunk}) = packed<T>(z[chunk][0], z[chunk][1]);
+            set_units(outputs.dz, Piece{eighth, chunk}, 0, z[chunk][0], z[chunk][1]);
         }
     });
 }

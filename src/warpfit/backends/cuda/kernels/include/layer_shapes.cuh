@@ -45,6 +45,19 @@ __device__ inline int own_rows(int count) {
     return REPLICAS > 1 ? clamped(count - first_row(), REPLICA_ROWS) : count;
 }
 
+// What a product takes of two numbers: each is the sum of TERMS 16-bit numbers, of which a later one has what the one
+// before leaves out.
+struct Pair {
+    unsigned words[TERMS];
+
+    __device__ Pair(float low, float high) {
+        words[0] = packed<T>(low, high);
+        if (TERMS == 1) return;
+        const float2 first = unpacked<T>(words[0]);
+        words[TERMS - 1] = packed<T>(low - first.x, high - first.y);
+    }
+};
+
 using Outputs = float[2 * OUT_TILES][4];  // of 16 rows, as mma holds them
 
 // Layer L. Blocks share out the units of hidden layers, in whole chunks; all have all outputs.
@@ -71,13 +84,13 @@ struct Shape {
     __device__ static int first_gradient() { return HAS_OWN_GRADIENTS ? 0 : first(); }
     __device__ static int own_chunks() { return (count() + CHUNK_UNITS - 1) / CHUNK_UNITS; }
     __device__ static unsigned bytes_of_others() {
-        return (up(UNITS, CHUNK_UNITS) / CHUNK_UNITS - own_chunks()) * ROWS * CHUNK_UNITS * sizeof(T);
+        return (up(UNITS, CHUNK_UNITS) / CHUNK_UNITS - own_chunks()) * TERMS * ROWS * CHUNK_UNITS * sizeof(T);
     }
 };
 
-// Rows of units, chunk by chunk.
+// Rows of units, chunk by chunk, one term of each after the other.
 template <int WIDTH>
-using Chunks = T[WIDTH / CHUNK_UNITS][ROWS][CHUNK_UNITS];
+using Chunks = T[TERMS][WIDTH / CHUNK_UNITS][ROWS][CHUNK_UNITS];
 
 template <int L>
 struct Biases {
@@ -121,18 +134,23 @@ struct alignas(16) LayerRows<L, true> {
 // Rows that products take: those of a batch come one after the other, those of units in chunks.
 struct BatchRows {
     const T* first;
-    static constexpr int STRIDE = X_STRIDE, NEXT_CHUNK = CHUNK_UNITS;
+    static constexpr int STRIDE = X_STRIDE, NEXT_CHUNK = CHUNK_UNITS, next_term = ROWS * X_STRIDE;
 };
 
 struct UnitRows {
     const T* first;
+    int next_term;
     static constexpr int STRIDE = CHUNK_UNITS, NEXT_CHUNK = ROWS * CHUNK_UNITS;
+
+    template <int COUNT>
+    __device__ explicit UnitRows(const T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS])
+        : first(&units[0][0][0][0]), next_term(COUNT * ROWS * CHUNK_UNITS) {}
 };
 
-// The tile of 16 rows and 16 columns from chunk `chunk` on.
+// The tile of 16 rows and 16 columns from chunk `chunk` on, of a term of each number.
 template <class Rows>
-__device__ inline const T* tile_of(const Rows& rows, int r, int chunk) {
-    return rows.first + r * 16 * Rows::STRIDE + chunk * Rows::NEXT_CHUNK;
+__device__ inline const T* tile_of(const Rows& rows, int r, int chunk, int term) {
+    return rows.first + r * 16 * Rows::STRIDE + chunk * Rows::NEXT_CHUNK + term * rows.next_term;
 }
 
 // Something for each layer from L on.
@@ -163,7 +181,7 @@ struct alignas(16) Dropout {
 };
 
 struct alignas(16) Shared {
-    T x[X_SLOTS][ROWS][X_STRIDE];
+    T x[X_SLOTS][TERMS][ROWS][X_STRIDE];
     float2 sums[SUMS][2][32];  // parts of a product, of each 8 rows as a warp's lanes hold them
     Stack<RowsOf> layers;
     Dropout dropouts[LAYERS];

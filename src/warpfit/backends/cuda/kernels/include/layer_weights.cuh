@@ -99,8 +99,10 @@ struct Matrix : Product {
     template <class Rows>
     __device__ void multiply(Shared& shared, const Rows& rows) const {
         if (!is_mine()) return;
-        typename Weights::Fragments b;
-        weights.round(b, weights, [](float w, float) { return w; });
+        typename Product::Fragments b;
+        weights.round(b[0], weights, [](float w, float) { return w; });
+        if (TERMS > 1)
+            weights.round(b[TERMS - 1], weights, [](float w, float) { return w - load(store<T>(w)); });
         Product::multiply(shared, rows, b);
     }
 

@@ -42,8 +42,7 @@ __device__ inline float gradient_of(float w, float sum, float unscale, const Rul
 __device__ inline void sgd_rule(float& w, float (&slots)[SLOT_PLACES], float sum, float unscale,
                                 const StepSettings& step, const RuleSettings& rule) {
     if (!MOMENTUM) {
-        if (DECAYS) w *= 1 - step.rate * rule.decay;
-        w -= step.rate * unscale * sum;
+        w -= DECAYS ? step.rate * gradient_of(w, sum, unscale, rule) : step.rate * unscale * sum;
         return;
     }
     float g = gradient_of(w, sum, unscale, rule);
