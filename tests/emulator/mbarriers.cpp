@@ -4,6 +4,8 @@
 // themselves land as late as allowed: when somebody waits for a phase that has all its arrivals and bytes.
 #include <cstdint>
 #include <cstring>
+#include <iterator>
+#include <map>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -27,6 +29,16 @@ struct LateStore {
     std::vector<unsigned char> data;
 };
 
+// The ends of all late stores that have not landed, by where they begin. No two may have a byte in common: which of
+// them comes last is open.
+std::map<const unsigned char*, const unsigned char*> under_way;
+
+bool is_under_way(const unsigned char* begin, const unsigned char* end) {
+    const auto next = under_way.upper_bound(begin);
+    return (next != under_way.end() && next->first < end) ||
+           (next != under_way.begin() && std::prev(next)->second > begin);
+}
+
 // What a phase has of arrivals and bytes.
 struct Phase {
     unsigned arrived = 0;
@@ -39,7 +51,10 @@ struct Phase {
     void land() {
         for (const auto& arrival : arrivals)
             arrival.thread->land([&](const auto& copy) { return copy.number < arrival.copies; });
-        for (const auto& store : stores) std::memcpy(store.target, store.data.data(), store.data.size());
+        for (const auto& store : stores) {
+            std::memcpy(store.target, store.data.data(), store.data.size());
+            under_way.erase(store.target);
+        }
     }
 };
 
@@ -134,7 +149,10 @@ struct PhaseEnd : Condition {
 
 }  // namespace
 
-void forget_mbarriers() { mbarriers.clear(); }
+void forget_mbarriers() {
+    mbarriers.clear();
+    under_way.clear();
+}
 
 void init_mbarrier(unsigned long long* place, unsigned count) {
     check_place("mbarrier_init", place);
@@ -171,9 +189,13 @@ namespace {
 
 void store_late(const char* name, unsigned char* target, const void* source, unsigned bytes,
                 Mbarrier& barrier) {
+    if (is_under_way(target, target + bytes))
+        fail("%s: something is on its way already to the %u bytes from %s on, for which nobody has waited",
+             name, bytes, shared_text(target).c_str());
     barrier.begin_count();
     const auto* begin = static_cast<const unsigned char*>(source);
     barrier.phase.stores.push_back({target, {begin, begin + bytes}});
+    under_way[target] = target + bytes;
     std::memset(target, 0xff, bytes);
     barrier.phase.bytes_sent += bytes;
     barrier.end_count(name);
@@ -198,10 +220,8 @@ void copy_for_mbarrier(const char* name, void* target, const void* source, unsig
 
 unsigned bytes_under_way(const unsigned char* begin, const unsigned char* end) {
     unsigned bytes = 0;
-    for (const auto& [place, barrier] : mbarriers)
-        for (const auto& store : barrier.phase.stores)
-            if (store.target >= begin && store.target < end)
-                bytes += static_cast<unsigned>(store.data.size());
+    for (auto store = under_way.lower_bound(begin); store != under_way.end() && store->first < end; ++store)
+        bytes += static_cast<unsigned>(store->second - store->first);
     return bytes;
 }
 

@@ -6,8 +6,9 @@
 // or with `reverse` from last to first. When all wait and none can go on, or all sleep again and again, the launch
 // fails with a message that says who waits where.
 //
-// The blocks of a cluster take turns, each as far as its warps come; so do all of a cooperative launch. Each has dynamic shared memory of its own;
-// static shared memory, of which a library has one copy, they must not have.
+// The blocks of a cluster take turns, and so do all of a cooperative launch: each runs until none of its warps can go
+// on, so that it is as far ahead of the others as they let it. Each has dynamic shared memory of its own; static shared
+// memory, of which a library has one copy, they must not have.
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -475,12 +476,20 @@ bool run_warp(unsigned warp) {
     return any_ran;
 }
 
-bool run_block(Block& next) {
-    enter(next);
+// Lets each warp have its turn. Whether any of them could run.
+bool run_warps() {
     const unsigned num_warps = (num_threads + warpSize - 1) / warpSize;
     bool any_ran = false;
     for (unsigned i = 0; i < num_warps && !failed; ++i)
         any_ran |= run_warp(launched->reverse ? num_warps - 1 - i : i);
+    return any_ran;
+}
+
+// Runs a block until it waits for others or has left. Whether it could run at all.
+bool run_block(Block& next) {
+    enter(next);
+    bool any_ran = false;
+    while (!failed && run_warps()) any_ran = true;
     return any_ran;
 }
 
@@ -489,13 +498,23 @@ bool all_have_left() {
                        [](const Block& each) { return each.num_left == num_threads; });
 }
 
+// One round: the first block that can run always goes before the others, so that these are as late as they may be.
+// Whether any could run.
+bool run_round() {
+    ++rounds;
+    bool any_ran = false;
+    for (size_t i = 0; i < blocks.size() && !failed;) {
+        const bool ran = run_block(blocks[launched->reverse ? blocks.size() - 1 - i : i]);
+        any_ran |= ran;
+        i = ran ? 0 : i + 1;
+    }
+    return any_ran;
+}
+
 void run_blocks() {
     for (unsigned idle_rounds = 0; !all_have_left(); ++idle_rounds) {
-        bool any_ran = false;
         const unsigned long long progress_before = progress;
-        ++rounds;
-        for (size_t i = 0; i < blocks.size() && !failed; ++i)
-            any_ran |= run_block(blocks[launched->reverse ? blocks.size() - 1 - i : i]);
+        const bool any_ran = run_round();
         if (failed) return;
         if (progress != progress_before) idle_rounds = 0;
         if (!any_ran || idle_rounds == MOST_IDLE_ROUNDS) return record_waiting("deadlock", blocks[0]);

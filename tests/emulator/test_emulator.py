@@ -414,10 +414,24 @@ def test_a_wait_that_comes_late_shows_poison(cluster: int, reverse: bool) -> Non
     assert np.isnan(target).all()
 
 
+# A phase that nobody waits for, before which more comes.
+ONCE_MORE = (
+    r"(mbarrier_expect: expected 1 arrivals in a phase of the barrier at byte 4096 .*, got one more, while"
+    r"|store_async_pair: something is on its way already)"
+)
+
+
 @ORDERS
 @pytest.mark.parametrize(
     ("bug", "message"),
     [
+        # A block that is ahead overwrites what others have not read.
+        (
+            "ONE_PLACE",
+            r"store_async_pair: something is on its way already to the 8 bytes from byte \d+ of dynamic",
+        ),
+        ("NO_WAIT", ONCE_MORE),
+        ("WRONG_PARITY", ONCE_MORE),  # which is complete before the first phase is
         (
             "NO_LAST_WAIT",
             r"the block leaves while 512 bytes of store_async are on their way to it, for which nobody",
@@ -437,10 +451,15 @@ def test_a_wait_that_comes_late_shows_poison(cluster: int, reverse: bool) -> Non
             r"store_async\w*: expected a barrier of block 0, to which the bytes go, got one of block 1",
         ),
         ("NO_FIRST_BARRIER", r"store_async\w*: block [01] of the cluster has not begun"),
+        ("BARRIER_OF_BLOCK", r"store_async_pair: block \d of the cluster has not begun"),
         (
             "LEAVES_EARLY",
             r"deadlock: in block 1 of the cluster threads 0-63 have left the kernel; in blocks 0, 2-3 of the cluster "
             r"threads 0-63 wait at cluster_barrier \(exchange.cu:\d+\)",
+        ),
+        (
+            "LEAVES_AFTER_A_STEP",
+            r"(store_async_pair: block 1 of the cluster has left the kernel|the block leaves while \d+ bytes)",
         ),
         ("STORES_LATE", r"store_async_pair: block 0 of the cluster has left the kernel"),
         (
