@@ -46,6 +46,7 @@ def assert_can_be_launched(launch: LayersLaunch, arch: str, limit: int) -> None:
     assert launch.shared_bytes <= limit
     assert launch.cluster in (CLUSTERS if generation(arch) >= 90 else (1,))
     assert launch.registers * launch.threads <= 65536
+    assert launch.unit_copies == 1 or launch.may_keep_apart
     most, in_registers = launch.registers_of_thread
     assert in_registers < most <= 255
     assert launch.cluster * launch.replicas <= 132
@@ -95,6 +96,14 @@ def test_blocks_share_out_the_units_of_hidden_layers_in_chunks() -> None:
     assert launch.matrices == [(49, 1), (8, 1), (7, 1), (7, 1), (1, 1)]
     # The 49 tiles of the first layer leave 7 to one of 8 warps, and the others one each.
     assert launch.tiles_of_warp == 7 + 1 + 1 + 1 + 1
+
+
+def test_blocks_meet_where_some_have_no_units_of_the_first_layer() -> None:
+    one_each, none_for_some = (
+        choose_layers(network(64, units, 128, 10), "sm_90a", SHARED_BYTES, 132) for units in (128, 72)
+    )
+    assert (one_each.cluster, one_each.unit_copies, one_each.may_keep_apart) == (16, 2, True)
+    assert (none_for_some.cluster, none_for_some.unit_copies, none_for_some.may_keep_apart) == (16, 1, False)
 
 
 def test_replicas_share_out_the_rows_of_long_batches() -> None:

@@ -101,7 +101,8 @@ class LayersLaunch:
     x_slots : int
         Batches in shared memory at once.
     unit_copies : int
-        Places for the first layer's units; with one, blocks meet before they send them.
+        Places for the first layer's units; with one, blocks meet before they send them, as they must where some have
+        none to send.
     near_tiles : int
         Tiles of weights of a warp of which shared memory has what the optimizer remembers.
     replicas : int
@@ -145,6 +146,12 @@ class LayersLaunch:
             for idx, units in enumerate(hidden)
         ]
         return [*found, Layer(outputs, outputs, False)]
+
+    @property
+    def may_keep_apart(self) -> bool:
+        """Whether all blocks have units of the first layer, which tell the others that they are done with a batch."""
+        first = self.layers[0]
+        return self.cluster == 1 or first.units > (self.cluster - 1) * first.block_units
 
     @property
     def row_tiles(self) -> int:
@@ -444,6 +451,7 @@ def choose_layers(
     wider = [
         replace(shape, x_slots=slots, unit_copies=copies)
         for shape, slots, copies in product(held, X_SLOTS, UNIT_COPIES)
+        if copies == 1 or shape.may_keep_apart
     ]
     filled = [_filled(shape, max_shared_bytes) for shape in wider if shape.shared_bytes <= max_shared_bytes]
     if not filled:

@@ -75,6 +75,8 @@ struct Shape {
     static constexpr bool HAS_OWN_GRADIENTS = IS_SHARED_OUT && L == 0;
     static constexpr int GRADIENT_REACH = HAS_OWN_GRADIENTS ? BLOCK_WIDTH : REACH;
 
+    static constexpr bool ALL_HAVE_UNITS = !IS_SHARED_OUT || UNITS > (CLUSTER - 1) * BLOCK_UNITS;
+
     // This block's first unit, and how many it has; without any, 0.
     __device__ static int count() {
         constexpr bool IS_EVEN = !IS_SHARED_OUT || UNITS == CLUSTER * BLOCK_UNITS;
@@ -116,6 +118,8 @@ template <int L, bool IS_LAST = Shape<L>::IS_LAST>
 struct alignas(16) LayerRows {
     static constexpr int COPIES = Shape<L>::HAS_OWN_GRADIENTS ? UNIT_COPIES : 1;
     static constexpr bool MUST_MEET = Shape<L>::HAS_OWN_GRADIENTS && UNIT_COPIES == 1;
+    static_assert(!Shape<L>::HAS_OWN_GRADIENTS || MUST_MEET || Shape<L>::ALL_HAVE_UNITS,
+                  "nobody hears of a block that has no units to send");
     Chunks<Shape<L>::REACH> y[COPIES];
     Chunks<Shape<L>::GRADIENT_REACH> dz;
     Chunks<up(Shape<L>::BLOCK_UNITS, CHUNK_UNITS)> derivatives;  // of the activation, of this block's units
