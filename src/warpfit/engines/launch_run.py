@@ -49,7 +49,7 @@ __all__ = ["Run", "StreamedRun"]
 # How many times as long for kernels that hear of it themselves, and how often the host looks how far they are.
 TALKING, SECONDS_BETWEEN_LOOKS = 8, 0.0005
 # Of the time since a launch began, lest a short one end long before anybody looks.
-SHARE_OF_SLEEP = 1 / 16
+SHARE_OF_SLEEP = 1 / 64
 # How many times as many epochs as the launch before: their rates are found while that one runs.
 GROWTH = 4
 # Blocks of the kernels that gather batches and find Gram matrices, with the threads and rows of the first's.
@@ -351,7 +351,7 @@ class Run:
         own = (
             self._arguments_in_roles(batches, span, rates, record)
             if shape.kernel == "one_launch"
-            else self._arguments_by_layers(span, rates, record, talk)
+            else self._arguments_by_layers(batches, span, rates, record, talk)
         )
         self.kernel(
             shape.cluster * shape.replicas,
@@ -390,7 +390,12 @@ class Run:
         ]
 
     def _arguments_by_layers(
-        self, span: _Span, rates: npt.NDArray[np.float64], record: Array | int, talk: Talk | None
+        self,
+        batches: Array,
+        span: _Span,
+        rates: npt.NDArray[np.float64],
+        record: Array | int,
+        talk: Talk | None,
     ) -> list[Any]:
         """Return what ``one_launch_layers.cu`` takes between targets and the loss's settings."""
         ops, optimizer = self.ops, self.plan.optimizer
@@ -418,6 +423,7 @@ class Run:
             *self._talks(span.epochs, talk),
             self._rule,
             self._best_places,
+            *self._gram(batches, len(rates)),
         ]
 
     def _exchange(self) -> Array | None:
@@ -468,7 +474,7 @@ class Run:
         gram = ops.empty((num_batches * shape.gram_bytes // 2,), shape.network.dtype)
         scales = ops.empty((num_batches,), "float32")
         blocks = min(num_batches, GATHER_BLOCKS)
-        self.gram(blocks, shape.gram_threads, batches, gram, scales, num_batches)
+        self.gram(blocks, shape.network.gram_threads, batches, gram, scales, num_batches)
         return gram, scales
 
 

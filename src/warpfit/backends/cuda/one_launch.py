@@ -169,7 +169,7 @@ class OneLaunch:
     @property
     def gram_bytes(self) -> int:
         """Bytes of the Gram matrix of a batch and the one before."""
-        return 2 * (16 * self.row_tiles) ** 2 * self.looks_ahead
+        return self.network.gram_bytes * self.looks_ahead
 
     @property
     def step_bytes(self) -> int:
@@ -325,17 +325,7 @@ class OneLaunch:
     @property
     def gram_defines(self) -> dict[str, Any]:
         """The defines of the kernel that finds the Gram matrices."""
-        return {
-            "DTYPE": self.network.dtype,
-            "BATCH": self.network.batch,
-            "PARTS": self.parts,
-            "PART_WIDTH": self.block_features,
-        }
-
-    @property
-    def gram_threads(self) -> int:
-        """Threads of a block of that kernel: a warp takes 16 rows, and up to 64 of the batch before."""
-        return 32 * self.row_tiles * -(-self.row_tiles // 4)
+        return self.network.gram_defines(self.parts, self.block_features)
 
     def __str__(self) -> str:
         blocks = "one block," if self.cluster == 1 else f"a cluster of {self.cluster} blocks, in each"

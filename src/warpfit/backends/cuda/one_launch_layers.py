@@ -7,7 +7,7 @@ layer by layer; this module says how blocks and warps share them, or what is in 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise, product
 from math import log2
 from typing import Any
@@ -42,6 +42,9 @@ MEETING = 0.3
 # Of two numbers of blocks that are expected to take as long, the larger one was the faster more often than not.
 LEANING = 0.97
 X_SLOTS, UNIT_COPIES = (2, 1), (2, 1)
+# To look ahead: batches in shared memory; pieces of 8 rows and 8 units that registers of a warp hold; the least layers; and
+# what a warp must have to do for the first layer, in tiles of rows by tiles of weights by 8 units, for it to pay.
+SLOTS_AHEAD, AHEAD_PIECES, AHEAD_LAYERS, AHEAD_WORK = (3, 2), 2, 4, 14
 MOST_REPLICAS = 16
 # Nanoseconds of each of a step's costs on an H200, fitted to single measurements with each number of blocks; see
 # docs/performance.md.
@@ -49,6 +52,7 @@ NANOSECONDS = {
     "step": 307.0,
     "matrix": 92.7,
     "product": 73.2,
+    "product ahead": 30.0,
     "sum": 39.0,
     "byte sent": 0.0172,
     "output tile": 374.0,
@@ -67,6 +71,10 @@ class Layer:
     units: int
     block_units: int
     has_own_gradients: bool
+
+    def is_in_all_of(self, num_blocks: int) -> bool:
+        """Return whether each of so many blocks has units of it."""
+        return self.units > (num_blocks - 1) * self.block_units
 
     @property
     def width(self) -> int:
@@ -111,6 +119,8 @@ class LayersLaunch:
         Whether it goes over validation data after each epoch that is reported.
     stops : bool
         Whether it finds out by itself when the run is over.
+    looks_ahead : bool
+        Whether the first layer's products are found beside the step before.
     """
 
     network: TrainedNetwork
@@ -121,10 +131,10 @@ class LayersLaunch:
     replicas: int = 1
     validates: bool = False
     stops: bool = False
+    looks_ahead: bool = False
 
     kernel = "one_launch_layers"
     warps = WARPS
-    looks_ahead = False
     talks = True
 
     @property
@@ -132,7 +142,7 @@ class LayersLaunch:
         """Rows of the record of a step, which are added up."""
         return self.replicas * (self.cluster if self.network.penalized else 1)
 
-    @property
+    @cached_property
     def layers(self) -> list[Layer]:
         """What a block has of each layer."""
         *hidden, outputs = self.network.widths[1:]
@@ -150,8 +160,7 @@ class LayersLaunch:
     @property
     def may_keep_apart(self) -> bool:
         """Whether all blocks have units of the first layer, which tell the others that they are done with a batch."""
-        first = self.layers[0]
-        return self.cluster == 1 or first.units > (self.cluster - 1) * first.block_units
+        return self.cluster == 1 or self.layers[0].is_in_all_of(self.cluster)
 
     @property
     def row_tiles(self) -> int:
@@ -163,7 +172,7 @@ class LayersLaunch:
         """Numbers from one row of a batch to the next."""
         return padded(self.network.features) + 8
 
-    @property
+    @cached_property
     def matrices(self) -> list[tuple[int, int]]:
         """Tiles along features and units of all matrices that a block multiplies by."""
         layers = self.layers
@@ -184,7 +193,7 @@ class LayersLaunch:
         )
         return min(self.warps // along_units, feature_tiles), along_units
 
-    @property
+    @cached_property
     def tiles_of_matrices(self) -> list[int]:
         """Tiles of 16 by 16 weights that a warp holds of each of them."""
         tiles = []
@@ -265,11 +274,19 @@ class LayersLaunch:
     @property
     def sums(self) -> int:
         """Parts of products in shared memory, of 512 bytes, for the largest."""
-        return max(
-            self.groups(features, units)[0] * self.row_tiles * units * 2 for features, units in self.matrices
-        )
+        return max(self.parts_of_products)
 
-    @property
+    @cached_property
+    def parts_of_products(self) -> list[int]:
+        """Parts that the warps leave of each product: of 16 rows, for each group along the features, by 8 units."""
+        parts, to_units = [], (*self.layers, *self.layers[:-1])
+        for (features, unit_tiles), layer in zip(self.matrices, to_units, strict=True):
+            along_features, along_units = self.groups(features, unit_tiles)
+            chunks = -(-layer.block_units // CHUNK) if along_units == 1 else 2 * unit_tiles
+            parts.append(along_features * self.row_tiles * chunks)
+        return parts
+
+    @cached_property
     def shared_parts(self) -> dict[str, int]:
         """Bytes of shared memory of each part of ``struct Shared`` of the kernel."""
         rows, slots = 16 * self.row_tiles, max(1, self.network.slots)
@@ -288,7 +305,7 @@ class LayersLaunch:
             "dropout and norms": 16 * len(layers) + 4 * self.warps + 8 * self.cluster,
             "class weights": (4 * padded(self.network.outputs) + 16) * self.network.class_weights,
             "early stopping": STOPPING_BYTES * self.stops,
-            "barriers": 32 * len(hidden) + 24,
+            "barriers": 32 * len(hidden) + 8 + 8 * max(2, self.x_slots),
         }
 
     @property
@@ -319,10 +336,15 @@ class LayersLaunch:
 
     @property
     def step_bytes(self) -> int:
-        """Bytes of device memory for a step: batch, targets, settings and row of the record."""
-        return (
-            self.batch_bytes + 4 * self.network.batch * self.network.target_words + 16 + 24 * self.recorders
-        )
+        """Bytes of device memory for a step: batch, Gram matrix and scale, targets, settings and row of the record."""
+        targets = 4 * self.network.batch * self.network.target_words
+        gram = self.gram_bytes + 4 * self.looks_ahead
+        return self.batch_bytes + gram + targets + 16 + 24 * self.recorders
+
+    @property
+    def gram_bytes(self) -> int:
+        """Bytes of the Gram matrix of a batch and the one before."""
+        return self.network.gram_bytes * self.looks_ahead
 
     @property
     def costs(self) -> dict[str, float]:
@@ -337,6 +359,7 @@ class LayersLaunch:
         units = [layer.block_units for layer in (*layers, *layers[:-1])]
         pieces = [-(-rows // 8 * -(-count // CHUNK) // self.warps) for count in units]
         turns = -(-rows // 8 // self.warps)
+        ahead = own_tiles[0] if self.looks_ahead else 0
         sent = [layer.block_units * (1 if idx == 0 else 2) for idx, layer in enumerate(layers[:-1])]
         return {
             "step": 1,
@@ -344,7 +367,8 @@ class LayersLaunch:
             # A replica finds no gradient by inputs.
             "product": self.row_tiles
             * (1 if network.terms == 1 else 3)
-            * (sum(own_tiles) - (sum(own_tiles[len(layers) :]) / 2 if self.replicas > 1 else 0)),
+            * (sum(own_tiles) - ahead - (sum(own_tiles[len(layers) :]) / 2 if self.replicas > 1 else 0)),
+            "product ahead": self.row_tiles * ahead,
             "sum": sum(count * along for count, (along, _) in zip(pieces, groups, strict=True)),
             "byte sent": 2 * network.terms * rows * (self.cluster - 1) * sum(sent),
             "output tile": turns * (padded(network.outputs) // 16),
@@ -399,6 +423,7 @@ class LayersLaunch:
             "SUMS": self.sums,
             "SHARED_BYTES": self.shared_bytes,
             "EXCHANGE_BYTES": self.exchange_bytes // self.cluster if self.replicas > 1 else 0,
+            "AHEAD": int(self.looks_ahead),
             "VALIDATES": int(self.validates),
             "STOPS": int(self.stops),
             "BOUNDED_WAITS": int(is_debugging()),
@@ -407,6 +432,11 @@ class LayersLaunch:
     def gather_defines(self, source: str) -> dict[str, Any]:
         """Return the defines of the kernel that gathers the batches, from x of dtype `source`."""
         return self.network.gather_defines(source, 1, padded(self.network.features))
+
+    @property
+    def gram_defines(self) -> dict[str, Any]:
+        """The defines of the kernel that finds the Gram matrices."""
+        return self.network.gram_defines(1, padded(self.network.features))
 
     def that_stops(self, max_shared_bytes: int) -> LayersLaunch | None:
         """Return the shape with what early stopping takes, or None if shared memory has no room for it."""
@@ -421,6 +451,7 @@ class LayersLaunch:
         return (
             f"{blocks} of {self.warps} warps, layer by layer, {self.tiles_of_warp} tiles of weights in a warp's "
             f"registers, {self.shared_bytes} bytes of shared memory"
+            f"{', products of a batch ahead' if self.looks_ahead else ''}"
         )
 
 
@@ -453,6 +484,11 @@ def choose_layers(
         for shape, slots, copies in product(held, X_SLOTS, UNIT_COPIES)
         if copies == 1 or shape.may_keep_apart
     ]
+    wider += [
+        replace(shape, x_slots=slots, unit_copies=2, looks_ahead=True)
+        for shape, slots in product(held, SLOTS_AHEAD)
+        if _may_look_ahead(shape)
+    ]
     filled = [_filled(shape, max_shared_bytes) for shape in wider if shape.shared_bytes <= max_shared_bytes]
     if not filled:
         least = min(held, key=lambda shape: shape.shared_bytes)
@@ -461,6 +497,29 @@ def choose_layers(
             f"{least.shared_bytes}"
         )
     return min(filled, key=_time)
+
+
+def _may_look_ahead(shape: LayersLaunch) -> bool:
+    """Return whether a shape can look ahead, and it pays: see docs/one-launch.md."""
+    network, first = shape.network, shape.layers[0]
+    if (
+        network.optimizer != "sgd"
+        or network.clips
+        or network.penalized
+        or network.is_cut
+        or network.terms > 1
+    ):
+        return False  # it is not known before which share of the gradients an update adds
+    if shape.replicas > 1 or shape.cluster == 1 or len(shape.layers) < AHEAD_LAYERS:
+        return False
+    if not all(layer.is_in_all_of(shape.cluster) for layer in shape.layers[:2]):
+        return False  # nobody would hear of a block without units
+    chunks = -(-first.block_units // CHUNK)
+    # The parts of a product lie in place of units; and registers of a warp hold some pieces of 8 rows and 8 units.
+    have_place = 512 * shape.parts_of_products[0] <= 32 * shape.row_tiles * up(first.units, CHUNK)
+    are_held = 2 * shape.row_tiles * chunks <= AHEAD_PIECES * shape.warps
+    work = shape.row_tiles * shape.tiles_of_matrices[0] * chunks
+    return have_place and are_held and work >= AHEAD_WORK
 
 
 def _numbers_of_replicas(batch: int, cluster: int, num_multiprocessors: int) -> list[int]:

@@ -147,6 +147,21 @@ class TrainedNetwork:
             "TARGET_STRIDE": 2 if self.is_cross_entropy else self.outputs,
         }
 
+    def gram_defines(self, parts: int, part_width: int) -> dict[str, Any]:
+        """Return the defines of the kernel that finds the Gram matrices of batches."""
+        return {"DTYPE": self.dtype, "BATCH": self.batch, "PARTS": parts, "PART_WIDTH": part_width}
+
+    @property
+    def gram_threads(self) -> int:
+        """Threads of a block of that kernel: a warp takes 16 rows, and up to 64 of the batch before."""
+        row_tiles = padded(self.batch) // 16
+        return 32 * row_tiles * -(-row_tiles // 4)
+
+    @property
+    def gram_bytes(self) -> int:
+        """Bytes of the Gram matrix of a batch and the one before."""
+        return 2 * padded(self.batch) ** 2
+
 
 def up(size: int, unit: int) -> int:
     """Return the next multiple of `unit`."""

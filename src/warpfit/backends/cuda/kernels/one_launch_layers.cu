@@ -11,7 +11,7 @@
 //           weight, and rows that are right. first_epoch epochs of the run are done; each of report_every is
 //           reported, and the last. progress, answers: see Talks, after each talk_every epochs. With STOPS
 //           stopping: the rule, and what it remembers from launch to launch; best_places: where the best weights
-//           and biases of each layer go.
+//           and biases of each layer go. With AHEAD gram and gram_scales, as gram_batches leaves them.
 // Launch:   REPLICAS clusters of CLUSTER blocks of 32 WARPS threads, all resident if there are several;
 //           SHARED_BYTES of dynamic shared memory. Defines: DTYPE, TERMS (16-bit numbers
 //           whose sum a number of a product is: 1, or 2 for products as of float32), LAYERS, WIDTHS (of features and of each
@@ -20,9 +20,9 @@
 //           it remembers of a parameter), HELD_TILES, NEAR_TILES and FAR_TILES (tiles of a warp of which they are
 //           in registers, shared memory and memory), MOMENTUM, NESTEROV, DECAYS, LOSS, CROSS_ENTROPY, SMOOTHED,
 //           COUNTS_ROWS, WEIGHTED, CLASS_WEIGHTS, PENALIZED, CLIPS, RATE_IN_VELOCITY (0 or 1), X_SLOTS (batches
-//           in shared memory, 1 or 2), UNIT_COPIES (of the first layer's units, likewise), SUMS (parts of
-//           products there), SHARED_BYTES, EXCHANGE_BYTES (for each rank), VALIDATES, STOPS (0 or 1; STOPS for one
-//           replica only), BOUNDED_WAITS.
+//           in shared memory, 1 to 3), UNIT_COPIES (of the first layer's units, 1 or 2), SUMS (parts of
+//           products there), SHARED_BYTES, EXCHANGE_BYTES (for each rank), AHEAD (see layer_ahead.cuh), VALIDATES,
+//           STOPS (0 or 1; STOPS for one replica only), BOUNDED_WAITS.
 // Numerics: products of 16-bit numbers with float32 sums; weights and sums in float32; gradients times `scale`, a power
 //           of two that keeps them in the range of 16 bits. Sums in a fixed order.
 // Cost:     of a step 6 BATCH FLOP for each weight, or 4 for one of the first layer; without replicas those of all layers
@@ -39,6 +39,7 @@
 #else
 #include "include/layer_weights.cuh"
 #endif
+#include "include/layer_ahead.cuh"
 
 // f(i) for each i below `count` that falls to this thread.
 template <class F>
@@ -46,10 +47,10 @@ __device__ inline void each_of_block(int count, F f) {
     for (int i = threadIdx.x; i < count; i += 32 * WARPS) f(i);
 }
 
-// The first warp starts to copy the batch of a pass, and its targets.
+// A warp that has the fewest pieces starts to copy the batch of a pass, and its targets.
 __device__ inline void load_batch(Shared& shared, const Run& run, const Passes& pass) {
-    if (threadIdx.x >= 32) return;
-    const int lane = threadIdx.x, slot = pass.index() % X_SLOTS;
+    if (threadIdx.x / 32 != WARPS - 2) return;
+    const int lane = threadIdx.x % 32, slot = pass.index() % X_SLOTS;
     const int count = own_rows(BATCH), first_target = SEES_ALL_TARGETS ? 0 : first_row();
     const int64 first = static_cast<int64>(pass.trains() ? pass.training.index : pass.batch) * BATCH;
     const T* rows =
@@ -154,44 +155,58 @@ __device__ inline bool is_over(Shared& shared, const Passes& pass, int num_rows,
 }
 #endif
 
-// From layer L's inputs to the gradients of the outputs. Returns the weight of the batch.
+// Before the products of which layer nobody needs the batch of the pass before any more.
+constexpr int LOADING_LAYER = AHEAD && X_SLOTS == 2 ? LAYERS - 2 : 0;
+
+// From layer L's inputs to the gradients of the outputs, and what their losses need. Returns the weight of the batch.
 template <int L>
 __device__ inline float go_forward(Shared& shared, const Run& run, const Now& now, float weight,
-                                   const Network& network) {
-    network.multiply_forward<L>(shared, inputs_of<L>(shared, now));
-    __syncthreads();
-    if constexpr (!Shape<L>::IS_LAST) activate_units<L>(shared, run, now.pass);
-    if (L == 0) {  // while units are on their way
-        // Nobody reads the batch of the pass before any more.
+                                   Network& network, Rests& rests) {
+    if (!AHEAD || L > 0 || !now.is_led_on()) {
+        network.multiply_forward<L>(shared, inputs_of<L>(shared, now.pass.index()));
+        __syncthreads();
+        if constexpr (!Shape<L>::IS_LAST) activate_units<L>(shared, run, now.pass);
+    }
+    // While units are on their way:
+    if constexpr (!Shape<L>::IS_LAST) {
+        if (now.is_led_on()) network.catch_up<L>(shared, run, now);
+    }
+    if (L == LOADING_LAYER) {  // nobody reads the batch any more in whose place the next one comes
         const Passes next = now.pass.next();
         if (X_SLOTS > 1 && next.is_there()) load_batch(shared, run, next);
+    }
+    if (L == 0) {
         if (now.before.is_there) record_pass(shared, run, now.pass.index() - 1, now.before);
         weight = weigh_batch(shared, now.slot(), now.count);
     }
     if constexpr (Shape<L>::IS_LAST) {
-        Rests rests;
         find_gradients(shared, run, now.slot(), now.own_count, weight, rests);
         __syncthreads();
-        find_losses(shared, run, now.pass.index(), now.slot(), now.own_count, rests);
         return weight;
     } else {
         await_units<L>(shared, now.pass.index());
-        return go_forward<L + 1>(shared, run, now, weight, network);
+        return go_forward<L + 1>(shared, run, now, weight, network, rests);
     }
 }
 
 // From the gradients of layer L's units back to those of the first.
 template <int L>
-__device__ inline void go_back(Shared& shared, const Run& run, const Now& now, Network& network) {
+__device__ inline void go_back(Shared& shared, const Run& run, const Now& now, const Rests& rests,
+                               Network& network, Ahead& ahead) {
     if constexpr (L > 0) {
         network.multiply_backward<L>(shared, gradients_of<L>(shared));
         __syncthreads();
+        if (now.leads_on()) ahead.add_up<L>(shared, now);
         differentiate_units<L - 1>(shared, run);
+        if (now.leads_on()) ahead.activate<L - 1>(shared, run, now);
     }
+    // While gradients are on their way:
+    if (Shape<L>::IS_LAST) find_losses(shared, run, now.pass.index(), now.slot(), now.own_count, rests);
     network.take<L>(shared, run, now);
+    if (now.leads_on()) ahead.multiply<L>(shared, run, now, network);
     if constexpr (L > 0) {
         await_gradients<L - 1>(shared, now.step);
-        go_back<L - 1>(shared, run, now, network);
+        go_back<L - 1>(shared, run, now, rests, network, ahead);
     }
 }
 
@@ -201,8 +216,9 @@ __device__ inline float find_penalty(Shared& shared, const Run& run, int count, 
 }
 
 // From the gradients of the outputs to updates of all layers.
-__device__ inline void train(Shared& shared, const Run& run, const Now& now, Network& network) {
-    go_back<LAYERS - 1>(shared, run, now, network);
+__device__ inline void train(Shared& shared, const Run& run, const Now& now, const Rests& rests,
+                             Network& network, Ahead& ahead) {
+    go_back<LAYERS - 1>(shared, run, now, rests, network, ahead);
     network.finish(shared, run, now);
 }
 
@@ -215,7 +231,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                       const T* validation_batches, const float* validation_targets, int num_validated,
                       int first_epoch, int report_every, int last_epoch, Progress* progress,
                       unsigned* answers, int talk_every, Stopping* stopping, float* const* best_places,
-                      float loss_setting, float of_term, float of_slope) {
+                      const RowWords* gram, const float* gram_scales, float loss_setting, float of_term,
+                      float of_slope) {
     DYNAMIC_SHARED(Shared, whole);
     Shared& shared = *whole;
     const Run run{Peers(shared),
@@ -233,7 +250,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                   static_cast<uint32>(first_step),
                   {key0, key1},
                   far_slots,
-                  exchanges};
+                  exchanges,
+                  gram,
+                  gram_scales};
     const Arrays arrays{places};
     const Talks talks{progress, answers, talk_every};
     clear(shared);
@@ -255,24 +274,31 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     barrier_of_cluster();  // no block writes to another that has not begun
     Passes pass({num_rows, num_epochs}, num_validated, first_epoch, {report_every, last_epoch});
     load_batch(shared, run, pass);
-    StepSettings next = settings[0];
+    Ahead ahead;
+    StepSettings next = settings[0], last = next;
     Losses losses = {};
     while (pass.is_there()) {
         const int step = pass.training.index;
         RuleSettings of_weights = run.rule;
         if (PENALIZED) of_weights.decay += run.penalty / pass.count();
-        const Now now{pass, step, pass.count(), own_rows(pass.count()), next, of_weights, losses};
+        const Now now{pass, step, pass.count(), own_rows(pass.count()), next, last, of_weights, losses};
+        last = next;
         if (step + 1 < pass.training.num_steps) next = settings[step + 1];  // memory is far
         if (pass.trains() || pass.batch == 0) network.begin(pass.trains() ? step : step + 1);
         wait(shared.x_full[now.slot()], pass.index() / X_SLOTS);
         losses.penalty = PENALIZED && pass.trains() ? find_penalty(shared, run, now.count, network) : 0;
-        losses.weight = go_forward<0>(shared, run, now, 0, network);
+        Rests rests;
+        losses.weight = go_forward<0>(shared, run, now, 0, network, rests);
         losses.row = pass.row();
         losses.count = now.own_count;
         losses.trains = pass.trains();
         losses.is_first = pass.trains() && pass.training.is_first_of_epoch();
         losses.is_there = true;
-        if (pass.trains()) train(shared, run, now, network);
+        if (pass.trains()) {
+            train(shared, run, now, rests, network, ahead);
+        } else {
+            find_losses(shared, run, pass.index(), now.slot(), now.own_count, rests);
+        }
         const int epochs_done = pass.epoch - first_epoch;
         const bool decides = STOPS && pass.ends_reported();
         const bool talks_now = pass.ends_epoch() && talks.are_due(epochs_done);

@@ -18,6 +18,9 @@ struct HeldWeights {
     static constexpr int MINE_U = UNIT_TILES / GROUPS_U;
     static_assert(UNIT_TILES % GROUPS_U == 0, "the groups along the units have as many tiles each");
     static constexpr int MINE = MINE_U * MINE_K;
+    // Tiles of 8 units. Of a warp's, the last may be there for the sake of 16 only.
+    static constexpr int HALF_TILES = GROUPS_U == 1 ? (COLUMNS + 7) / 8 : 2 * UNIT_TILES;
+    __device__ static constexpr bool has_half(int half) { return GROUPS_U > 1 || half < HALF_TILES; }
 
     using Sums = float[MINE_U][2][4];
     // As B fragments of the product with the features: of each tile the halves of its units, each two words.
@@ -135,6 +138,7 @@ struct HeldWeights {
 #pragma unroll
             for (int i = 0; i < TILES * MINE_U * 2; ++i) {
                 const int t = i / 2 / MINE_U, u = i / 2 % MINE_U, half = i % 2;
+                if (!has_half(2 * u + half)) continue;
                 TensorCore<T>::multiply(sums[j % CHAINS][t][u][half], a[t], b[u][j][half]);
             }
         }

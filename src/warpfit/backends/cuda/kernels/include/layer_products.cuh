@@ -22,10 +22,13 @@ __device__ constexpr int groups_along_units(int feature_tiles, int unit_tiles) {
 
 __device__ constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
-// A matrix from FEATURES to UNITS, multiples of 16.
+// Parts of products, of each 8 rows as a warp's lanes hold them.
+using Parts = float2[2][32];
+
+// A matrix from FEATURES, a multiple of 16, to UNITS.
 template <int FEATURES, int UNITS>
 struct Product {
-    static constexpr int UNIT_TILES = UNITS / 16, FEATURE_TILES = FEATURES / 16;
+    static constexpr int UNIT_TILES = (UNITS + 15) / 16, FEATURE_TILES = FEATURES / 16;
     static constexpr int GROUPS_U = groups_along_units(FEATURE_TILES, UNIT_TILES);
     static constexpr int GROUPS_K = smaller(WARPS / GROUPS_U, FEATURE_TILES);
     using Weights = HeldWeights<T, FEATURES, UNITS, GROUPS_K, GROUPS_U>;
@@ -34,7 +37,7 @@ struct Product {
                                    : ROW_TILES % 2 == 0                       ? 2
                                                                               : 1;
     // Parts of the product that lie in shared memory: see `sums_of`.
-    static constexpr int SUMS_NEEDED = GROUPS_K * ROW_TILES * UNIT_TILES * 2;
+    static constexpr int SUMS_NEEDED = GROUPS_K * ROW_TILES * Weights::HALF_TILES;
     static_assert(SUMS_NEEDED <= SUMS, "the launcher gives room for all sums");
 
     // Whether there are registers for all rows of a warp's units at once.
@@ -48,12 +51,12 @@ struct Product {
 
     // The part of a product that group k finds, of row tile r and half a tile of units.
     __device__ static int place_of_sums(int k, int r, int half_tile) {
-        return (k * ROW_TILES + r) * UNIT_TILES * 2 + half_tile;
+        return (k * ROW_TILES + r) * Weights::HALF_TILES + half_tile;
     }
 
-    // The product of all rows with the weights, in parts, to shared memory.
+    // The product of all rows with the weights, in parts.
     template <class Rows>
-    __device__ static void multiply(Shared& shared, const Rows& rows, const Fragments& b) {
+    __device__ static void multiply(Parts* parts, const Rows& rows, const Fragments& b) {
 #pragma unroll 1
         for (int first = 0; first < ROW_TILES; first += AT_ONCE) {
             typename Weights::Sums z[AT_ONCE];
@@ -65,10 +68,10 @@ struct Product {
 #pragma unroll
             for (int i = 0; i < AT_ONCE * Weights::MINE_U * 2; ++i) {
                 const float* sums = z[i / (2 * Weights::MINE_U)][i / 2 % Weights::MINE_U][i % 2];
+                if (!Weights::has_half(i % (2 * Weights::MINE_U))) continue;
                 const int half_tile = Weights::first_unit_tile() * 2 + i % (2 * Weights::MINE_U);
-                float2(&place)[2][32] =
-                    shared
-                        .sums[place_of_sums(Weights::warp_k(), first + i / (2 * Weights::MINE_U), half_tile)];
+                Parts& place =
+                    parts[place_of_sums(Weights::warp_k(), first + i / (2 * Weights::MINE_U), half_tile)];
                 place[0][threadIdx.x % 32] = float2{sums[0], sums[1]};
                 place[1][threadIdx.x % 32] = float2{sums[2], sums[3]};
             }
@@ -96,20 +99,20 @@ struct Product {
     }
 
     // The whole product of a piece of 8 rows and 8 units, as lanes have it.
-    __device__ static float2 sums_of(const Shared& shared, int eighth, int chunk) {
+    __device__ static float2 sums_of(const Parts* parts, int eighth, int chunk) {
         const int lane = threadIdx.x % 32;
-        float2 sum = shared.sums[place_of_sums(0, eighth / 2, chunk)][eighth % 2][lane];
+        float2 sum = parts[place_of_sums(0, eighth / 2, chunk)][eighth % 2][lane];
 #pragma unroll
         for (int k = 1; k < GROUPS_K; ++k) {
-            const float2 part = shared.sums[place_of_sums(k, eighth / 2, chunk)][eighth % 2][lane];
+            const float2 part = parts[place_of_sums(k, eighth / 2, chunk)][eighth % 2][lane];
             sum = float2{sum.x + part.x, sum.y + part.y};
         }
         return sum;
     }
 
     // f(u, j, sums) for the gradient of each tile, which is dyᵀ x: dy has the units from a chunk on, x the
-    // features.
-    template <class Rows, class F>
+    // features. Of several parts it takes one: some of the tiles along the features.
+    template <int PART = 0, int PARTS = 1, class Rows, class F>
     __device__ static void each_gradient(const UnitRows& dy, int chunk, const Rows& x, F f) {
         if (!is_mine()) return;
         unsigned a[STAYS ? ROW_TILES : 1][TERMS][Weights::MINE_U][4];
@@ -118,7 +121,7 @@ struct Product {
             for (int r = 0; r < ROW_TILES; ++r) load_units(a[STAYS ? r : 0], dy, chunk, r);
         }
 #pragma unroll
-        for (int j = 0; j < Weights::MINE_K; ++j) {
+        for (int j = Weights::MINE_K * PART / PARTS; j < Weights::MINE_K * (PART + 1) / PARTS; ++j) {
             if (!Weights::has_tile(j)) break;
             float sums[Weights::MINE_U][2][4] = {};
 #pragma unroll
@@ -183,11 +186,11 @@ struct Product {
 
 // Layer L's matrix by this block's units, which the way forward takes; and by its inputs, for the way back.
 template <int L>
-struct Forward : Product<Shape<L - 1>::WIDTH, Shape<L>::BLOCK_WIDTH> {};
+struct Forward : Product<Shape<L - 1>::WIDTH, Shape<L>::BLOCK_UNITS> {};
 template <>
-struct Forward<0> : Product<X_WIDTH, Shape<0>::BLOCK_WIDTH> {};
+struct Forward<0> : Product<X_WIDTH, Shape<0>::BLOCK_UNITS> {};
 template <int L>
-struct Backward : Product<Shape<L>::WIDTH, Shape<L - 1>::BLOCK_WIDTH> {};
+struct Backward : Product<Shape<L>::WIDTH, Shape<L - 1>::BLOCK_UNITS> {};
 
 // A parameter's array in memory, and those of what the optimizer remembers of it.
 struct Arrays {

@@ -323,8 +323,12 @@ struct Network {
             const int term = i / (Product::Weights::MINE * 4), word = i % (Product::Weights::MINE * 4);
             (&b[term][0][0][0][0])[word] = tiles[term][first + word / 4][word % 4];
         }
-        Product::multiply(shared, rows, b);
+        Product::multiply(shared.sums, rows, b);
     }
+
+    // No step leaves anything to the next.
+    template <int L>
+    __device__ void catch_up(Shared&, const Run&, const Now&) {}
 
     // Layer L's gradients are there: they are sent to their owners.
     template <int L>
@@ -334,7 +338,7 @@ struct Network {
         const UnitRows dz = gradients_of<L>(shared);
         const int chunk = Shape<L>::first_gradient() / CHUNK_UNITS;
         Forward<L>::each_gradient(
-            dz, chunk, inputs_of<L>(shared, now), [&](int u, int j, const float (&sums)[2][4]) {
+            dz, chunk, inputs_of<L>(shared, now.pass.index()), [&](int u, int j, const float (&sums)[2][4]) {
                 const int quad = 2 * (First<L>::FORWARD + u * Weights::MINE_K + j);
                 send(&exchange.gradients[own_replica()][quad][threadIdx.x], THREADS, now.step, sums);
             });

@@ -12,25 +12,49 @@ struct Losses {
     bool is_there;
 };
 
+// Which layer takes its gradients in after the next step has begun, while that one's first units are on their way: the
+// second, or looking ahead the first; -1 for none. What the second takes stays where it is until all blocks have had the
+// next of its units from this one.
+template <int SECOND>
+__device__ constexpr int find_late_layer() {
+    constexpr bool SENDS = CLUSTER > 1 && SECOND + 1 < LAYERS;
+    if constexpr (AHEAD) {
+        return 0;
+    } else if constexpr (SENDS && REPLICAS == 1 && UNIT_COPIES == 2 && !CLIPS && !PENALIZED) {
+        return Shape<SECOND>::ALL_HAVE_UNITS ? SECOND : -1;
+    } else {
+        return -1;
+    }
+}
+constexpr int LATE_LAYER = find_late_layer<1>();
+
 // Where a block stands: which pass it is, which step, of how many rows, and how many of them are this replica's;
 // what it multiplies by; and what the pass before left.
 struct Now {
     Passes pass;
     int step, count, own_count;
-    StepSettings settings;
+    StepSettings settings, last_settings;
     RuleSettings of_weights;
     Losses before;
 
     __device__ int slot() const { return pass.index() % X_SLOTS; }
+    // Whether the pass before has left something to this one, and whether this one leaves something to the next: not
+    // where an epoch begins or ends.
+    __device__ bool is_led_on() const {
+        return LATE_LAYER >= 0 && pass.trains() && !pass.training.is_first_of_epoch();
+    }
+    __device__ bool leads_on() const {
+        return LATE_LAYER >= 0 && pass.trains() && !pass.training.is_last_of_epoch();
+    }
 };
 
-// The rows that layer L takes.
+// The rows that layer L takes in a pass.
 template <int L>
-__device__ inline auto inputs_of(Shared& shared, const Now& now) {
+__device__ inline auto inputs_of(Shared& shared, int pass) {
     if constexpr (L == 0) {
-        return BatchRows{&shared.x[now.slot()][0][0][0]};
+        return BatchRows{&shared.x[pass % X_SLOTS][0][0][0]};
     } else {
-        return UnitRows(layer_of<L - 1>(shared.layers).units(now.pass.index()));
+        return UnitRows(layer_of<L - 1>(shared.layers).units(pass));
     }
 }
 
@@ -48,17 +72,25 @@ struct Piece {
     __device__ int unit() const { return chunk * CHUNK_UNITS + column_of_lane(); }
 };
 
-// f(piece) for this warp's pieces of this block's units of layer L.
+// How many pieces of a block's units of layer L a warp has.
+template <int L>
+constexpr int TURNS = (ROWS / 8 * Shape<L>::BLOCK_CHUNKS + WARPS - 1) / WARPS;
+
+// f(turn, piece) for this warp's pieces of this block's units of layer L.
+template <int L, class F>
+__device__ inline void each_turn(F f) {
+    constexpr int CHUNKS = Shape<L>::BLOCK_CHUNKS, PIECES = ROWS / 8 * CHUNKS;
+    const int count = Shape<L>::own_chunks();
+#pragma unroll(TURNS<L> <= 2 ? TURNS<L> : 1)
+    for (int turn = 0; turn < TURNS<L>; ++turn) {
+        const int i = turn * WARPS + threadIdx.x / 32;
+        if (i < PIECES && i % CHUNKS < count) f(turn, Piece{i / CHUNKS, i % CHUNKS});
+    }
+}
+
 template <int L, class F>
 __device__ inline void each_piece(F f) {
-    constexpr int CHUNKS = Shape<L>::BLOCK_CHUNKS, PIECES = ROWS / 8 * CHUNKS;
-    constexpr int TURNS = (PIECES + WARPS - 1) / WARPS;
-    const int count = Shape<L>::own_chunks();
-#pragma unroll(TURNS <= 2 ? TURNS : 1)
-    for (int turn = 0; turn < TURNS; ++turn) {
-        const int i = turn * WARPS + threadIdx.x / 32;
-        if (i < PIECES && i % CHUNKS < count) f(Piece{i / CHUNKS, i % CHUNKS});
-    }
+    each_turn<L>([&](int, const Piece& piece) { f(piece); });
 }
 
 // The word of this lane's two units of a piece, if `units` begin with this block's.
@@ -130,30 +162,43 @@ __device__ inline float2 dropout_of(const Shared& shared, const Run& run, int st
             high < dropout.dropped_below ? 0 : dropout.scale};
 }
 
-// From the sums of the product to layer L's units, which go to all blocks, and the activation's derivatives.
+// From z, which a unit's inputs and bias add up to, to layer L's units of a piece, and the activation's derivatives.
+template <int L>
+__device__ inline void activate_piece(Shared& shared, const Run& run, const Passes& pass, const Piece& piece,
+                                      const float2& z) {
+    LayerRows<L>& rows = layer_of<L>(shared.layers);
+    const int unit = piece.unit(), count = Shape<L>::count();
+    const auto low = activated<ACTIVATION_OF[L]>(z.x, SLOPE_OF[L]);
+    const auto high = activated<ACTIVATION_OF[L]>(z.y, SLOPE_OF[L]);
+    float2 factors = {1, 1};
+    if constexpr (HAS_DROPOUT[L]) {
+        if (pass.trains()) factors = dropout_of<L>(shared, run, pass.training.index, piece);
+    }
+    if (unit >= count) factors.x = 0;
+    if (unit + 1 >= count) factors.y = 0;
+    set_units(rows.units(pass.index()), piece, Shape<L>::first() / CHUNK_UNITS, low.value * factors.x,
+              high.value * factors.y);
+    set_units(rows.derivatives, piece, 0, low.derivative * factors.x, high.derivative * factors.y);
+}
+
+// Sends this block's units of layer L to all others, when all of its threads have found theirs.
+template <int L>
+__device__ inline void send_units(Shared& shared, const Run& run, int pass) {
+    LayerRows<L>& rows = layer_of<L>(shared.layers);
+    LayerRows<L>::MUST_MEET ? barrier_of_cluster() : __syncthreads();
+    share_out<L>(run, rows.units(pass), rows.y_full[pass % LayerRows<L>::COPIES]);
+}
+
+// From the sums of the product to layer L's units, which go to all blocks.
 template <int L>
 __device__ inline void activate_units(Shared& shared, const Run& run, const Passes& pass) {
-    using Weights = Forward<L>;
-    LayerRows<L>& rows = layer_of<L>(shared.layers);
-    const int count = Shape<L>::count(), index = pass.index();
     each_piece<L>([&](const Piece& piece) {
-        const int unit = piece.unit();
-        const float2 sums = Weights::sums_of(shared, piece.eighth, piece.chunk);
-        const float2 bias = *reinterpret_cast<const float2*>(&rows.biases.values[unit]);
-        const auto low = activated<ACTIVATION_OF[L]>(sums.x + bias.x, SLOPE_OF[L]);
-        const auto high = activated<ACTIVATION_OF[L]>(sums.y + bias.y, SLOPE_OF[L]);
-        float2 factors = {1, 1};
-        if constexpr (HAS_DROPOUT[L]) {
-            if (pass.trains()) factors = dropout_of<L>(shared, run, pass.training.index, piece);
-        }
-        if (unit >= count) factors.x = 0;
-        if (unit + 1 >= count) factors.y = 0;
-        set_units(rows.units(index), piece, Shape<L>::first() / CHUNK_UNITS, low.value * factors.x,
-                  high.value * factors.y);
-        set_units(rows.derivatives, piece, 0, low.derivative * factors.x, high.derivative * factors.y);
+        const float2 sums = Forward<L>::sums_of(shared.sums, piece.eighth, piece.chunk);
+        const float2 bias =
+            *reinterpret_cast<const float2*>(&layer_of<L>(shared.layers).biases.values[piece.unit()]);
+        activate_piece<L>(shared, run, pass, piece, {sums.x + bias.x, sums.y + bias.y});
     });
-    LayerRows<L>::MUST_MEET ? barrier_of_cluster() : __syncthreads();
-    share_out<L>(run, rows.units(index), rows.y_full[index % LayerRows<L>::COPIES]);
+    send_units<L>(shared, run, pass.index());
 }
 
 // From the sums of the product with the weights of the layer above to the gradients before layer L's
@@ -164,7 +209,7 @@ __device__ inline void differentiate_units(Shared& shared, const Run& run) {
     LayerRows<L>& rows = layer_of<L>(shared.layers);
     each_piece<L>([&](const Piece& piece) {
         const float2 derivative = units_of(rows.derivatives, piece);
-        const float2 dy = Weights::sums_of(shared, piece.eighth, piece.chunk);
+        const float2 dy = Weights::sums_of(shared.sums, piece.eighth, piece.chunk);
         set_units(rows.dz, piece, Shape<L>::first_gradient() / CHUNK_UNITS, dy.x * derivative.x,
                   dy.y * derivative.y);
     });
@@ -229,7 +274,8 @@ __device__ inline void find_gradients(Shared& shared, const Run& run, int slot, 
 #pragma unroll
         for (int chunk = 0; chunk < 2 * OUT_TILES; ++chunk) {
             const Piece piece{eighth, chunk};
-            const float2 sums = Weights::sums_of(shared, eighth, chunk);
+            float2 sums = {};
+            if (chunk < Shape<LAYERS - 1>::BLOCK_CHUNKS) sums = Weights::sums_of(shared.sums, eighth, chunk);
             const float2 bias = *reinterpret_cast<const float2*>(&outputs.biases.values[piece.unit()]);
             z[chunk][0] = sums.x + bias.x;
             z[chunk][1] = sums.y + bias.y;

@@ -186,7 +186,7 @@ struct alignas(16) Dropout {
 
 struct alignas(16) Shared {
     T x[X_SLOTS][TERMS][ROWS][X_STRIDE];
-    float2 sums[SUMS][2][32];  // parts of a product, of each 8 rows as a warp's lanes hold them
+    float2 sums[SUMS][2][32];  // see Parts
     Stack<RowsOf> layers;
     Dropout dropouts[LAYERS];
 #if CLASS_WEIGHTS
@@ -202,7 +202,7 @@ struct alignas(16) Shared {
 #endif
     alignas(16) float squares[WARPS];  // of a block's gradients
     float2 cluster_squares[CLUSTER];
-    Barrier x_full[2], squares_full;
+    Barrier x_full[larger(2, X_SLOTS)], squares_full;
 };
 static_assert(sizeof(Shared) == SHARED_BYTES, "the launcher asks for as much");
 
@@ -257,4 +257,6 @@ struct Run {
     uint32 first_step, key[2];  // of the dropout's random numbers
     float4* far_slots;          // see Memory
     Exchange* exchanges;        // of each rank, where there are replicas
+    const RowWords* gram;       // of gram_batches.cu, to look ahead
+    const float* gram_scales;
 };

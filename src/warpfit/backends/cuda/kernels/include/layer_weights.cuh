@@ -3,6 +3,7 @@
 // alike, from the same numbers in the same order, so that they stay the same.
 #pragma once
 
+#include "forecast.cuh"
 #include "layer_sums.cuh"
 
 // What the optimizer remembers of a thread's weights in a tile of 16 by 16.
@@ -62,7 +63,7 @@ struct Memory {
 // The weights of a product; FIRST is the number of their first tile among a warp's.
 template <class Product, int FIRST>
 struct Matrix : Product {
-    using Product::each_gradient, Product::is_mine;
+    using Product::is_mine;
     using typename Product::Weights;
     static constexpr int NEXT = FIRST + Weights::MINE;
 
@@ -95,37 +96,57 @@ struct Matrix : Product {
         for (int tile = 0; tile < Weights::MINE; ++tile) memory.store(FIRST + tile, Remembered{});
     }
 
-    // The product of all rows with the weights, in parts, to shared memory.
+    // The product of all rows with the weights, in parts.
     template <class Rows>
-    __device__ void multiply(Shared& shared, const Rows& rows) const {
+    __device__ void multiply(Parts* parts, const Rows& rows) const {
         if (!is_mine()) return;
         typename Product::Fragments b;
         weights.round(b[0], weights, [](float w, float) { return w; });
         if (TERMS > 1)
             weights.round(b[TERMS - 1], weights, [](float w, float) { return w - load(store<T>(w)); });
-        Product::multiply(shared, rows, b);
+        Product::multiply(parts, rows, b);
     }
 
-    // Takes the gradient in; unscale is what its sums are multiplied by.
+    // The same with the weights as a forecast has them.
     template <class Rows>
+    __device__ void multiply(Parts* parts, const Rows& rows, const Memory& memory,
+                             const Forecast& forecast) const {
+        if (!is_mine()) return;
+        typename Product::Fragments b;
+        Weights::set_fragments(b[0], [&](int tile, int pair) {
+            Remembered numbers = {};
+            if (MOMENTUM) numbers = memory.load(FIRST + tile);
+            const auto value = [&](int part) {
+                const float w =
+                    weights.tiles[tile / Weights::MINE_K][tile % Weights::MINE_K][part / 4][part % 4];
+                return forecast.value(w, numbers.slots[0][part]);
+            };
+            return packed<T>(value(2 * pair), value(2 * pair + 1));
+        });
+        Product::multiply(parts, rows, b);
+    }
+
+    // Takes a part of the gradient in; unscale is what its sums are multiplied by.
+    template <int PART = 0, int PARTS = 1, class Rows>
     __device__ void update(const RuleSettings& rule, const StepSettings& step, float unscale, Memory& memory,
                            const UnitRows& dy, int chunk, const Rows& x) {
-        each_gradient(dy, chunk, x, [&](int u, int j, const float (&sums)[2][4]) {
-            const int tile = FIRST + u * Weights::MINE_K + j;
-            Remembered numbers = {};
-            if (SLOTS > 0) numbers = memory.load(tile);
+        Product::template each_gradient<PART, PARTS>(
+            dy, chunk, x, [&](int u, int j, const float (&sums)[2][4]) {
+                const int tile = FIRST + u * Weights::MINE_K + j;
+                Remembered numbers = {};
+                if (SLOTS > 0) numbers = memory.load(tile);
 #pragma unroll
-            for (int part = 0; part < 8; ++part) {
-                float remembered[SLOT_PLACES];
+                for (int part = 0; part < 8; ++part) {
+                    float remembered[SLOT_PLACES];
 #pragma unroll
-                for (int i = 0; i < SLOTS; ++i) remembered[i] = numbers.slots[i][part];
-                update_parameter(weights.tiles[u][j][part / 4][part % 4], remembered,
-                                 sums[part / 4][part % 4], unscale, step, rule);
+                    for (int i = 0; i < SLOTS; ++i) remembered[i] = numbers.slots[i][part];
+                    update_parameter(weights.tiles[u][j][part / 4][part % 4], remembered,
+                                     sums[part / 4][part % 4], unscale, step, rule);
 #pragma unroll
-                for (int i = 0; i < SLOTS; ++i) numbers.slots[i][part] = remembered[i];
-            }
-            if (SLOTS > 0) memory.store(tile, numbers);
-        });
+                    for (int i = 0; i < SLOTS; ++i) numbers.slots[i][part] = remembered[i];
+                }
+                if (SLOTS > 0) memory.store(tile, numbers);
+            });
     }
 
     // The sum of the squares of this thread's weights of `count` units.
@@ -219,27 +240,45 @@ __device__ inline void write_weights(Stack<HeldLayer>& held, Memory& memory, con
     if constexpr (L + 1 < LAYERS) write_weights<L + 1>(held, memory, arrays);
 }
 
-// Layer L's weights take their gradients in, whose sums are multiplied by `unscale`.
-template <int L>
-__device__ inline void update_layer(Shared& shared, const Run& run, const Now& now, float unscale,
-                                    Memory& memory, HeldLayer<L>& held) {
+// How a step updates: what gradients are multiplied by, and its settings.
+struct Update {
+    float unscale;
+    StepSettings step;
+    RuleSettings of_weights, of_biases;
+};
+
+// Layer L's weights by this block's units take a part of their gradients in, found with rows x; the last part has
+// the biases', too.
+template <int L, int PART = 0, int PARTS = 1, class Rows>
+__device__ inline void update_forward(Shared& shared, const Update& update, Memory& memory,
+                                      HeldLayer<L>& held, const Rows& x) {
     const UnitRows dz = gradients_of<L>(shared);
     const int chunk = Shape<L>::first_gradient() / CHUNK_UNITS;
-    const auto x = inputs_of<L>(shared, now);
     Biases<L>& biases = layer_of<L>(shared.layers).biases;
-    held.forward.update(now.of_weights, now.settings, unscale, memory, dz, chunk, x);
-    Forward<L>::each_bias_gradient(
-        dz, chunk, [&](int unit, float sum) { biases.update(unit, sum, unscale, now.settings, run.rule); });
+    held.forward.template update<PART, PARTS>(update.of_weights, update.step, update.unscale, memory, dz,
+                                              chunk, x);
+    if (PART + 1 < PARTS) return;
+    Forward<L>::each_bias_gradient(dz, chunk, [&](int unit, float sum) {
+        biases.update(unit, sum, update.unscale, update.step, update.of_biases);
+    });
+}
+
+// All of layer L's take their gradients of a pass in.
+template <int L>
+__device__ inline void update_layer(Shared& shared, const Update& update, int pass, Memory& memory,
+                                    HeldLayer<L>& held) {
+    const auto x = inputs_of<L>(shared, pass);
+    update_forward<L>(shared, update, memory, held, x);
     if constexpr (L > 0)
-        held.backward.update(now.of_weights, now.settings, unscale, memory, x,
-                             Shape<L - 1>::first() / CHUNK_UNITS, dz);
+        held.backward.update(update.of_weights, update.step, update.unscale, memory, x,
+                             Shape<L - 1>::first() / CHUNK_UNITS, gradients_of<L>(shared));
 }
 
 template <int L = LAYERS - 1>
-__device__ inline void update_layers(Shared& shared, const Run& run, const Now& now, float unscale,
-                                     Memory& memory, Stack<HeldLayer>& held) {
-    update_layer(shared, run, now, unscale, memory, layer_of<L>(held));
-    if constexpr (L > 0) update_layers<L - 1>(shared, run, now, unscale, memory, held);
+__device__ inline void update_layers(Shared& shared, const Update& update, int pass, Memory& memory,
+                                     Stack<HeldLayer>& held) {
+    update_layer(shared, update, pass, memory, layer_of<L>(held));
+    if constexpr (L > 0) update_layers<L - 1>(shared, update, pass, memory, held);
 }
 
 // The sum of the squares of what this thread finds of all gradients, each by one block.
@@ -250,7 +289,7 @@ __device__ inline float sum_squares(Shared& shared, const Now& now) {
         using Weights = typename Forward<L>::Weights;
         const UnitRows dz = gradients_of<L>(shared);
         const int chunk = Shape<L>::first_gradient() / CHUNK_UNITS, count = Shape<L>::count();
-        Forward<L>::each_gradient(dz, chunk, inputs_of<L>(shared, now),
+        Forward<L>::each_gradient(dz, chunk, inputs_of<L>(shared, now.pass.index()),
                                   [&](int u, int, const float (&sums)[2][4]) {
 #pragma unroll
                                       for (int part = 0; part < 8; ++part) {
@@ -290,24 +329,51 @@ struct Network {
 
     template <int L, class Rows>
     __device__ void multiply_forward(Shared& shared, const Rows& rows) const {
-        layer_of<L>(layers).forward.multiply(shared, rows);
+        layer_of<L>(layers).forward.multiply(shared.sums, rows);
     }
     template <int L>
     __device__ void multiply_backward(Shared& shared, const UnitRows& rows) const {
-        layer_of<L>(layers).backward.multiply(shared, rows);
+        layer_of<L>(layers).backward.multiply(shared.sums, rows);
     }
 
     // Layer L's gradients are there: where their norm need not be known, they are taken in.
     template <int L>
     __device__ void take(Shared& shared, const Run& run, const Now& now) {
-        if (!CLIPS) update_layer(shared, run, now, run.unscale, memory, layer_of<L>(layers));
+        if (CLIPS || (L == LATE_LAYER && now.leads_on())) return;
+        const Update update{run.unscale, now.settings, now.of_weights, run.rule};
+        update_layer(shared, update, now.pass.index(), memory, layer_of<L>(layers));
     }
 
     // All gradients are there.
     __device__ void finish(Shared& shared, const Run& run, const Now& now) {
         if (!CLIPS) return;
         const float squares = sum_of_cluster(shared, now.step, sum_squares(shared, now));
-        update_layers(shared, run, now, run.unscale * clip_factor(run, squares), memory, layers);
+        const float unscale = run.unscale * clip_factor(run, squares);
+        update_layers(shared, {unscale, now.settings, now.of_weights, run.rule}, now.pass.index(), memory,
+                      layers);
+    }
+
+#if AHEAD
+    // The first layer, with the weights as a forecast has them.
+    __device__ void multiply_ahead(Parts* parts, const BatchRows& rows, const Forecast& forecast) const {
+        layer_of<0>(layers).forward.multiply(parts, rows, memory, forecast);
+    }
+#endif
+
+    // Takes in what the step before has left to this one, while units of layer L are on their way: looking ahead, a
+    // part of it behind each layer.
+    template <int L>
+    __device__ void catch_up(Shared& shared, const Run& run, const Now& now) {
+        const int last = now.pass.index() - 1;
+        const Update update{run.unscale, now.last_settings, run.rule, run.rule};
+        if constexpr (LATE_LAYER == 0) {
+            constexpr int PART = L - (X_SLOTS - 2), PARTS = LAYERS - 2;
+            if constexpr (PART >= 0 && PART < PARTS)
+                update_forward<0, PART, PARTS>(shared, update, memory, layer_of<0>(layers),
+                                               inputs_of<0>(shared, last));
+        } else if constexpr (L == 0) {
+            update_layer(shared, update, last, memory, layer_of<L + 1>(layers));
+        }
     }
 
     // The sum of the squares of this thread's weights.

@@ -4,6 +4,7 @@
 
 #include "barriers.cuh"
 #include "cluster.cuh"
+#include "forecast.cuh"
 #include "held_weights.cuh"
 #include "output_losses.cuh"
 #include "steps.cuh"
@@ -125,18 +126,6 @@ struct Rates {
     __device__ void advance(const Step& step) {
         now = next;
         if (step.index + 1 < step.num_steps) next = rates[step.index + 1];
-    }
-};
-
-// What a parameter is after a step, of its weight, velocity and gradient before it.
-struct Forecast {
-    float of_weight, of_velocity, of_gradient;
-
-    __device__ Forecast times(float factor) const {
-        return {of_weight * factor, of_velocity * factor, of_gradient * factor};
-    }
-    __device__ float value(float weight, float velocity) const {
-        return of_weight * weight + (MOMENTUM ? of_velocity * velocity : 0);
     }
 };
 
