@@ -219,8 +219,8 @@ class Run:
             try:
                 while not runtime.is_idle():
                     done = talk.epochs_done
-                    records = talk.records[told : max(told, done - 1)].sum(axis=2)
-                    if not np.isfinite(records[:, :steps, 0]).all():
+                    records = talk.records[told : max(told, done - 1)]
+                    if not np.isfinite(records[:, :steps, :, 0]).all():
                         talk.ask_to_end()  # what diverges is told below
                         break
                     seconds = (perf_counter() - launch.start) / max(1, done)
@@ -253,8 +253,8 @@ class Run:
             epochs = talk.epochs_done if talk.has_ended else epochs
         if self.stopping is not None:
             epochs = self._epochs_done(self.stopping, epochs)
-        records = records[:epochs].sum(axis=2)
-        self.reports.check_finite(records[:, :steps].reshape(-1, 3), first_epoch * steps)
+        records = records[:epochs]
+        self.reports.check_finite(np.concatenate(records[:, :steps]), first_epoch * steps)
         self.reports.check_arrays(ops.to_numpy(launch.all_finite), (first_epoch + epochs) * steps - 1)
         state.step += epochs * steps
         state.epoch = first_epoch + epochs
@@ -513,7 +513,7 @@ class StreamedRun(Run):
         state, ops, steps = self.state, self.ops, self.reports.steps_per_epoch
         rates = self.reports.rates(state.epoch, 1) * state.plateau.scale
         record = ops.zeros((steps, self.shape.recorders, 3), "float64")
-        host_record, num_read, last_read = np.empty((steps, 3)), 0, start
+        host_record, num_read, last_read = np.empty(record.shape), 0, start
         while self.piece is not None and self.piece.epoch == state.epoch:
             num_done = self._train_piece(self.piece, rates, record)
             self._fetch()  # while the device trains
@@ -540,7 +540,7 @@ class StreamedRun(Run):
     def _read(self, record: Array, host_record: npt.NDArray[np.float64], first: int, last: int) -> None:
         """Read the record of some steps, which are waited for, or raise DivergedError."""
         own = host_record[first:last]
-        own[:] = self.ops.to_numpy(record[first:last]).sum(axis=1)
+        own[:] = self.ops.to_numpy(record[first:last])
         self.reports.check_finite(own, self.state.epoch * self.reports.steps_per_epoch + first)
 
 

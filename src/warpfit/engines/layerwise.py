@@ -155,7 +155,7 @@ class _Run:
             if self.on_step is not None:
                 self.on_step(idx + 1, steps)
         all_finite = self.ops.all_finite(list(self.arrays.values()))
-        host_record = self.ops.to_numpy(record)
+        host_record = self.ops.to_numpy(record)[:, None]
         self.reports.check_finite(host_record, first_step)
         self.reports.check_arrays(self.ops.to_numpy(all_finite), first_step + steps - 1)
         state.epoch += 1
@@ -182,7 +182,7 @@ class _Run:
             state.step += 1
             plan.optimizer.update(ops, self.parameters, gradients, self.slots, step=state.step, lr=lr)
         if ops.synchronous:
-            self.reports.check_finite(record[idx : idx + 1], step)
+            self.reports.check_finite(record[idx : idx + 1, None], step)
 
     def _rescale(self, step: int, gradients: list[Array], loss: Array) -> bool:
         """Choose the next step's loss scale, and return whether this step's gradients are finite."""

@@ -1,4 +1,7 @@
-"""What engines tell of an epoch, from its record: a row (loss, weight, rows that are right) a batch."""
+"""What engines tell of an epoch, from its record (batches, recorders, 3) of loss, weight, and rows that are right.
+
+A batch's are the sums over the recorders, who have a part of its rows each; one of them has its weight.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ class Reports:
 
     def check_finite(self, record: npt.NDArray[np.float64], first_step: int) -> None:
         """Raise DivergedError for the first step of `record` whose loss is not finite."""
-        losses = record[:, LOSS]
+        losses = _added_up(record)[:, LOSS]
         finite = np.isfinite(losses)
         bad = len(losses) if finite.all() else int(finite.argmin())
         if bad:
@@ -86,7 +89,7 @@ class Reports:
         validation: npt.NDArray[np.float64] | None = None,
         num_validated: int = 0,
     ) -> EpochReport:
-        """Return what came out of an epoch, counted from 1, whose record has a row a step.
+        """Return what came out of an epoch, counted from 1; `record` is that of its steps.
 
         `validation` is the record of its validation, of as many rows of data as `num_validated`.
         """
@@ -101,22 +104,32 @@ class Reports:
             lr=last_lr,
             seconds=seconds,
             num_rows=self.num_rows,
-            step_losses=record[:, LOSS].copy(),
+            step_losses=_added_up(record)[:, LOSS].copy(),
             val_loss=val_loss,
             val_accuracy=val_accuracy,
         )
 
     def _means(self, record: npt.NDArray[np.float64], num_rows: int) -> tuple[float, float | None]:
         """Return the mean loss of a record of so many rows of data, and the share of them that were right."""
-        losses, weights = record[:, LOSS], record[:, WEIGHT]
-        loss, total_weight = _total(losses * weights), _total(weights)
+        weights = _added_up(record)[:, WEIGHT]
+        # Each recorder's own first, as a kernel that decides when the run is over does.
+        loss, total_weight = _total(_totals(record[:, :, LOSS] * weights[:, None])), _total(weights)
         counts = self.plan.loss.counts_correct
         return (
             loss / total_weight if total_weight else 0.0,
-            _total(record[:, CORRECT]) / num_rows if counts else None,
+            float(record[:, :, CORRECT].sum()) / num_rows if counts else None,
         )
 
 
+def _added_up(record: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the record (batches, 3) of all recorders together."""
+    return np.asarray(record.sum(axis=1))
+
+
+def _totals(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return sums over the first axis, one number added after the other, as a kernel does."""
+    return np.asarray(np.add.accumulate(numbers)[-1])
+
+
 def _total(numbers: npt.NDArray[np.float64]) -> float:
-    """Return the sum of numbers that are added one after the other, as a kernel does."""
-    return float(np.add.accumulate(numbers)[-1])
+    return float(_totals(numbers))
