@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import warpfit as wf
 from conftest import on_emulator
 from emulator.runtime import EmulatedRuntime
 from support.one_launch import data, fit
@@ -36,6 +37,9 @@ UNITS = "units(int pass) { return y[pass % COPIES]; }"
 SENDS_GRADIENTS = "[threadIdx.x], THREADS, now.step, sums);"
 HAS_GRADIENTS = """missing |= missing_marks(words[i], step, is_there(i) ? ALL_WORDS : 0);
             if (missing == 0) break;"""
+ADDS_UP = "if (RECORDERS > 1) add_up_recorders(sums, memory, pass.epoch);"
+MARKS_PART = "store_relaxed(&place.epoch, epoch);"
+WAITS_FOR_PARTS = "for (Patience patience; load_relaxed(&place.epoch) != epoch;) patience.wait();"
 
 
 @pytest.fixture
@@ -49,7 +53,7 @@ def train(
     monkeypatch.setattr(launch_talk, "PASSES_BETWEEN_TALKS", 1)
     only_cluster(2)
 
-    def train_wrongly(mistake: Mistake, reverse: bool, replicas: int = 1) -> Any:
+    def train_wrongly(mistake: Mistake, reverse: bool, replicas: int = 1, **settings: Any) -> Any:
         source = jit.flattened(KERNEL, ())
         for right, wrong in mistake.items():
             assert source.count(right) == 1, right
@@ -60,7 +64,7 @@ def train(
         monkeypatch.setitem(runtime._OPEN, 0, device)
         only_replicas(replicas)
         model = mlp(*SIZES)
-        fit(model, X, LABELS, epochs=3, batch_size=16 * replicas)
+        fit(model, X, LABELS, **{"epochs": 3, "batch_size": 16 * replicas, **settings})
         return model.to("cpu")
 
     return train_wrongly
@@ -119,6 +123,32 @@ def test_what_replicas_do_wrongly(train: Callable[..., Any], mistake: Mistake) -
             train(mistake, reverse, replicas=2)
 
 
-def test_a_copy_without_a_mistake(train: Callable[..., Any]) -> None:
+STOPS: dict[str, Any] = {"epochs": 12, "callbacks": [wf.EarlyStopping("loss", patience=1)]}
+
+
+@pytest.mark.parametrize(
+    ("mistake", "orders"),
+    [
+        pytest.param({ADDS_UP: ""}, (False, True), id="each for itself"),
+        pytest.param(
+            {MARKS_PART: MARKS_PART.replace("epoch);", "1U);")},
+            (False, True),
+            id="epoch",
+            marks=pytest.mark.slow,
+        ),
+        # In the other order they happen to agree.
+        pytest.param({WAITS_FOR_PARTS: ""}, (False,), id="no wait", marks=pytest.mark.slow),
+    ],
+)
+def test_replicas_that_do_not_decide_alike(
+    train: Callable[..., Any], mistake: Mistake, orders: tuple[bool, ...]
+) -> None:
+    for reverse in orders:
+        with pytest.raises(DeviceError, match=r"deadlock: in blocks .* wait at let_others_run"):
+            train(mistake, reverse, replicas=2, **STOPS)
+
+
+@pytest.mark.parametrize("settings", [{}, pytest.param(STOPS, marks=pytest.mark.slow)], ids=["", "stops"])
+def test_a_copy_without_a_mistake(train: Callable[..., Any], settings: dict[str, Any]) -> None:
     for replicas in (1, 2):
-        assert_same_weights(*(train({}, reverse, replicas) for reverse in (False, True)))
+        assert_same_weights(*(train({}, reverse, replicas, **settings) for reverse in (False, True)))

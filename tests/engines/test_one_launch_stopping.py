@@ -118,6 +118,7 @@ def clipped(model: nn.Module) -> wf.optim.Optimizer:
     return optim.SGD(model.parameters(), RATE, momentum=0.9, clip_norm=1.0)
 
 
+OF_LOSS = {"monitor": "loss", "patience": 2, "min_delta": 0.02}
 WEIGHTED = losses.SoftmaxCrossEntropy(0.1, class_weight=(0.5, 2.0, 1.0))
 
 
@@ -130,6 +131,10 @@ WEIGHTED = losses.SoftmaxCrossEntropy(0.1, class_weight=(0.5, 2.0, 1.0))
         pytest.param((1,), {"report_every": 7, "patience": 2}, id="one block", marks=pytest.mark.slow),
         pytest.param((8,), {"sizes": (6, 64, 3), "monitor": "loss"}, id="8", marks=pytest.mark.slow),
         pytest.param((2,), {"make": penalized}, id="penalized", marks=pytest.mark.slow),
+        pytest.param((2,), {"make": penalized, "monitor": "loss"}, id="penalty"),
+        pytest.param(
+            (1,), {"make": penalized, "monitor": "loss"}, id="penalty, one block", marks=pytest.mark.slow
+        ),
         pytest.param((2,), {"make": clipped}, id="clipped", marks=pytest.mark.slow),
         pytest.param((2,), {"loss": WEIGHTED, "batch_size": 70}, id="weighted", marks=pytest.mark.slow),
         pytest.param((2,), {"monitor": "loss", "loss": WEIGHTED}, id="weights", marks=pytest.mark.slow),
@@ -161,17 +166,90 @@ def test_networks(
     assert 1 < len(reports) < EPOCHS
 
 
+@pytest.mark.parametrize(
+    ("replicas", "clusters", "settings"),
+    [
+        pytest.param(2, (1,), {}, id="val_loss"),
+        pytest.param(3, (2,), {"make": penalized, **OF_LOSS}, id="penalty"),
+        pytest.param(2, (2,), OF_LOSS, id="loss", marks=pytest.mark.slow),
+        pytest.param(3, (1,), {"monitor": "val_accuracy"}, id="val_accuracy", marks=pytest.mark.slow),
+        pytest.param(
+            2, (2,), {"monitor": "accuracy", "min_delta": 0.01}, id="accuracy", marks=pytest.mark.slow
+        ),
+        pytest.param(3, (2,), {"make": adam, "report_every": 3}, id="adam", marks=pytest.mark.slow),
+        pytest.param(
+            3,
+            (4,),
+            {"sizes": (6, 40, 33, 3), "make": adam, "restore_best": False},
+            id="4",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(2, (8,), {"sizes": (6, 64, 3)}, id="8", marks=pytest.mark.slow),
+        pytest.param(3, (1,), {"sizes": (6, 3), "patience": 1}, id="no hidden layer", marks=pytest.mark.slow),
+        pytest.param(5, (1,), {"batch_size": 70}, id="one batch", marks=pytest.mark.slow),
+        pytest.param(3, (2,), {"make": clipped}, id="clipped", marks=pytest.mark.slow),
+        pytest.param(3, (2,), {"make": penalized}, id="penalized", marks=pytest.mark.slow),
+        pytest.param(3, (2,), {"loss": WEIGHTED}, id="weighted", marks=pytest.mark.slow),
+        pytest.param(3, (2,), {"loss": WEIGHTED, **OF_LOSS}, id="weights", marks=pytest.mark.slow),
+        pytest.param(
+            2,
+            (2,),
+            {**OF_LOSS, "sample_weight": np.random.default_rng(0).random(len(X))},
+            id="samples",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(3, (2,), {"precision": "float32"}, id="float32", marks=pytest.mark.slow),
+        pytest.param(
+            3,
+            (2,),
+            {"validation_data": None, "precision": "bfloat16", **OF_LOSS},
+            id="without validation",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            2,
+            (2,),
+            {"loss": "mse", "rows": data(SIZES, "mse"), "validation_data": data(SIZES, "mse", 9)},
+            id="mse",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_replicas(
+    cuda: str,
+    only_cluster: Callable[..., None],
+    only_replicas: Callable[[int], None],
+    launches: list[int],
+    replicas: int,
+    clusters: Any,
+    settings: Any,
+) -> None:
+    """Each knows the losses of its own rows; of the last batch of an epoch some have none."""
+    only_cluster(*clusters)
+    only_replicas(replicas)
+    reports, *_ = assert_decides_as_the_host(launches, **{"patience": 3, "batch_size": 44, **settings})
+    assert 1 < len(reports) < EPOCHS
+
+
+@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_how_a_run_is_cut_into_launches_changes_no_bit(
-    cuda: str, launches: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+    cuda: str,
+    launches: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Any,
+    only_replicas: Callable[[int], None],
+    replicas: int,
 ) -> None:
     """Nor does a resumed run, whose rule goes on where it stood."""
-    whole = numbers(run(wf.EarlyStopping(patience=6))[1])
+    only_replicas(replicas)
+    settings: dict[str, Any] = {"batch_size": BATCH * replicas}
+    whole = numbers(run(wf.EarlyStopping(patience=6), **settings)[1])
     checkpoint = wf.Checkpoint(tmp_path / "run", every=4)
-    at_fourths = numbers(run(wf.EarlyStopping(patience=6), checkpoint)[1])
+    at_fourths = numbers(run(wf.EarlyStopping(patience=6), checkpoint, **settings)[1])
     assert launches[:5] == [1, EPOCHS - 1, 1, 3, 4]
     monkeypatch.setattr(launch_run, "LAUNCH_SECONDS", 0.0)
     launches.clear()
-    one_by_one = numbers(run(wf.EarlyStopping(patience=6))[1])
+    one_by_one = numbers(run(wf.EarlyStopping(patience=6), **settings)[1])
     assert launches == [1] * len(whole[0])
     np.testing.assert_equal(at_fourths, whole)
     np.testing.assert_equal(one_by_one, whole)
@@ -179,8 +257,10 @@ def test_how_a_run_is_cut_into_launches_changes_no_bit(
     assert 1 < best < len(whole[0]) - 3
     for epochs in (best - 1, best + 2):
         monkeypatch.setattr(launch_run, "LAUNCH_SECONDS", np.inf)
-        run(wf.EarlyStopping(patience=6), wf.Checkpoint(checkpoint.path, every=100), epochs=epochs)
-        resumed = numbers(run(wf.EarlyStopping(patience=6), resume_from=checkpoint.path)[1])
+        run(
+            wf.EarlyStopping(patience=6), wf.Checkpoint(checkpoint.path, every=100), epochs=epochs, **settings
+        )
+        resumed = numbers(run(wf.EarlyStopping(patience=6), resume_from=checkpoint.path, **settings)[1])
         np.testing.assert_equal(resumed[0][epochs:], whole[0][epochs:])
         np.testing.assert_equal(resumed[1:], whole[1:])
 
@@ -219,23 +299,38 @@ def test_where_shared_memory_is_short(
 @on_emulator
 @pytest.mark.slow
 @pytest.mark.parametrize("cluster", [1, 4])
+@pytest.mark.parametrize("replicas", [1, 3])
 def test_the_order_of_threads_changes_no_bit(
-    monkeypatch: pytest.MonkeyPatch, only_cluster: Callable[..., None], cluster: int
+    monkeypatch: pytest.MonkeyPatch,
+    only_cluster: Callable[..., None],
+    only_replicas: Callable[[int], None],
+    cluster: int,
+    replicas: int,
 ) -> None:
     only_cluster(cluster)
+    only_replicas(replicas)
+    settings: dict[str, Any] = {"sizes": (6, 40, 33, 3), "batch_size": BATCH * replicas}
     found = []
     for reverse in (False, True):
         device: Any = EmulatedRuntime(reverse=reverse)
         device.name = "cuda:0"
         monkeypatch.setitem(runtime._OPEN, 0, device)
-        found.append(numbers(run(wf.EarlyStopping(patience=3), sizes=(6, 40, 33, 3))[1]))
+        found.append(numbers(run(wf.EarlyStopping(patience=3), **settings)[1]))
     np.testing.assert_equal(*found)
 
 
 @pytest.mark.slow
-def test_debug_builds(cuda: str, monkeypatch: pytest.MonkeyPatch, launches: list[int]) -> None:
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_debug_builds(
+    cuda: str,
+    monkeypatch: pytest.MonkeyPatch,
+    launches: list[int],
+    only_replicas: Callable[[int], None],
+    replicas: int,
+) -> None:
     monkeypatch.setenv("WARPFIT_DEBUG", "1")
-    assert_decides_as_the_host(launches, patience=3)
+    only_replicas(replicas)
+    assert_decides_as_the_host(launches, patience=3, batch_size=BATCH * replicas)
 
 
 # -- what the host decides ------------------------------------------------------------------------------------
@@ -248,7 +343,6 @@ class Own(wf.EarlyStopping):
 @pytest.mark.parametrize(
     ("callbacks", "settings"),
     [
-        pytest.param([wf.EarlyStopping("loss")], {"make": penalized}, id="penalized", marks=pytest.mark.slow),
         pytest.param([wf.EarlyStopping(), wf.EarlyStopping("loss")], {}, id="two"),
         pytest.param([Own()], {}, id="own"),
         pytest.param(

@@ -60,6 +60,7 @@ STOPPING_FIELDS = [
     *((name, np.dtype("int32")) for name in ("patience", "of_validation", "of_accuracy", "keeps_best")),
     *((name, np.dtype("int32")) for name in ("has_best", "bad_epochs", "has_improved", "epochs_done")),
 ]
+STOPPING_BYTES = np.dtype(STOPPING_FIELDS).itemsize
 
 
 class _Inputs(NamedTuple):
@@ -265,7 +266,7 @@ class Run:
 
     def _epochs_done(self, stopping: Stopping, epochs: int) -> int:
         """Return how many of a launch's epochs were done before the run was over, and take over what was kept."""
-        rule = self.ops.to_numpy(self._rule).view(STOPPING_FIELDS)[0]
+        rule = self.ops.to_numpy(self._rule)[:STOPPING_BYTES].view(STOPPING_FIELDS)[0]
         if rule["has_improved"] and stopping.keeps_best:
             # Copies, as the next launch may find better ones.
             kept = zip(self.names, self._best, strict=True)
@@ -275,7 +276,7 @@ class Run:
 
     @cached_property
     def _rule(self) -> Array | None:
-        """The bytes of ``Stopping``, which the kernel goes on with from launch to launch."""
+        """The bytes of ``StoppingMemory``, which the kernel goes on with from launch to launch."""
         rule = self.stopping
         if rule is None:
             return None
@@ -290,7 +291,8 @@ class Run:
         found["bad_epochs"], found["has_best"] = rule.bad_epochs, rule.best is not None
         if rule.best is not None:
             found["best"] = rule.best
-        return self.ops.asarray(found.view(np.uint8))
+        places = np.zeros(self.shape.watched_bytes, np.uint8)
+        return self.ops.asarray(np.concatenate([found.view(np.uint8), places]))
 
     @cached_property
     def _best(self) -> list[Array]:

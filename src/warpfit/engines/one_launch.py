@@ -86,7 +86,7 @@ class OneLaunchEngine(Engine):
         return copies + int(launch.exchange_bytes) <= memory_left(plan)
 
     def stops(self, plan: Plan, data: TrainingData, monitor: str, validation: TrainingData | None) -> bool:
-        """Return whether the kernel does: the one that goes layer by layer, if its blocks know what is watched."""
+        """Return whether the kernel does: the one that goes layer by layer, if it has room for what that takes."""
         launch = launch_of(plan, data)
         if launch.kernel != "one_launch_layers" or data.is_streamed:
             return False
@@ -94,8 +94,6 @@ class OneLaunchEngine(Engine):
             return False
         if monitor.endswith("accuracy") and not plan.loss.counts_correct:
             return False
-        if launch.replicas > 1 or (monitor == "loss" and launch.network.penalized):
-            return False  # each block knows a part of the losses, or of the penalty
         return launch.that_stops(shared_bytes_of_plan(plan)) is not None
 
     def copied_bytes(self, plan: Plan, data: TrainingData) -> int:

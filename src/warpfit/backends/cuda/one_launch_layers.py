@@ -33,8 +33,8 @@ WARPS = 8
 REGISTERS, MOST_REGISTERS = 65536, 255
 # What a thread needs beside its weights, and beside what an optimizer remembers of them.
 WORKING_REGISTERS, UPDATING_REGISTERS = 80, 96
-# ``StoppingState`` of the kernel.
-STOPPING_BYTES = 112
+# ``StoppingState`` of the kernel, and ``WatchedPart``.
+STOPPING_BYTES, WATCHED_PART_BYTES = 112, 32
 # Units lie, and go from block to block, in chunks of 16 bytes.
 CHUNK = 8
 # Microseconds that blocks take to meet.
@@ -141,6 +141,11 @@ class LayersLaunch:
     def recorders(self) -> int:
         """Rows of the record of a step, which are added up."""
         return self.replicas * (self.cluster if self.network.penalized else 1)
+
+    @property
+    def watched_bytes(self) -> int:
+        """Bytes of device memory in which recorders leave each other what is watched of an epoch."""
+        return WATCHED_PART_BYTES * self.recorders
 
     @cached_property
     def layers(self) -> list[Layer]:
@@ -559,19 +564,16 @@ def variants() -> list[tuple[str, dict[str, str]]]:
     adam: dict[str, Any] = {"optimizer": "adam", "slots": 2, "decays": True}
     momentum: dict[str, Any] = {"slots": 1, "momentum": True}
     mnist = replace(base, widths=(784, 128, 128, 10))
-    # Those that stop by themselves, too: of one block and of several, with dropout, weights, penalties.
+    # Those that stop by themselves, too: of one block, of several, and of replicas, with dropout, weights, penalties.
     stopping = [
         replace(base, widths=(64, 10), activations=(), drops=(), batch=100),
         replace(base, drops=(True, True)),
         replace(base, weighted=True, class_weights=True, smoothed=True, clips=True),
         replace(base, **momentum, penalized=True, decays=True, rate_in_velocity=True),
-    ]
-    validating = [
-        *stopping,
-        replace(base, **adam),
-        mnist,
         replace(base, **adam, batch=512, weighted=True, clips=True),
+        replace(base, **momentum, batch=512, penalized=True, decays=True),
     ]
+    validating = [*stopping, replace(base, **adam), mnist]
     networks = [
         *validating,
         *(replace(base, dtype=dtype) for dtype in HALF_DTYPES),

@@ -10,8 +10,9 @@
 //           batches of validation data, RECORDERS, 3) float64, zeros, to be added up over the recorders: loss,
 //           weight, and rows that are right. first_epoch epochs of the run are done; each of report_every is
 //           reported, and the last. progress, answers: see Talks, after each talk_every epochs. With STOPS
-//           stopping: the rule, and what it remembers from launch to launch; best_places: where the best weights
-//           and biases of each layer go. With AHEAD gram and gram_scales, as gram_batches leaves them.
+//           stopping: the rule, what it remembers from launch to launch, and RECORDERS places, zeros before the first
+//           launch; best_places: where the best weights and biases of each layer go. With AHEAD gram and gram_scales, as
+//           gram_batches leaves them.
 // Launch:   REPLICAS clusters of CLUSTER blocks of 32 WARPS threads, all resident if there are several;
 //           SHARED_BYTES of dynamic shared memory. Defines: DTYPE, TERMS (16-bit numbers
 //           whose sum a number of a product is: 1, or 2 for products as of float32), LAYERS, WIDTHS (of features and of each
@@ -22,7 +23,7 @@
 //           COUNTS_ROWS, WEIGHTED, CLASS_WEIGHTS, PENALIZED, CLIPS, RATE_IN_VELOCITY (0 or 1), X_SLOTS (batches
 //           in shared memory, 1 to 3), UNIT_COPIES (of the first layer's units, 1 or 2), SUMS (parts of
 //           products there), SHARED_BYTES, EXCHANGE_BYTES (for each rank), AHEAD (see layer_ahead.cuh), VALIDATES,
-//           STOPS (0 or 1; STOPS for one replica only), BOUNDED_WAITS.
+//           STOPS (0 or 1), BOUNDED_WAITS.
 // Numerics: products of 16-bit numbers with float32 sums; weights and sums in float32; gradients times `scale`, a power
 //           of two that keeps them in the range of 16 bits. Sums in a fixed order.
 // Cost:     of a step 6 BATCH FLOP for each weight, or 4 for one of the first layer; without replicas those of all layers
@@ -107,35 +108,40 @@ __device__ inline void make_barriers(Shared& shared) {
 
 // f(number in shared memory, its place in memory) for this block's biases, and what is remembered of them. Of
 // layers that all blocks have, to write takes only the first.
-template <bool WRITES, int L = 0, class F>
-__device__ inline void each_bias(Shared& shared, const Arrays& arrays, F f) {
+template <bool WRITES, int L = 0, class Places, class F>
+__device__ inline void each_bias(Shared& shared, const Places& places, F f) {
     Biases<L>& biases = layer_of<L>(shared.layers).biases;
     const bool has_part = !WRITES || ((Shape<L>::IS_SHARED_OUT || own_rank() == 0) && own_replica() == 0);
     each_of_block(has_part ? Shape<L>::count() : 0, [&](int i) {
-        f(biases.values[i], arrays.biases<L>(-1) + Shape<L>::first() + i);
-        for (int slot = 0; slot < SLOTS; ++slot)
-            f(biases.slots[slot][i], arrays.biases<L>(slot) + Shape<L>::first() + i);
+        f(biases.values[i], places.template biases<L>(-1) + Shape<L>::first() + i);
+        for (int slot = 0; slot < Places::NUM_SLOTS; ++slot)
+            f(biases.slots[slot][i], places.template biases<L>(slot) + Shape<L>::first() + i);
     });
-    if constexpr (!Shape<L>::IS_LAST) each_bias<WRITES, L + 1>(shared, arrays, f);
+    if constexpr (!Shape<L>::IS_LAST) each_bias<WRITES, L + 1>(shared, places, f);
+}
+
+template <class Places>
+__device__ inline void write_biases(Shared& shared, const Places& places) {
+    each_bias<true>(shared, places, [](float held, float* place) { *place = held; });
 }
 
 // The last warp writes the record of a pass, whose losses are there: the first block's of each replica, as all of its
-// blocks have the outputs of its rows, and so find the same.
+// blocks have the outputs of its rows, and so find the same. With STOPS that of each block adds up what it finds.
 __device__ inline void record_pass(Shared& shared, const Run& run, int pass, const Losses& losses) {
     if (threadIdx.x / 32 < WARPS - 1) return;
     if (!STOPS && !PENALIZED && own_rank() > 0) return;
     const int64 place = VALIDATES ? losses.row : pass;
-    const int own_row = own_replica() * (RECORDERS / REPLICAS) + own_rank();
-    double* row = run.record + 3 * (place * RECORDERS + own_row);
+    double* row = run.record + 3 * (place * RECORDERS + own_recorder());
     double found[3];
     write_record(found, shared.losses[pass % 2], losses.count, losses.weight > 0 ? losses.weight : 1,
                  own_replica() == 0 ? losses.weight : 0);
     if (threadIdx.x % 32) return;
-#if STOPS
-    shared.stopping.add(found, losses.trains, losses.is_first);
-#endif
-    if (own_rank() > 0) found[0] = found[1] = found[2] = 0;
+    constexpr bool ASKS_NOBODY = STOPS && RECORDERS == 1;
+    if (!ASKS_NOBODY && own_rank() > 0) found[0] = found[1] = found[2] = 0;
     if (PENALIZED) found[0] += losses.penalty;
+#if STOPS
+    shared.stopping.add(found, losses.weight, losses.trains, losses.is_first);
+#endif
     if (!PENALIZED && own_rank() > 0) return;
 #pragma unroll
     for (int i = 0; i < 3; ++i) row[i] = found[i];
@@ -144,13 +150,19 @@ __device__ inline void record_pass(Shared& shared, const Run& run, int pass, con
 #if STOPS
 // After the last pass of an epoch that is reported: whether the run is over. Keeps the parameters if it was the best.
 __device__ inline bool is_over(Shared& shared, const Passes& pass, int num_rows, int epochs_done,
-                               float* const* best, Network& network) {
+                               StoppingMemory& memory, const BestArrays& best, Network& network) {
     StoppingState& stopping = shared.stopping;
-    if (threadIdx.x == 32 * (WARPS - 1)) {
-        stopping.decide(stopping.watched(num_rows, pass.num_validated), epochs_done);
+    if (threadIdx.x / 32 == WARPS - 1) {
+        Sums& sums = stopping.sums();
+        if (RECORDERS > 1) add_up_recorders(sums, memory, pass.epoch);
+        if (threadIdx.x % 32 == 0)
+            stopping.decide(stopping.watched(sums, num_rows, pass.num_validated), epochs_done);
     }
     __syncthreads();
-    if (stopping.is_better && stopping.rule.keeps_best) network.keep(shared, best);
+    if (stopping.is_better && stopping.rule.keeps_best) {
+        network.keep(best);
+        write_biases(shared, best);
+    }
     return stopping.is_over;
 }
 #endif
@@ -230,7 +242,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                       unsigned key0, unsigned key1, float4* far_slots, Exchange* exchanges,
                       const T* validation_batches, const float* validation_targets, int num_validated,
                       int first_epoch, int report_every, int last_epoch, Progress* progress,
-                      unsigned* answers, int talk_every, Stopping* stopping, float* const* best_places,
+                      unsigned* answers, int talk_every, StoppingMemory* stopping, float* const* best_places,
                       const RowWords* gram, const float* gram_scales, float loss_setting, float of_term,
                       float of_slope) {
     DYNAMIC_SHARED(Shared, whole);
@@ -264,7 +276,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
 #endif
 #if STOPS
     if (threadIdx.x == 0) {
-        shared.stopping.rule = *stopping;
+        shared.stopping.rule = stopping->rule;
         shared.stopping.rule.has_improved = shared.stopping.rule.epochs_done = 0;
     }
 #endif
@@ -308,7 +320,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
             losses.is_there = false;
         }
 #if STOPS
-        if (decides && is_over(shared, pass, num_rows, epochs_done, best_places, network)) break;
+        if (decides && is_over(shared, pass, num_rows, epochs_done, *stopping, {best_places}, network)) break;
 #endif
         if (talks_now) {
             PENALIZED ? barrier_of_cluster() : __syncthreads();
@@ -324,11 +336,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     if (X_SLOTS > 1 && pass.is_there() && following.is_there())
         wait(shared.x_full[following.index() % X_SLOTS], following.index() / X_SLOTS);
 #if STOPS
-    if (blockIdx.x == 0 && threadIdx.x == 0) *stopping = shared.stopping.rule;
+    if (blockIdx.x == 0 && threadIdx.x == 0) stopping->rule = shared.stopping.rule;
 #endif
     __syncthreads();
     if (losses.is_there) record_pass(shared, run, pass.index() - 1, losses);
     barrier_of_cluster();  // nor to one that has left
     network.write(arrays);
-    each_bias<true>(shared, arrays, [](float held, float* place) { *place = held; });
+    write_biases(shared, arrays);
 }

@@ -194,7 +194,10 @@ struct Backward : Product<Shape<L>::WIDTH, Shape<L - 1>::BLOCK_UNITS> {};
 
 // A parameter's array in memory, and those of what the optimizer remembers of it.
 struct Arrays {
+    static constexpr int NUM_SLOTS = SLOTS;
     float* const* of_layers;
+
+    __device__ static int index(int quad) { return quad; }
 
     template <int L>
     __device__ float* weights(int slot) const {
@@ -203,5 +206,23 @@ struct Arrays {
     template <int L>
     __device__ float* biases(int slot) const {
         return of_layers[(2 * L + 1) * (1 + SLOTS) + 1 + slot];
+    }
+};
+
+// Where the parameters of the best epoch are kept.
+struct BestArrays {
+    static constexpr int NUM_SLOTS = 0;
+    float* const* of_layers;
+
+    // Found from it only where it is needed: else places would lie in registers in all passes.
+    __device__ static int index(int quad) { return unforeseen(quad); }
+
+    template <int L>
+    __device__ float* weights(int) const {
+        return of_layers[2 * L];
+    }
+    template <int L>
+    __device__ float* biases(int) const {
+        return of_layers[2 * L + 1];
     }
 };

@@ -137,8 +137,6 @@ __device__ inline void receive_tiles(unsigned (&fragments)[TERMS][TILES][4], int
 
 // All weights of a block as products take them, and those that this thread owns.
 struct Network {
-    static_assert(!STOPS, "the host decides when replicas are done");
-
     Exchange* exchanges;
     unsigned forward[TERMS][FORWARD_TILES][4], backward[TERMS][larger(BACKWARD_TILES, 1)][4];
     float weights[OWN_QUADS][4], slots[SLOT_PLACES][OWN_QUADS][4];
@@ -161,9 +159,10 @@ struct Network {
 
     // f(number, its place in memory) for each number of owned quads; of layers that all ranks have, only of the
     // first's if `is_once`.
-    template <class F>
-    __device__ void each_number(const Arrays& arrays, bool is_once, F f) {
+    template <class Places, class F>
+    __device__ void each_number(const Places& places, bool is_once, F f) {
         each_own([&](int i, int quad) {
+            quad = Places::index(quad);
             at_tile(quad / 2, [&](auto layer, int tile) {
                 constexpr int L = decltype(layer)::VALUE;
                 using Weights = typename Forward<L>::Weights;
@@ -174,9 +173,9 @@ struct Network {
                               input = Weights::feature_of(tile % Weights::MINE_K, quad % 2 * 4 + part);
                     if (unit >= Shape<L>::count() || input >= SIZES[L]) continue;
                     const int64 place = static_cast<int64>(input) * SIZES[L + 1] + Shape<L>::first() + unit;
-                    f(weights[i][part], arrays.weights<L>(-1) + place);
-                    for (int slot = 0; slot < SLOTS; ++slot)
-                        f(slots[slot][i][part], arrays.weights<L>(slot) + place);
+                    f(weights[i][part], places.template weights<L>(-1) + place);
+                    for (int slot = 0; slot < Places::NUM_SLOTS; ++slot)
+                        f(slots[slot][i][part], places.template weights<L>(slot) + place);
                 }
             });
         });
@@ -240,9 +239,14 @@ struct Network {
         each_own([&](int i, int quad) { send_weights(i, quad, 0); });
     }
 
-    __device__ void write(const Arrays& arrays) {
-        each_number(arrays, true, [](float number, float* place) { *place = number; });
+    template <class Places>
+    __device__ void write(const Places& places) {
+        each_number(places, true, [](float number, float* place) { *place = number; });
     }
+
+#if STOPS
+    __device__ void keep(const BestArrays& best) { write(best); }
+#endif
 
     // Sends a quad to all who multiply by it in a step.
     __device__ void send_weights(int i, int quad, int step) const {

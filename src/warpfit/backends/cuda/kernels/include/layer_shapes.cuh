@@ -30,8 +30,8 @@ constexpr int X_WIDTH = up(SIZES[0], 16), X_STRIDE = X_WIDTH + 8;
 constexpr int OUTPUTS = SIZES[LAYERS], OUT_TILES = up(OUTPUTS, 16) / 16;
 // A row's target, which its weight may follow.
 constexpr int TARGET_WORDS = CROSS_ENTROPY ? 1 : OUTPUTS;
-// Blocks that have a row of the record of each step.
-constexpr int RECORDERS = REPLICAS * (PENALIZED ? CLUSTER : 1);
+// Which of them this block is, if it is one.
+__device__ inline int own_recorder() { return own_replica() * (RECORDERS / REPLICAS) + own_rank(); }
 // Whose targets a replica needs: to weigh a batch, those of all rows.
 constexpr bool SEES_ALL_TARGETS = REPLICAS > 1 && (WEIGHTED || CLASS_WEIGHTS);
 constexpr int TARGET_ROWS = SEES_ALL_TARGETS ? REPLICAS * ROWS : ROWS;

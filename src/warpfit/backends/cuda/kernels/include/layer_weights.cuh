@@ -212,21 +212,17 @@ __device__ inline void read_weights(Stack<HeldLayer>& held, Memory& memory, cons
 }
 
 #if STOPS
-// Copies the weights and biases of all layers to where their best are kept.
+// Copies the weights of all layers to where the best are kept.
 template <int L = 0>
-__device__ inline void keep_parameters(Shared& shared, Stack<HeldLayer>& held, float* const* places) {
+__device__ inline void keep_weights(Stack<HeldLayer>& held, const BestArrays& best) {
     auto& forward = layer_of<L>(held).forward;
-    if (Shape<L>::IS_SHARED_OUT || own_rank() == 0) {
-        float *weights = places[2 * L] + Shape<L>::first(), *biases = places[2 * L + 1] + Shape<L>::first();
-        if (forward.is_mine()) {
-            forward.weights.each_below(Shape<L>::count(), SIZES[L], [&](int unit, int input, float weight) {
-                weights[static_cast<int64>(input) * SIZES[L + 1] + unit] = weight;
-            });
-        }
-        for (int i = threadIdx.x; i < Shape<L>::count(); i += 32 * WARPS)
-            biases[i] = layer_of<L>(shared.layers).biases.values[i];
+    if ((Shape<L>::IS_SHARED_OUT || own_rank() == 0) && forward.is_mine()) {
+        float* weights = best.weights<L>(-1) + Shape<L>::first();
+        forward.weights.each_below(Shape<L>::count(), SIZES[L], [&](int unit, int input, float weight) {
+            weights[static_cast<int64>(input) * SIZES[L + 1] + unit] = weight;
+        });
     }
-    if constexpr (L + 1 < LAYERS) keep_parameters<L + 1>(shared, held, places);
+    if constexpr (L + 1 < LAYERS) keep_weights<L + 1>(held, best);
 }
 #endif
 
@@ -323,7 +319,7 @@ struct Network {
     __device__ void read(const Arrays& arrays) { read_weights(layers, memory, arrays); }
     __device__ void write(const Arrays& arrays) { write_weights(layers, memory, arrays); }
 #if STOPS
-    __device__ void keep(Shared& shared, float* const* places) { keep_parameters(shared, layers, places); }
+    __device__ void keep(const BestArrays& best) { keep_weights(layers, best); }
 #endif
     __device__ void begin(int) {}
 

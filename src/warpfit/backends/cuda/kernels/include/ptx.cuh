@@ -229,6 +229,12 @@ __device__ inline void store_system(unsigned* pointer, unsigned word) {
     asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(pointer), "r"(word) : "memory");
 }
 
+// The same number, of which the compiler knows nothing: so what follows from it is not found ahead.
+__device__ inline int unforeseen(int number) {
+    asm volatile("" : "+r"(number));
+    return number;
+}
+
 // Nothing: threads of a GPU do not wait for others to let them run. An emulated one does.
 __device__ inline void let_others_run() {}
 
