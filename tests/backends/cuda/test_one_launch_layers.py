@@ -10,6 +10,7 @@ import pytest
 
 from warpfit.backends import Activation
 from warpfit.backends.base import HALF_DTYPES
+from warpfit.backends.cuda import one_launch_layers
 from warpfit.backends.cuda.matmul import generation, shared_bytes_of
 from warpfit.backends.cuda.one_launch_layers import CLUSTERS, LayersLaunch, choose_layers, variants
 from warpfit.backends.cuda.trained_network import TrainedNetwork
@@ -98,12 +99,22 @@ def test_blocks_share_out_the_units_of_hidden_layers_in_chunks() -> None:
     assert launch.tiles_of_warp == 7 + 1 + 1 + 1 + 1
 
 
-def test_blocks_meet_where_some_have_no_units_of_the_first_layer() -> None:
+def test_blocks_meet_where_some_have_no_units_of_the_first_layer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(one_launch_layers, "CLUSTERS", (16,))
+    choose = choose_layers.__wrapped__
     one_each, none_for_some = (
-        choose_layers(network(64, units, 128, 10), "sm_90a", SHARED_BYTES, 132) for units in (128, 72)
+        choose(network(64, units, 128, 10), "sm_90a", SHARED_BYTES, 132) for units in (128, 72)
     )
     assert (one_each.cluster, one_each.unit_copies, one_each.may_keep_apart) == (16, 2, True)
     assert (none_for_some.cluster, none_for_some.unit_copies, none_for_some.may_keep_apart) == (16, 1, False)
+
+
+def test_some_blocks_have_a_chunk_more() -> None:
+    first = LayersLaunch(network(64, 100, 100, 10), 8, 2, 2).layers[0]
+    # 13 chunks: two for each of five blocks, one for three; the tile of the last begins at chunk 12.
+    assert (first.block_units, first.is_in_all, first.reach) == (16, True, 8 * 12 + 16)
 
 
 def test_replicas_share_out_the_rows_of_long_batches() -> None:

@@ -39,28 +39,29 @@ STOPPING_BYTES, WATCHED_PART_BYTES = 112, 32
 CHUNK = 8
 # Microseconds that blocks take to meet.
 MEETING = 0.3
-# Of two numbers of blocks that are expected to take as long, the larger one was the faster more often than not.
-LEANING = 0.97
+# Of two numbers of blocks that are expected to take as long, the larger one was the faster more often than not, without
+# replicas.
+LEANING = 0.98
 X_SLOTS, UNIT_COPIES = (2, 1), (2, 1)
-# To look ahead: batches in shared memory; pieces of 8 rows and 8 units that registers of a warp hold; the least layers; and
+# To look ahead: batches in shared memory; pieces of 8 rows and 8 units that registers of a warp hold; least layers; and
 # what a warp must have to do for the first layer, in tiles of rows by tiles of weights by 8 units, for it to pay.
 SLOTS_AHEAD, AHEAD_PIECES, AHEAD_LAYERS, AHEAD_WORK = (3, 2), 2, 4, 14
 MOST_REPLICAS = 16
-# Nanoseconds of each of a step's costs on an H200, fitted to single measurements with each number of blocks; see
+# Nanoseconds of each of a step's costs on an H200, fitted to single measurements of many layouts; see
 # docs/performance.md.
 NANOSECONDS = {
-    "step": 307.0,
-    "matrix": 92.7,
-    "product": 73.2,
-    "product ahead": 30.0,
-    "sum": 39.0,
-    "byte sent": 0.0172,
-    "output tile": 374.0,
-    "remembered": 88.5,
-    "far": 80.3,
-    "byte awaited": 0.00174,
-    "replicas": 2300.0,
-    "quad exchanged": 55.0,
+    "matrix": 72.3,
+    "product": 63.0,
+    "sum": 42.8,
+    "byte sent": 0.0193,
+    "output tile": 646.0,
+    "remembered": 84.2,
+    "far": 174.0,
+    "byte awaited": 0.00399,
+    "replicas": 2550.0,
+    "replica": 55.1,
+    "quad exchanged": 41.8,
+    "quad in memory": 0.109,
 }
 
 
@@ -69,12 +70,23 @@ class Layer:
     """What a block has of a layer: ``struct Shape`` of the kernel."""
 
     units: int
-    block_units: int
+    blocks: int  # that share it out
     has_own_gradients: bool
 
-    def is_in_all_of(self, num_blocks: int) -> bool:
-        """Return whether each of so many blocks has units of it."""
-        return self.units > (num_blocks - 1) * self.block_units
+    @property
+    def chunks(self) -> int:
+        """Chunks of units."""
+        return -(-self.units // CHUNK)
+
+    @property
+    def block_units(self) -> int:
+        """Units of a block that has the most."""
+        return self.units if self.blocks == 1 else CHUNK * -(-self.chunks // self.blocks)
+
+    @property
+    def is_in_all(self) -> bool:
+        """Whether each block has units of it."""
+        return self.chunks >= self.blocks
 
     @property
     def width(self) -> int:
@@ -89,7 +101,9 @@ class Layer:
     @property
     def reach(self) -> int:
         """Units in shared memory: tiles of 16 may begin at any chunk."""
-        return max(self.width, (self.units - 1) // self.block_units * self.block_units + self.block_width)
+        least, with_one_more = divmod(self.chunks, self.blocks)
+        last = min(self.chunks, self.blocks) - 1
+        return max(self.width, CHUNK * (last * least + min(last, with_one_more)) + self.block_width)
 
     @property
     def gradient_reach(self) -> int:
@@ -151,21 +165,15 @@ class LayersLaunch:
     def layers(self) -> list[Layer]:
         """What a block has of each layer."""
         *hidden, outputs = self.network.widths[1:]
-        is_shared_out = self.cluster > 1
         found = [
-            Layer(
-                units,
-                up(-(-units // self.cluster), CHUNK) if is_shared_out else units,
-                is_shared_out and idx == 0,
-            )
-            for idx, units in enumerate(hidden)
+            Layer(units, self.cluster, self.cluster > 1 and idx == 0) for idx, units in enumerate(hidden)
         ]
-        return [*found, Layer(outputs, outputs, False)]
+        return [*found, Layer(outputs, 1, False)]
 
     @property
     def may_keep_apart(self) -> bool:
         """Whether all blocks have units of the first layer, which tell the others that they are done with a batch."""
-        return self.cluster == 1 or self.layers[0].is_in_all_of(self.cluster)
+        return self.layers[0].is_in_all
 
     @property
     def row_tiles(self) -> int:
@@ -367,13 +375,11 @@ class LayersLaunch:
         ahead = own_tiles[0] if self.looks_ahead else 0
         sent = [layer.block_units * (1 if idx == 0 else 2) for idx, layer in enumerate(layers[:-1])]
         return {
-            "step": 1,
             "matrix": len(self.matrices),
             # A replica finds no gradient by inputs.
             "product": self.row_tiles
             * (1 if network.terms == 1 else 3)
             * (sum(own_tiles) - ahead - (sum(own_tiles[len(layers) :]) / 2 if self.replicas > 1 else 0)),
-            "product ahead": self.row_tiles * ahead,
             "sum": sum(count * along for count, (along, _) in zip(pieces, groups, strict=True)),
             "byte sent": 2 * network.terms * rows * (self.cluster - 1) * sum(sent),
             "output tile": turns * (padded(network.outputs) // 16),
@@ -381,7 +387,9 @@ class LayersLaunch:
             "far": self.far_tiles * network.slots,
             "byte awaited": self.batch_bytes / self.replicas if self.x_slots == 1 else 0,
             "replicas": int(self.replicas > 1),
+            "replica": self.replicas if self.replicas > 1 else 0,
             "quad exchanged": self.quads_exchanged,
+            "quad in memory": self.quads_exchanged * self.cluster * self.replicas,
         }
 
     @property
@@ -517,7 +525,7 @@ def _may_look_ahead(shape: LayersLaunch) -> bool:
         return False  # it is not known before which share of the gradients an update adds
     if shape.replicas > 1 or shape.cluster == 1 or len(shape.layers) < AHEAD_LAYERS:
         return False
-    if not all(layer.is_in_all_of(shape.cluster) for layer in shape.layers[:2]):
+    if not all(layer.is_in_all for layer in shape.layers[:2]):
         return False  # nobody would hear of a block without units
     chunks = -(-first.block_units // CHUNK)
     # The parts of a product lie in place of units; and registers of a warp hold some pieces of 8 rows and 8 units.
@@ -540,7 +548,7 @@ def _numbers_of_replicas(batch: int, cluster: int, num_multiprocessors: int) -> 
 def _time(shape: LayersLaunch) -> float:
     """Return what is less for the faster of two shapes."""
     expected = shape.microseconds + MEETING * (shape.unit_copies == 1)
-    return float(expected * LEANING ** log2(shape.cluster))
+    return float(expected * (LEANING ** log2(shape.cluster) if shape.replicas == 1 else 1))
 
 
 def _filled(shape: LayersLaunch, max_shared_bytes: int) -> LayersLaunch:

@@ -20,8 +20,6 @@ __device__ constexpr int groups_along_units(int feature_tiles, int unit_tiles) {
     return best;
 }
 
-__device__ constexpr int smaller(int a, int b) { return a < b ? a : b; }
-
 // Parts of products, of each 8 rows as a warp's lanes hold them.
 using Parts = float2[2][32];
 

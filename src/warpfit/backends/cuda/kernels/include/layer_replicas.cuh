@@ -189,10 +189,10 @@ struct Network {
             using Product = Backward<L>;
             using Weights = typename Product::Weights;
             if (unit >= Shape<L>::count() || input >= SIZES[L]) return NOWHERE;
-            const int rank = Shape<L - 1>::IS_SHARED_OUT ? input / Shape<L - 1>::BLOCK_UNITS : 0;
+            const int rank = Shape<L - 1>::IS_SHARED_OUT ? Shape<L - 1>::rank_of(input) : 0;
             // Weights of the outputs are in all ranks.
             if (!Shape<L>::IS_SHARED_OUT && rank != own_rank()) return NOWHERE;
-            const int row = input - rank * Shape<L - 1>::BLOCK_UNITS, col = Shape<L>::first() + unit;
+            const int row = input - Shape<L - 1>::first_of(rank), col = Shape<L>::first() + unit;
             const int row_tile = row / 16, col_tile = col / 16;
             const int warp = row_tile / Weights::MINE_U * Product::GROUPS_K + col_tile % Product::GROUPS_K;
             const int tile = row_tile % Weights::MINE_U * Weights::MINE_K + col_tile / Product::GROUPS_K;

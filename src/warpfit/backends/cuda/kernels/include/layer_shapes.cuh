@@ -22,6 +22,7 @@ constexpr bool HAS_DROPOUT[] = {DROPOUTS};
 
 __device__ constexpr int up(int size, int unit) { return (size + unit - 1) / unit * unit; }
 __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
+__device__ constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
 // Rows of a batch that a replica takes, as far as there are that many.
 constexpr int REPLICA_ROWS = REPLICAS > 1 ? up((BATCH + REPLICAS - 1) / REPLICAS, 16) : BATCH;
@@ -60,29 +61,51 @@ struct Pair {
 
 using Outputs = float[2 * OUT_TILES][4];  // of 16 rows, as mma holds them
 
-// Layer L. Blocks share out the units of hidden layers, in whole chunks; all have all outputs.
+// Chunks of the blocks before one, if each has `least`, and the first ones have one more.
+__device__ constexpr int chunks_before(int rank, int least, int with_one_more) {
+    return rank * least + smaller(rank, with_one_more);
+}
+
+// Layer L. Blocks share out the units of hidden layers, in whole chunks, of which the first blocks may have one more; all
+// have all outputs.
 template <int L>
 struct Shape {
     static constexpr int UNITS = SIZES[L + 1], WIDTH = up(UNITS, 16);
     static constexpr bool IS_LAST = L + 1 == LAYERS, IS_SHARED_OUT = CLUSTER > 1 && !IS_LAST;
-    static constexpr int BLOCK_UNITS =
-        IS_SHARED_OUT ? up((UNITS + CLUSTER - 1) / CLUSTER, CHUNK_UNITS) : UNITS;
-    static constexpr int BLOCK_WIDTH = up(BLOCK_UNITS, 16),
-                         BLOCK_CHUNKS = up(BLOCK_UNITS, CHUNK_UNITS) / CHUNK_UNITS;
+    static constexpr int CHUNKS = up(UNITS, CHUNK_UNITS) / CHUNK_UNITS, SHARERS = IS_SHARED_OUT ? CLUSTER : 1;
+    static constexpr int LEAST_CHUNKS = CHUNKS / SHARERS, WITH_ONE_MORE = CHUNKS % SHARERS;
+    static constexpr int BLOCK_CHUNKS = LEAST_CHUNKS + (WITH_ONE_MORE > 0);
+    static constexpr int BLOCK_UNITS = IS_SHARED_OUT ? BLOCK_CHUNKS * CHUNK_UNITS : UNITS;
+    static constexpr int BLOCK_WIDTH = up(BLOCK_UNITS, 16);
+
+    // The first unit of a block, beyond the last if it has none; and the block that has a unit.
+    __device__ static constexpr int first_of(int rank) {
+        return chunks_before(rank, LEAST_CHUNKS, WITH_ONE_MORE) * CHUNK_UNITS;
+    }
+    __device__ static constexpr int rank_of(int unit) {
+        const int chunk = unit / CHUNK_UNITS, of_others = WITH_ONE_MORE * BLOCK_CHUNKS;
+        return chunk < of_others ? chunk / BLOCK_CHUNKS
+                                 : WITH_ONE_MORE + (chunk - of_others) / larger(LEAST_CHUNKS, 1);
+    }
+
     // Tiles of 16 units may begin at any chunk, and so reach beyond the last unit.
-    static constexpr int REACH = larger(WIDTH, (UNITS - 1) / BLOCK_UNITS * BLOCK_UNITS + BLOCK_WIDTH);
+    static constexpr int LAST_CHUNKS =
+        chunks_before(smaller(CHUNKS, SHARERS) - 1, LEAST_CHUNKS, WITH_ONE_MORE);
+    static constexpr int REACH = larger(WIDTH, CHUNK_UNITS * LAST_CHUNKS + BLOCK_WIDTH);
     // What goes back from the first layer goes to no other block.
     static constexpr bool HAS_OWN_GRADIENTS = IS_SHARED_OUT && L == 0;
     static constexpr int GRADIENT_REACH = HAS_OWN_GRADIENTS ? BLOCK_WIDTH : REACH;
 
-    static constexpr bool ALL_HAVE_UNITS = !IS_SHARED_OUT || UNITS > (CLUSTER - 1) * BLOCK_UNITS;
+    static constexpr bool ALL_HAVE_UNITS = LEAST_CHUNKS > 0;
 
     // This block's first unit, and how many it has; without any, 0.
     __device__ static int count() {
         constexpr bool IS_EVEN = !IS_SHARED_OUT || UNITS == CLUSTER * BLOCK_UNITS;
-        return IS_EVEN ? BLOCK_UNITS : clamped(UNITS - own_rank() * BLOCK_UNITS, BLOCK_UNITS);
+        if (IS_EVEN) return BLOCK_UNITS;
+        const int begin = first_of(own_rank());
+        return clamped(UNITS - begin, first_of(own_rank() + 1) - begin);
     }
-    __device__ static int first() { return IS_SHARED_OUT && count() > 0 ? own_rank() * BLOCK_UNITS : 0; }
+    __device__ static int first() { return IS_SHARED_OUT && count() > 0 ? first_of(own_rank()) : 0; }
     __device__ static int first_gradient() { return HAS_OWN_GRADIENTS ? 0 : first(); }
     __device__ static int own_chunks() { return (count() + CHUNK_UNITS - 1) / CHUNK_UNITS; }
     __device__ static unsigned bytes_of_others() {
