@@ -883,3 +883,27 @@ def test_a_launch_takes_no_more_epochs_than_its_batches_have_room(
     fit(cut, x, y, epochs=7)
     assert launches == [1, 3, 3]
     assert_same_weights(cut, whole)
+
+
+def test_what_comes_between_epochs_decides_who_runs_a_network(
+    cuda: str, launches: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the kernel that goes layer by layer validates within a launch: it does if that takes less time in all."""
+    x, y = blobs(NUM_ROWS)
+    assert launch_plan.launch_of(fit(mlp(6, 8, 3), x, y).plan, TrainingData(x, y)).kernel == "one_launch"
+    history = {}
+    for cost, expected in ((1e6, [1, 5]), (0.0, [1] * 6)):
+        launches.clear()
+        monkeypatch.setattr(launch_plan, "MICROSECONDS_BETWEEN_LAUNCHES", cost)
+        history[cost] = fit(mlp(6, 8, 3), x, y, epochs=6, validation_data=(x[:50], y[:50]))
+        assert launches == expected
+    np.testing.assert_allclose(history[1e6]["val_loss"], history[0.0]["val_loss"], rtol=5e-3)
+    np.testing.assert_allclose(history[1e6]["loss"], history[0.0]["loss"], rtol=5e-3)
+
+
+def test_early_stopping_within_the_launch_of_one_hidden_layer(cuda: str, launches: list[int]) -> None:
+    x, y = blobs(NUM_ROWS)
+    stopping = wf.EarlyStopping(monitor="loss", patience=1, min_delta=10.0)
+    history = fit(mlp(6, 8, 3), x, y, epochs=8, callbacks=[stopping])
+    assert history.stopped_by.startswith("early stopping")
+    assert (len(history.reports), launches) == (2, [1, 7])

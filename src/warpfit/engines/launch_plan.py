@@ -39,6 +39,7 @@ __all__ = [
     "gathered_bytes",
     "is_to_stream",
     "launch_of",
+    "launch_with_more",
     "layers_of",
     "memory_left",
     "record_bytes",
@@ -50,6 +51,9 @@ OPTIMIZERS: tuple[type[OptimizerSpec], ...] = (SGDSpec, AdamSpec, RMSpropSpec)
 LOSSES = (SoftmaxCrossEntropy, BinaryCrossEntropy, MeanSquaredError, AbsoluteError, Huber)
 # How long a launch should take at most: Ctrl-C is heard after it.
 LAUNCH_SECONDS = 0.25
+# What an epoch takes longer, on an H200, if it ends its launch and what comes after it is found apart; and the share of a
+# step that a batch of validation data takes within a launch.
+MICROSECONDS_BETWEEN_LAUNCHES, SHARE_OF_STEP = 1000.0, 0.4
 # The share of the memory that is left which data and batches may take: validation data and other things want some, too.
 SHARE_OF_MEMORY = 0.9
 # What the epochs of a launch may take together, but for one, which always may.
@@ -155,10 +159,11 @@ def trained_network(plan: Plan, data: TrainingData) -> Any:
     )
 
 
-def launch_of(plan: Plan, data: TrainingData, card: Any = None) -> Any:
+def launch_of(plan: Plan, data: TrainingData, card: Any = None, *, by_layers: bool = False) -> Any:
     """Return the `OneLaunch` or `LayersLaunch` of a plan, or raise ConfigError with what is in the way.
 
-    `card` is a `Card` in place of that of the plan's device, which then need not be there.
+    `card` is a `Card` in place of that of the plan's device, which then need not be there. `by_layers` asks for a
+    `LayersLaunch`.
     """
     network = trained_network(plan, data)
     from warpfit.backends.cuda.cards import card_of
@@ -166,7 +171,7 @@ def launch_of(plan: Plan, data: TrainingData, card: Any = None) -> Any:
 
     card = card or card_of(_runtime(plan))
     _require(generation(card.arch) >= 75, "tensor cores, of sm_75 or later", card.arch)
-    launch, most = _chosen(network, card), card.memory_bytes
+    launch, most = _chosen(network, card, by_layers), card.memory_bytes
     if data.is_streamed:
         cut_of_plan(launch, plan, data, most)
         return launch
@@ -175,13 +180,32 @@ def launch_of(plan: Plan, data: TrainingData, card: Any = None) -> Any:
     return launch
 
 
-def _chosen(network: Any, card: Any) -> Any:
-    """Return how to run a network: by the kernel for one hidden layer and SGD if it can, which is the faster."""
+def launch_with_more(plan: Plan, data: TrainingData, num_validated: int) -> Any:
+    """Return the `LayersLaunch` of a plan that validates or decides to stop within it, or None.
+
+    The other kernel does not. What it runs is only run layer by layer if that takes less time with all that comes between
+    epochs.
+    """
+    launch = launch_of(plan, data)
+    if data.is_streamed or launch.kernel == "one_launch_layers":
+        return None if data.is_streamed else launch
+    try:
+        by_layers = launch_of(plan, data, by_layers=True)
+    except ConfigError:
+        return None
+    steps = plan.report_every * launch.network.batches(len(data))
+    passes = steps + SHARE_OF_STEP * launch.network.batches(num_validated)
+    apart = steps * launch.microseconds + MICROSECONDS_BETWEEN_LAUNCHES
+    return by_layers if passes * by_layers.microseconds < apart else None
+
+
+def _chosen(network: Any, card: Any, by_layers: bool) -> Any:
+    """Return how to run a network: by the kernel for one hidden layer if it can, which is the faster, unless `by_layers`."""
     from warpfit.backends.cuda.one_launch import choose, suits
     from warpfit.backends.cuda.one_launch_layers import choose_layers
 
     limits = card.arch, card.max_shared_bytes, card.num_multiprocessors
-    if not suits(network):
+    if by_layers or not suits(network):
         return choose_layers(network, *limits)
     try:
         return choose(network, *limits)

@@ -145,7 +145,7 @@ class Run:
         self.ops = cast(Any, backends.get(plan.device))
         self.plan, self.state, self.data = plan, state, data
         self.last_epoch, self.is_border, self.validation = last_epoch, is_border, validation
-        self.shape = launch_of(plan, data)
+        self.shape = launch_of(plan, data, by_layers=validation is not None or stopping is not None)
         if validation is not None:
             self.shape = replace(self.shape, validates=True)
         if stopping is not None:

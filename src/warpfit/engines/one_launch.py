@@ -30,6 +30,7 @@ from warpfit.engines.launch_plan import (
     gathered_bytes,
     is_to_stream,
     launch_of,
+    launch_with_more,
     memory_left,
     record_bytes,
     shared_bytes_of_plan,
@@ -75,8 +76,8 @@ class OneLaunchEngine(Engine):
 
     def validates(self, plan: Plan, data: TrainingData, validation: TrainingData) -> bool:
         """Return whether the kernel does: the one that goes layer by layer, if numbers and memory suit the data."""
-        launch = launch_of(plan, data)
-        if launch.kernel != "one_launch_layers" or data.is_streamed:
+        launch = launch_with_more(plan, data, len(validation))
+        if launch is None:
             return False
         if not backends.is_device_array(validation.x):
             return False
@@ -87,8 +88,8 @@ class OneLaunchEngine(Engine):
 
     def stops(self, plan: Plan, data: TrainingData, monitor: str, validation: TrainingData | None) -> bool:
         """Return whether the kernel does: the one that goes layer by layer, if it has room for what that takes."""
-        launch = launch_of(plan, data)
-        if launch.kernel != "one_launch_layers" or data.is_streamed:
+        launch = launch_with_more(plan, data, 0 if validation is None else len(validation))
+        if launch is None:
             return False
         if monitor.startswith("val") and validation is None:
             return False
