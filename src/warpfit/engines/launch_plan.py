@@ -51,8 +51,8 @@ OPTIMIZERS: tuple[type[OptimizerSpec], ...] = (SGDSpec, AdamSpec, RMSpropSpec)
 LOSSES = (SoftmaxCrossEntropy, BinaryCrossEntropy, MeanSquaredError, AbsoluteError, Huber)
 # How long a launch should take at most: Ctrl-C is heard after it.
 LAUNCH_SECONDS = 0.25
-# What an epoch takes longer, on an H200, if it ends its launch and what comes after it is found apart; and the share of a
-# step that a batch of validation data takes within a launch.
+# What an epoch takes longer, on an H200, if it ends its launch and what comes after it is found apart; and the share of
+# a step that a batch of validation data takes within a launch.
 MICROSECONDS_BETWEEN_LAUNCHES, SHARE_OF_STEP = 1000.0, 0.4
 # The share of the memory that is left which data and batches may take: validation data and other things want some, too.
 SHARE_OF_MEMORY = 0.9
@@ -183,8 +183,8 @@ def launch_of(plan: Plan, data: TrainingData, card: Any = None, *, by_layers: bo
 def launch_with_more(plan: Plan, data: TrainingData, num_validated: int) -> Any:
     """Return the `LayersLaunch` of a plan that validates or decides to stop within it, or None.
 
-    The other kernel does not. What it runs is only run layer by layer if that takes less time with all that comes between
-    epochs.
+    The other kernel does not. What it runs is only run layer by layer if that takes less time with all that comes
+    between epochs.
     """
     launch = launch_of(plan, data)
     if data.is_streamed or launch.kernel == "one_launch_layers":
@@ -200,7 +200,7 @@ def launch_with_more(plan: Plan, data: TrainingData, num_validated: int) -> Any:
 
 
 def _chosen(network: Any, card: Any, by_layers: bool) -> Any:
-    """Return how to run a network: by the kernel for one hidden layer if it can, which is the faster, unless `by_layers`."""
+    """Return how to run a network: by the kernel for one hidden layer if it can, the faster, unless `by_layers`."""
     from warpfit.backends.cuda.one_launch import choose, suits
     from warpfit.backends.cuda.one_launch_layers import choose_layers
 
