@@ -360,6 +360,7 @@ class Run:
             targets,
             *own,
             *loss_settings(self.plan.loss, shape.network.outputs),
+            *(_four(self.slots[1] if len(self.slots) > 1 else []) if shape.kernel == "one_launch" else ()),
             shared_bytes=shape.shared_bytes,
             cluster=shape.cluster,
             is_cooperative=shape.replicas > 1,

@@ -29,6 +29,7 @@ def network(**changes: Any) -> TrainedNetwork:
     known: dict[str, Any] = {"dtype": "float16", "batch": 64, "loss": "cross_entropy"}
     known |= {"widths": (sizes["features"], *hidden, sizes["outputs"])}
     known |= {"activations": (Activation("relu"),) * len(hidden), "drops": (False,) * len(hidden)}
+    known["slots"] = int(changes.get("momentum", False))
     return TrainedNetwork(**{**known, **changes})
 
 

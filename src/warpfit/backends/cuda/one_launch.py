@@ -223,7 +223,7 @@ class OneLaunch:
 
         Of replicas each has a part of the weights and velocities, but all of the gradient.
         """
-        in_float32 = 1 + self.network.momentum
+        in_float32 = 1 + self.network.slots
         if self.replicas == 1:
             return self.tiles_of_warp * (8 * in_float32 + 4)
         return self.tiles_of_warp * (8 + 4) + 8 * in_float32 * -(-self.tiles_of_warp // self.replicas)
@@ -238,6 +238,7 @@ class OneLaunch:
         """Bytes of shared memory of each part of ``struct Shared`` of the kernel."""
         network, units, outputs = self.network, self.block_units, padded(self.network.outputs)
         rows, own_tiles = 16 * self.row_tiles, -(-self.row_tiles // self.cluster)
+        places = 1 + max(1, network.slots)  # of a bias, and of what is remembered of it
         groups = self.row_tiles // self.group
         barriers = self.slots // self.group + 1 + self.slots + self.sum_slots + own_tiles + groups + 5
         barriers += 1 + 2 * self.row_tiles if self.looks_ahead else groups + self.sum_slots
@@ -245,16 +246,16 @@ class OneLaunch:
             "tiles of x": self.slots * self.slot_bytes,
             "sums of the first product": 64 * self.sum_slots * self.warps_k * units,
             "gradients of outputs": 2 * rows * (outputs + 8),
-            "biases of outputs": 8 * outputs,
+            "biases of outputs": 4 * places * outputs,
             "losses": 16 * rows,
             "targets": 4 * self.target_steps * own_tiles * self.own_of_tile * network.target_words,
             "barriers": 8 * barriers,
         }
         if self.hidden:
-            remembered = units if network.momentum else 1
+            remembered = units * network.slots or 1
             parts["hidden units and their gradients"] = 4 * rows * (units + 8)
             parts["output layer"] = 4 * units * (outputs + 8) + 4 * (units + remembered) * outputs
-            parts["hidden biases"] = 8 * units
+            parts["hidden biases"] = 4 * places * units
         if self.cluster > 1:
             parts["parts of outputs"] = 4 * own_tiles * self.own_of_tile * self.cluster * outputs
         return parts
@@ -308,7 +309,7 @@ class OneLaunch:
             "OTHER_REGISTERS": self.registers[1] if self.moves_registers else 0,
             "GROUP": self.group,
             "AHEAD": int(self.looks_ahead),
-            "SLOTS": self.slots,
+            "X_SLOTS": self.slots,
             "KEPT": self.kept,
             "SUM_SLOTS": self.sum_slots,
             "OWN_OF_TILE": self.own_of_tile,

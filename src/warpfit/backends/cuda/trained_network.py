@@ -128,8 +128,12 @@ class TrainedNetwork:
             "CROSS_ENTROPY": int(self.is_cross_entropy),
             "SMOOTHED": int(self.smoothed),
             "COUNTS_ROWS": int(self.loss in COUNTING_LOSSES),
+            "OPTIMIZER": self.optimizer,
+            "SLOTS": self.slots,
             "MOMENTUM": int(self.momentum),
             "NESTEROV": int(self.nesterov),
+            "DECAYS": int(self.decays),
+            "RATE_IN_VELOCITY": int(self.rate_in_velocity),
         }
 
     def gather_defines(self, source: str, parts: int, part_width: int) -> dict[str, Any]:

@@ -64,7 +64,7 @@ struct OutputTile {
         for (int part = 0; part < 4; ++part) {
             const int col = o * 16 + part / 2 * 8 + lane * 2 + part % 2;
             if (u > 0 || lane >= 4) break;
-            run.update(shared.output_bias[col], shared.output_bias_velocity[col], sums[2][part], rate);
+            run.update(shared.output_bias[col], shared.output_bias_slots[0][col], sums[2][part], rate);
         }
 #pragma unroll
         for (int part = 0; part < 4; ++part) {
@@ -73,8 +73,8 @@ struct OutputTile {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 float& weight = layer.w[unit][col + i];
-                run.update(weight, layer.v[MOMENTUM ? unit : 0][col + i], sums[part / 2][part % 2 * 2 + i],
-                           rate);
+                run.update(weight, layer.slots[0][SLOTS ? unit : 0][col + i],
+                           sums[part / 2][part % 2 * 2 + i], rate);
                 updated[i] = weight * run.unscale;
             }
             *reinterpret_cast<unsigned*>(&layer.half[(step + 1) % 2][unit][col]) =
@@ -110,9 +110,9 @@ struct BiasTile {
         const int lane = threadIdx.x % 32, i = number * 16 + lane / 4;
         if (lane % 4 != 0) return;
 #if HIDDEN
-        float *bias = shared.bias, *velocity = shared.bias_velocity;
+        float *bias = shared.bias, *velocity = shared.bias_slots[0];
 #else
-        float *bias = shared.output_bias, *velocity = shared.output_bias_velocity;
+        float *bias = shared.output_bias, *velocity = shared.output_bias_slots[0];
 #endif
         run.update(bias[i], velocity[i], sums[0][0], rate);
         run.update(bias[i + 8], velocity[i + 8], sums[0][2], rate);

@@ -7,6 +7,7 @@
 #include "held_weights.cuh"
 #include "output_losses.cuh"
 #include "steps.cuh"
+#include "update_rules.cuh"
 
 using T = DTYPE;
 
@@ -39,47 +40,47 @@ constexpr int SUM_BARRIERS = AHEAD ? SUM_PLACES : SUM_SLOTS;
 // Tiles of x that a step loads: where none are kept they come again for the backward pass.
 constexpr int LOADS = 2 * ROW_TILES - KEPT;
 // Steps whose targets are there at once: the loader is ahead by as many tiles as the ring has.
-constexpr int TARGET_STEPS = (SLOTS + LOADS - 1) / LOADS + (KEPT < ROW_TILES);
+constexpr int TARGET_STEPS = (X_SLOTS + LOADS - 1) / LOADS + (KEPT < ROW_TILES);
 constexpr int TARGET_WORDS = CROSS_ENTROPY ? 1 : OUTPUTS;
 constexpr int WEIGHT_WARPS = WARPS_K * WARPS_U;
 constexpr int WARPS = WEIGHT_WARPS + ROW_WARPS + OUTPUT_WARPS + 1;
 
-static_assert(ROW_TILES % GROUP == 0 && SLOTS >= GROUP, "whole groups, and room for one");
-static_assert(KEPT == 0 || (KEPT == ROW_TILES && SLOTS >= KEPT), "a batch stays as a whole, or not at all");
+static_assert(ROW_TILES % GROUP == 0 && X_SLOTS >= GROUP, "whole groups, and room for one");
+static_assert(KEPT == 0 || (KEPT == ROW_TILES && X_SLOTS >= KEPT), "a batch stays as a whole, or not at all");
 static_assert(ROW_WARPS % GROUP == 0, "row warps take a group together");
 static_assert(AHEAD || (SUM_SLOTS >= ROW_WARPS && SUM_SLOTS >= GROUP),
               "no warp waits for a round after next");
 static_assert(!AHEAD || REPLICAS == 1, "what is added to the early product is one cluster's gradient");
-static_assert(!AHEAD || (HIDDEN && ROW_WARPS >= ROW_TILES && SLOTS >= 2 * ROW_TILES),
+static_assert(!AHEAD || (HIDDEN && ROW_WARPS >= ROW_TILES && X_SLOTS >= 2 * ROW_TILES),
               "looking ahead takes a warp for each tile, and room for two batches");
 // Groups of x that are on their way or in use.
-constexpr int GROUPS_AHEAD = SLOTS / GROUP + 1;
+constexpr int GROUPS_AHEAD = X_SLOTS / GROUP + 1;
 
 using Weights = HeldWeights<T, X_WIDTH, UNIT_WIDTH, WARPS_K, WARPS_U>;
 using Outputs = float[2 * OUT_TILES][4];  // of 16 rows, as mma holds them
 
 struct OutputLayer {
     T half[2][UNIT_WIDTH][OUT_STRIDE];  // weights as products take them, of this step and of the next
-    float w[UNIT_WIDTH][OUT_WIDTH], v[MOMENTUM ? UNIT_WIDTH : 1][OUT_WIDTH];
+    float w[UNIT_WIDTH][OUT_WIDTH], slots[SLOT_PLACES][SLOTS ? UNIT_WIDTH : 1][OUT_WIDTH];
 };
 
 struct alignas(16) Shared {
-    T x[SLOTS][16][X_STRIDE];
+    T x[X_SLOTS][16][X_STRIDE];
     float4 sums[SUM_SLOTS][WARPS_K][UNIT_TILES][2][32];  // parts of the product, as a warp's lanes hold them
     T dz[ROWS][OUT_STRIDE];
 #if HIDDEN
     T h[ROWS][UNIT_STRIDE], dh[ROWS][UNIT_STRIDE];  // dh holds the derivatives of the activation before
     OutputLayer outputs;
-    float bias[UNIT_WIDTH], bias_velocity[UNIT_WIDTH];
+    float bias[UNIT_WIDTH], bias_slots[SLOT_PLACES][UNIT_WIDTH];
 #endif
-    float output_bias[OUT_WIDTH], output_bias_velocity[OUT_WIDTH];
+    float output_bias[OUT_WIDTH], output_bias_slots[SLOT_PLACES][OUT_WIDTH];
 #if CLUSTER > 1
     // All blocks' parts of the outputs of this block's rows, what a lane takes of them side by side.
     alignas(16) float parts[OWN_TILES][CLUSTER][OWN_OF_TILE][4][2 * OUT_TILES][2];
 #endif
     RowLoss losses[2][ROWS];  // of this step, and of the one before
     float targets[TARGET_STEPS][OWN_ROWS][TARGET_WORDS];
-    Barrier x_full[GROUPS_AHEAD], x_empty[SLOTS], sums_full[SUM_BARRIERS], sums_empty[SUM_SLOTS];
+    Barrier x_full[GROUPS_AHEAD], x_empty[X_SLOTS], sums_full[SUM_BARRIERS], sums_empty[SUM_SLOTS];
     Barrier parts_full[OWN_TILES], dz_full[GROUPS], dh_full[ROW_TILES / HIDDEN_GROUP], dh_empty;
     Barrier outputs_ready, biases_ready, losses_full[2];
 };
@@ -141,6 +142,12 @@ struct Forecast {
 };
 
 struct Exchange;  // of replicas.cuh
+
+// A layer in memory: weights, biases, and what the optimizer remembers of each, as far as it does.
+struct LayerArrays {
+    float *w, *b;
+    float *w_slots[2], *b_slots[2];
+};
 
 // What does not change in a run.
 struct Run {

@@ -6,7 +6,7 @@
 
 // Where a weight warp stands in the ring of x.
 struct Reader {
-    Cursor<SLOTS> tile;
+    Cursor<X_SLOTS> tile;
     Cursor<GROUPS_AHEAD> group;
 
     __device__ explicit Reader(int first) : tile(first), group(first / GROUP) {}
@@ -143,15 +143,15 @@ __device__ inline void multiply_batches(Shared& shared, const Run& run, float, c
 #endif
 
 #if REPLICAS > 1
-__device__ inline void train_weights(Shared& shared, const Run& run, float* w1, float* w1_velocity) {
+__device__ inline void train_weights(Shared& shared, const Run& run, const LayerArrays& layer) {
     OwnWeights own;
-    own.read(own.weights, w1, run.scale);
-    if (MOMENTUM) own.read(own.velocities, w1_velocity, run.scale);
+    own.read(own.weights, layer.w, run.scale);
+    if (MOMENTUM) own.read(own.velocities, layer.w_slots[0], run.scale);
     Weights gradients;
     Weights::Fragments b;
     const Part units = own_units(), features = own_features();
-    gradients.read(w1 + static_cast<int64>(features.first) * ALL_UNITS + units.first, ALL_UNITS, units.count,
-                   features.count, run.scale);
+    gradients.read(layer.w + static_cast<int64>(features.first) * ALL_UNITS + units.first, ALL_UNITS,
+                   units.count, features.count, run.scale);
     // As they would come from the replicas, so that where a run is cut changes no bit.
     gradients.each([](float& weight) { weight = without_last_bit(__float_as_uint(weight)); });
     round_weights(run, gradients, gradients, Forecast{1, 0, 0}, b);
@@ -168,16 +168,16 @@ __device__ inline void train_weights(Shared& shared, const Run& run, float* w1, 
         backward.skip<ROW_TILES - KEPT>();
         step.advance();
     }
-    own.write(own.weights, w1, run.unscale);
-    if (MOMENTUM) own.write(own.velocities, w1_velocity, run.unscale);
+    own.write(own.weights, layer.w, run.unscale);
+    if (MOMENTUM) own.write(own.velocities, layer.w_slots[0], run.unscale);
 }
 #else
-__device__ inline void train_weights(Shared& shared, const Run& run, float* w1, float* w1_velocity) {
+__device__ inline void train_weights(Shared& shared, const Run& run, const LayerArrays& layer) {
     const Part units = own_units(), features = own_features();
     const int64 own = static_cast<int64>(features.first) * ALL_UNITS + units.first;
     Weights weights, velocities;
-    weights.read(w1 + own, ALL_UNITS, units.count, features.count, run.scale);
-    if (MOMENTUM) velocities.read(w1_velocity + own, ALL_UNITS, units.count, features.count, run.scale);
+    weights.read(layer.w + own, ALL_UNITS, units.count, features.count, run.scale);
+    if (MOMENTUM) velocities.read(layer.w_slots[0] + own, ALL_UNITS, units.count, features.count, run.scale);
     // The backward pass reads the tiles that are kept, or those that came again.
     Reader forward(0), backward(ROW_TILES - KEPT);
     Step step = run.first_step();
@@ -192,7 +192,8 @@ __device__ inline void train_weights(Shared& shared, const Run& run, float* w1, 
         backward.skip<ROW_TILES - KEPT>();
         step.advance();
     }
-    weights.write(w1 + own, ALL_UNITS, units.count, features.count, run.unscale);
-    if (MOMENTUM) velocities.write(w1_velocity + own, ALL_UNITS, units.count, features.count, run.unscale);
+    weights.write(layer.w + own, ALL_UNITS, units.count, features.count, run.unscale);
+    if (MOMENTUM)
+        velocities.write(layer.w_slots[0] + own, ALL_UNITS, units.count, features.count, run.unscale);
 }
 #endif
