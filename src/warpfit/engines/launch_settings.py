@@ -28,6 +28,8 @@ __all__ = [
 ]
 
 LARGEST_SCALE = 2.0**60
+# Of an eps: what two denominators share is the reciprocal of their product, which must not be 0.
+LEAST_EPS = 2.0**-60
 # ``Dropout`` of the kernel.
 DROPOUT_FIELDS = [("dropped_below", np.uint64), ("scale", np.float32), ("layer", np.uint32)]
 # Columns of a step's settings.
@@ -62,6 +64,7 @@ def step_settings(
             settings[:, KEPT] = 1 - rates * optimizer.weight_decay
     elif isinstance(optimizer, RMSpropSpec):
         settings[:, EPS] = optimizer.eps
+    settings[:, EPS] = np.maximum(settings[:, EPS], LEAST_EPS)
     return settings.astype(np.float32)
 
 

@@ -39,6 +39,8 @@ MOST_WARPS = 16
 # one where row warps look ahead, and the most that one can have.
 REGISTERS = 65536
 WORKING_REGISTERS, OTHER_REGISTERS, AHEAD_REGISTERS, MOST_REGISTERS = 44, 72, 104, 240
+# Those that it needs at least to multiply, where an adaptive optimizer's update needs more.
+MULTIPLYING_REGISTERS = 12
 # Tiles of rows that may wait between weight warps and row warps, and those that are multiplied together.
 SUM_SLOTS = (8, 4, 2, 1)
 GROUPS = (8, 4, 2, 1)
@@ -92,6 +94,8 @@ class OneLaunch:
         Tiles of x in shared memory at once, and of sums between weight warps and row warps.
     replicas : int
         Such clusters, which share out the rows of a batch and add up their gradients.
+    near_k : int
+        Tiles of a weight warp along the features of which shared memory has what an adaptive optimizer remembers.
     """
 
     network: TrainedNetwork
@@ -106,6 +110,7 @@ class OneLaunch:
     slots: int
     sum_slots: int
     replicas: int = 1
+    near_k: int = 0
 
     kernel = "one_launch"
     talks = False
@@ -213,20 +218,50 @@ class OneLaunch:
         return self.registers[0], self.held
 
     @property
+    def tiles_of_features(self) -> int:
+        """Tiles along the features that a warp has."""
+        return -(-(self.block_features // 16) // self.warps_k)
+
+    @property
+    def tiles_of_units(self) -> int:
+        """Tiles along the units that a warp has of each."""
+        return self.block_units // 16 // self.warps_u
+
+    @property
     def tiles_of_warp(self) -> int:
         """Tiles of 16 by 16 weights that a warp holds."""
-        return -(-(self.block_features // 16) // self.warps_k) * (self.block_units // 16 // self.warps_u)
+        return self.tiles_of_features * self.tiles_of_units
+
+    @property
+    def near_tiles(self) -> int:
+        """Tiles along the features of which shared memory has what an adaptive optimizer remembers."""
+        held = (self.tiles_of_features - self.near_k) * self.warps_k
+        return max(0, self.block_features // 16 - held)
 
     @property
     def held(self) -> int:
-        """Registers of a thread for weights, velocities, and the weights' copies in half precision.
+        """Registers of a thread for weights, what is remembered of them, and their copies in half precision.
 
-        Of replicas each has a part of the weights and velocities, but all of the gradient.
+        Of replicas each has a part of the weights and velocities, but all of the gradient. With an adaptive optimizer
+        registers have copies only while they need no more for `working`.
         """
+        if self.network.is_adaptive:
+            remembered = self.tiles_of_units * (self.tiles_of_features - self.near_k)
+            return 8 * (self.tiles_of_warp + self.network.slots * remembered)
         in_float32 = 1 + self.network.slots
         if self.replicas == 1:
             return self.tiles_of_warp * (8 * in_float32 + 4)
         return self.tiles_of_warp * (8 + 4) + 8 * in_float32 * -(-self.tiles_of_warp // self.replicas)
+
+    @property
+    def working(self) -> int:
+        """Registers of a thread of the weight warps beside those for weights.
+
+        An adaptive optimizer's update has the gradients of all rows at once, and the sums of two tiles.
+        """
+        if not self.network.is_adaptive:
+            return WORKING_REGISTERS
+        return WORKING_REGISTERS + self.row_tiles * (4 * self.tiles_of_units + 1) + 16 * self.tiles_of_units
 
     @property
     def slot_bytes(self) -> int:
@@ -241,13 +276,15 @@ class OneLaunch:
         places = 1 + max(1, network.slots)  # of a bias, and of what is remembered of it
         groups = self.row_tiles // self.group
         barriers = self.slots // self.group + 1 + self.slots + self.sum_slots + own_tiles + groups + 5
-        barriers += 1 + 2 * self.row_tiles if self.looks_ahead else groups + self.sum_slots
+        barriers += 1 if self.looks_ahead or network.is_adaptive else groups
+        barriers += 2 * self.row_tiles if self.looks_ahead else self.sum_slots
         parts = {
             "tiles of x": self.slots * self.slot_bytes,
             "sums of the first product": 64 * self.sum_slots * self.warps_k * units,
             "gradients of outputs": 2 * rows * (outputs + 8),
             "biases of outputs": 4 * places * outputs,
             "losses": 16 * rows,
+            "what the optimizer remembers": 64 * self.network.slots * units * self.near_tiles,
             "targets": 4 * self.target_steps * own_tiles * self.own_of_tile * network.target_words,
             "barriers": 8 * barriers,
         }
@@ -311,6 +348,7 @@ class OneLaunch:
             "AHEAD": int(self.looks_ahead),
             "X_SLOTS": self.slots,
             "KEPT": self.kept,
+            "NEAR_TILES": self.near_tiles,
             "SUM_SLOTS": self.sum_slots,
             "OWN_OF_TILE": self.own_of_tile,
             "ACTIVATION": self.activation.name,
@@ -356,7 +394,7 @@ class OneLaunch:
 
 @lru_cache(maxsize=256)
 def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multiprocessors: int) -> OneLaunch:
-    """Return how to launch the training, by SGD, of a network with no hidden layer or one.
+    """Return how to launch the training of a network with no hidden layer or one.
 
     Raises
     ------
@@ -366,8 +404,10 @@ def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multip
     check_network(network, arch)
     if not suits(network):
         raise ConfigError(
-            f"expected one or two layers, without dropout, weights of rows and clipping, and SGD, got {network}"
+            f"expected one or two layers, without dropout, weights of rows and clipping, got {network}"
         )
+    if network.is_adaptive:
+        return _best(network, arch, max_shared_bytes, num_multiprocessors, 1)
     tiles = -(-network.batch // 16)
     wanted = next(count for least, count in REPLICAS if tiles >= least)
     for replicas in range(wanted, MOST_REPLICAS):  # more need less each
@@ -382,7 +422,7 @@ def suits(network: TrainedNetwork) -> bool:
         any(network.drops) or network.weighted or network.class_weights or network.clips or network.penalized
     )
     has_more = has_more or network.rate_in_velocity or network.terms > 1
-    return len(network.widths) <= 3 and network.optimizer == "sgd" and not has_more
+    return len(network.widths) <= 3 and not has_more
 
 
 def _hidden(network: TrainedNetwork) -> int:
@@ -401,11 +441,11 @@ def _best(
             network, cluster, arch, replicas_with_rows(network.batch, cluster, num_multiprocessors, replicas)
         )
     ]
-    held = [shape for shape in shapes if shape.held + WORKING_REGISTERS <= shape.registers[0]]
+    held = [shape for shape in shapes if shape.held + shape.working <= shape.registers[0]]
     if not held:
-        least = min(shapes, key=lambda shape: shape.held - shape.registers[0])
+        least = min(shapes, key=lambda shape: shape.held + shape.working - shape.registers[0])
         threads = 32 * least.warps_k * least.warps_u
-        most = 4 * (least.registers[0] - WORKING_REGISTERS) * threads
+        most = 4 * (least.registers[0] - least.working) * threads
         raise ConfigError(
             f"expected at most {most} bytes of weights for the registers of a block, got "
             f"{4 * least.held * threads}"
@@ -427,6 +467,7 @@ def _preference(shape: OneLaunch) -> Any:
         shape.cluster if is_worth_it else -shape.cluster,
         shape.looks_ahead,
         -shape.tiles_of_warp,
+        -shape.near_tiles,
         min(shape.row_warps, shape.row_tiles),
         -shape.threads,
         -shape.warps_k,
@@ -441,6 +482,8 @@ def _filled(shape: OneLaunch, max_shared_bytes: int) -> OneLaunch | None:
         least, most, least_sums = 2 * row_tiles + -(-row_tiles // 2), 3 * row_tiles, 1
     else:
         least, most, least_sums = max(2, shape.group), 2 * row_tiles, max(shape.row_warps, shape.group)
+        if shape.network.is_adaptive:
+            least = max(least, row_tiles)  # an update takes all gradients at once
     most = max(MOST_AHEAD, most)
     for sum_slots in SUM_SLOTS:
         is_needless = sum_slots > 1 and sum_slots >= 2 * row_tiles * (1 + shape.looks_ahead)
@@ -475,7 +518,7 @@ def _shapes(network: TrainedNetwork, cluster: int, arch: str, replicas: int) -> 
             warps_k = weight_warps // warps_u
             shape = OneLaunch(network, cluster, warps_k, warps_u, *others, moves, 1, False, 2, 1, replicas)
             if shape.block_units // 16 % warps_u == 0:
-                shapes.append(_least(shape))
+                shapes.append(_least(_held(shape)))
                 if _may_look_ahead(shape):
                     shapes.append(_least(replace(shape, looks_ahead=True)))
     return shapes
@@ -485,12 +528,21 @@ def _may_look_ahead(shape: OneLaunch) -> bool:
     """Return whether a shape can look ahead, and it pays: see docs/one-launch.md."""
     can = (
         shape.hidden > 0
+        and not shape.network.is_adaptive
         and not shape.network.is_cut
         and shape.replicas == 1
         and shape.row_tiles <= shape.row_warps
         and shape.block_units <= AHEAD_UNITS
     )
     return can and shape.tiles_of_warp >= AHEAD_TILES
+
+
+def _held(shape: OneLaunch) -> OneLaunch:
+    """Return the shape with as much in registers of what an adaptive optimizer remembers as there is room for."""
+    if not shape.network.is_adaptive:
+        return shape
+    shapes = [replace(shape, near_k=near) for near in range(shape.tiles_of_features + 1)]
+    return next((own for own in shapes if own.held + own.working <= own.registers[0]), shapes[-1])
 
 
 def _least(shape: OneLaunch) -> OneLaunch:
@@ -503,6 +555,8 @@ def _least(shape: OneLaunch) -> OneLaunch:
 def _group(shape: OneLaunch) -> int:
     """Return how many tiles weight warps multiply together: as many as their sums have registers."""
     left = shape.registers[0] - shape.held - WORKING_REGISTERS
+    if shape.network.is_adaptive:
+        left = shape.registers[0] - shape.held - 4 * shape.tiles_of_warp - MULTIPLYING_REGISTERS
     of_tile = 12 + 8 * max(1, shape.block_units // 16 // shape.warps_u)
     return next(
         (

@@ -109,6 +109,11 @@ class TrainedNetwork:
         return self.loss == "cross_entropy"
 
     @property
+    def is_adaptive(self) -> bool:
+        """Whether the optimizer divides by the root of an average of squares."""
+        return self.optimizer != "sgd"
+
+    @property
     def target_words(self) -> int:
         """Words of a row's target: its label, or its numbers, and its weight if it has one."""
         return (1 if self.is_cross_entropy else self.outputs) + self.weighted
@@ -129,6 +134,7 @@ class TrainedNetwork:
             "SMOOTHED": int(self.smoothed),
             "COUNTS_ROWS": int(self.loss in COUNTING_LOSSES),
             "OPTIMIZER": self.optimizer,
+            "ADAPTIVE": int(self.is_adaptive),
             "SLOTS": self.slots,
             "MOMENTUM": int(self.momentum),
             "NESTEROV": int(self.nesterov),

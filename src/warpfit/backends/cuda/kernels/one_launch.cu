@@ -128,17 +128,31 @@ __device__ inline void clear_gradients(Shared& shared) {
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
-    one_launch(const T* batches, const float* targets, const float* rates, float* w1, float* b1, float* w2,
-               float* b2, float* w1_slot, float* b1_slot, float* w2_slot, float* b2_slot, double* record,
-               const RowWords* gram, const float* gram_scales, Exchange* exchanges, int num_rows,
-               int num_epochs, float scale, float momentum, float weight_decay, float slope,
-               float loss_setting, float of_term, float of_slope, float* w1_slot2, float* b1_slot2,
-               float* w2_slot2, float* b2_slot2) {
+    one_launch(const T* batches, const float* targets, const StepRule* rules, float* w1, float* b1, float* w2,
+               float* b2, float* w1_slot, float* b1_slot, float* w2_slot, float* b2_slot, float* w1_slot2,
+               float* b1_slot2, float* w2_slot2, float* b2_slot2, double* record, const RowWords* gram,
+               const float* gram_scales, Exchange* exchanges, int num_rows, int num_epochs, float scale,
+               float weight_decay, float momentum, float of_mean, float of_square, float slope,
+               float loss_setting, float of_term, float of_slope) {
     DYNAMIC_SHARED(Shared, whole);
     Shared& shared = *whole;
     const LossSettings loss{loss_setting, of_term, of_slope};
-    const Run run{rates,        num_rows, num_epochs, scale, 1 / scale,   momentum,
-                  weight_decay, slope,    loss,       gram,  gram_scales, exchanges};
+    const float unscale = 1 / scale;
+    const Run run{rules,
+                  num_rows,
+                  num_epochs,
+                  ADAPTIVE ? 1 : scale,
+                  ADAPTIVE ? 1 : unscale,
+                  momentum,
+                  weight_decay,
+                  slope,
+                  loss,
+                  gram,
+                  gram_scales,
+                  exchanges,
+                  scale,
+                  unscale,
+                  {weight_decay, momentum, of_mean, of_square}};
     const Part units = own_units();
     make_barriers(shared);
     clear_ring(shared);
@@ -146,12 +160,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     const LayerArrays first{w1, b1, {w1_slot, w1_slot2}, {b1_slot, b1_slot2}};
 #if HIDDEN
     const LayerArrays last{w2, b2, {w2_slot, w2_slot2}, {b2_slot, b2_slot2}};
-    read_biases(shared.bias, shared.bias_slots, first, units.first, units.count, scale);
-    read_output_layer(shared.outputs, last, scale);
+    read_biases(shared.bias, shared.bias_slots, first, units.first, units.count, run.scale);
+    read_output_layer(shared.outputs, last, run.scale);
 #else
     const LayerArrays& last = first;
 #endif
-    read_biases(shared.output_bias, shared.output_bias_slots, last, 0, OUTPUTS, scale);
+    read_biases(shared.output_bias, shared.output_bias_slots, last, 0, OUTPUTS, run.scale);
     barrier_of_cluster();  // no block writes to another that has not begun
 
     const int warp = threadIdx.x / 32;

@@ -108,7 +108,7 @@ __device__ inline void look_ahead(Shared& shared, const Run& run, int r) {
     if (r >= ROW_TILES) return;
     TileAhead tile;
     Step step = run.first_step();
-    Rates rates(run.rates, step);
+    StepRules rates(run.rules, step);
     StepNumbers numbers(run, step, rates.now), last = numbers;
     while (step.is_there()) {
         const int index = step.index;

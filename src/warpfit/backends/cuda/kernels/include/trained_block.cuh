@@ -30,9 +30,9 @@ static_assert(OWN_OF_TILE == 16 || OWN_OF_TILE * CLUSTER >= ROWS, "each row has 
 constexpr int OWN_ROWS = OWN_TILES > 1 ? OWN_TILES * 16 : OWN_OF_TILE;
 constexpr int GROUPS = ROW_TILES / GROUP;
 // Tiles whose gradients the weight warps add up before they add them to the weights: those whose gradients are there.
-constexpr int BACK_GROUP = AHEAD && ROW_TILES <= 4 ? ROW_TILES : GROUP;
+constexpr int BACK_GROUP = ADAPTIVE || (AHEAD && ROW_TILES <= 4) ? ROW_TILES : GROUP;
 // Tiles whose hidden gradients are waited for together: those of a group, or all that the next batch's sums ask for.
-constexpr int HIDDEN_GROUP = AHEAD ? ROW_TILES : GROUP;
+constexpr int HIDDEN_GROUP = AHEAD || ADAPTIVE ? ROW_TILES : GROUP;
 // Tiles whose sums weight warps may have found before row warps take the first, if there are slots; and the
 // barriers of those that are there.
 constexpr int SUM_PLACES = AHEAD ? 2 * ROW_TILES : ROW_TILES;
@@ -53,6 +53,8 @@ static_assert(AHEAD || (SUM_SLOTS >= ROW_WARPS && SUM_SLOTS >= GROUP),
 static_assert(!AHEAD || REPLICAS == 1, "what is added to the early product is one cluster's gradient");
 static_assert(!AHEAD || (HIDDEN && ROW_WARPS >= ROW_TILES && X_SLOTS >= 2 * ROW_TILES),
               "looking ahead takes a warp for each tile, and room for two batches");
+static_assert(!ADAPTIVE || (KEPT == ROW_TILES && REPLICAS == 1 && !AHEAD),
+              "an update takes the whole gradient of a batch at once");
 // Groups of x that are on their way or in use.
 constexpr int GROUPS_AHEAD = X_SLOTS / GROUP + 1;
 
@@ -77,6 +79,9 @@ struct alignas(16) Shared {
 #if CLUSTER > 1
     // All blocks' parts of the outputs of this block's rows, what a lane takes of them side by side.
     alignas(16) float parts[OWN_TILES][CLUSTER][OWN_OF_TILE][4][2 * OUT_TILES][2];
+#endif
+#if NEAR_TILES > 0
+    alignas(16) float4 near_slots[UNIT_TILES][NEAR_TILES][2 * SLOTS][32];  // of AdaptiveWeights
 #endif
     RowLoss losses[2][ROWS];  // of this step, and of the one before
     float targets[TARGET_STEPS][OWN_ROWS][TARGET_WORDS];
@@ -115,17 +120,26 @@ __device__ inline unsigned place_of_sums(int step, int r) {
     return static_cast<unsigned>(step) * ROW_TILES + r;
 }
 
-// The learning rate of each step, read a step ahead: memory is far.
-struct Rates {
-    const float* rates;
-    float now, next;
+// What a step has of its own for the optimizer: SGD's learning rate, or the settings of another rule.
+#if ADAPTIVE
+using StepRule = StepSettings;
+__device__ inline float rate_of(const StepRule& rule) { return rule.rate; }
+#else
+using StepRule = float;
+__device__ inline float rate_of(StepRule rate) { return rate; }
+#endif
 
-    __device__ Rates(const float* rates, const Step& step)
-        : rates(rates), now(rates[0]), next(rates[step.num_steps > 1]) {}
+// That of each step, read a step ahead: memory is far.
+struct StepRules {
+    const StepRule* rules;
+    StepRule now, next;
+
+    __device__ StepRules(const StepRule* rules, const Step& step)
+        : rules(rules), now(rules[0]), next(rules[step.num_steps > 1]) {}
 
     __device__ void advance(const Step& step) {
         now = next;
-        if (step.index + 1 < step.num_steps) next = rates[step.index + 1];
+        if (step.index + 1 < step.num_steps) next = rules[step.index + 1];
     }
 };
 
@@ -151,13 +165,15 @@ struct LayerArrays {
 
 // What does not change in a run.
 struct Run {
-    const float* rates;
+    const StepRule* rules;
     int num_rows, num_epochs;
     float scale, unscale, momentum, weight_decay, slope;
     LossSettings loss;
     const RowWords* gram;  // of gram_batches.cu
     const float* gram_scales;
     Exchange* exchanges;  // of each rank, where there are replicas
+    float gradient_scale, gradient_unscale;
+    RuleSettings rule;
 
     __device__ Step first_step() const { return Step(num_rows, num_epochs); }
 
@@ -167,15 +183,26 @@ struct Run {
         return {1 - rate * weight_decay * more, -rate * momentum * (NESTEROV ? momentum : 1), -rate * more};
     }
 
-    // A parameter in shared memory takes the sum of its gradient in, which comes times -rate already if
-    // there is no momentum. All are times `scale`.
-    __device__ void update(float& weight, float& velocity, float gradient, float rate) const {
+    // A parameter takes the sum of its gradient in, with what is remembered of it at slot_of(number). SGD's comes times
+    // -rate already if there is no momentum.
+    template <class F>
+    __device__ void update(float& weight, F slot_of, float gradient, const StepRule& now) const {
+#if ADAPTIVE
+        float slots[SLOT_PLACES];
+#pragma unroll
+        for (int i = 0; i < SLOTS; ++i) slots[i] = slot_of(i);
+        update_parameter(weight, slots, gradient, gradient_unscale, now, rule);
+#pragma unroll
+        for (int i = 0; i < SLOTS; ++i) slot_of(i) = slots[i];
+#else
         if (!MOMENTUM) {
-            weight = weight * (1 - rate * weight_decay) + gradient;
+            weight = weight * (1 - now * weight_decay) + gradient;
             return;
         }
+        float& velocity = slot_of(0);
         const float whole = gradient + weight_decay * weight;
         velocity = momentum * velocity + whole;
-        weight -= rate * (NESTEROV ? whole + momentum * velocity : velocity);
+        weight -= now * (NESTEROV ? whole + momentum * velocity : velocity);
+#endif
     }
 };
