@@ -62,6 +62,7 @@ NANOSECONDS = {
     "product ahead": 31.3,
     "tile of weights": 56.1,
     "velocity": 1.0,
+    "tile of quotients": 70.0,
     "unit tile": 35.2,
     "byte fetched again": 0.00111,
     "byte gathered": 0.000787,
@@ -134,6 +135,11 @@ class OneLaunch:
     def row_tiles(self) -> int:
         """Tiles of 16 rows that a replica has of a batch."""
         return -(-self.network.batch // (16 * self.replicas))
+
+    @property
+    def least_slots(self) -> int:
+        """Tiles of x without which it does not run: an adaptive optimizer takes the gradients of all rows at once."""
+        return max(2, self.group, self.row_tiles if self.network.is_adaptive else 0)
 
     @property
     def kept(self) -> int:
@@ -314,6 +320,7 @@ class OneLaunch:
             "product ahead": rows * tiles if self.looks_ahead else 0,
             "tile of weights": tiles,
             "velocity": tiles * self.network.momentum,
+            "tile of quotients": tiles * self.network.is_adaptive,
             "unit tile": rows * (self.block_units // 16) if self.hidden else 0,
             "byte fetched again": 0 if self.kept else 2 * rows * self.slot_bytes,
             "byte gathered": 6 * self.network.batch * self.network.features,
@@ -406,10 +413,14 @@ def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multip
         raise ConfigError(
             f"expected one or two layers, without dropout, weights of rows and clipping, got {network}"
         )
-    if network.is_adaptive:
-        return _best(network, arch, max_shared_bytes, num_multiprocessors, 1)
     tiles = -(-network.batch // 16)
     wanted = next(count for least, count in REPLICAS if tiles >= least)
+    if network.is_adaptive:
+        if wanted > 1:
+            raise ConfigError(
+                f"expected batches too short for replicas with {network.optimizer}, got {network.batch}"
+            )
+        return _best(network, arch, max_shared_bytes, num_multiprocessors, 1)
     for replicas in range(wanted, MOST_REPLICAS):  # more need less each
         with suppress(ConfigError):
             return _best(network, arch, max_shared_bytes, num_multiprocessors, replicas)
@@ -476,29 +487,35 @@ def _preference(shape: OneLaunch) -> Any:
 
 def _filled(shape: OneLaunch, max_shared_bytes: int) -> OneLaunch | None:
     """Return the shape with as many slots as fit and make sense, or None if the least number does not fit."""
+    shapes = [own for sum_slots in SUM_SLOTS if (own := _with_sums(shape, sum_slots, max_shared_bytes))]
+    if not shapes:
+        return None
+    # An adaptive optimizer needs a whole batch to the end, so that as much as possible of the next had better be there.
+    filled = max(shapes, key=lambda own: own.slots) if shape.network.is_adaptive else shapes[0]
+    # If tiles come twice, too few groups could be on their way: one by one, then.
+    is_slow = filled.group > 1 and not filled.kept and filled.slots < 3 * filled.group
+    return _filled(replace(shape, group=1), max_shared_bytes) if is_slow else filled
+
+
+def _with_sums(shape: OneLaunch, sum_slots: int, max_shared_bytes: int) -> OneLaunch | None:
+    """Return the shape with so many slots for sums and as many for x as fit, or None if these are too few."""
     row_tiles = shape.row_tiles
     if shape.looks_ahead:
         # With room for two batches and no more, tiles would come too late.
         least, most, least_sums = 2 * row_tiles + -(-row_tiles // 2), 3 * row_tiles, 1
     else:
-        least, most, least_sums = max(2, shape.group), 2 * row_tiles, max(shape.row_warps, shape.group)
-        if shape.network.is_adaptive:
-            least = max(least, row_tiles)  # an update takes all gradients at once
+        least, most, least_sums = shape.least_slots, 2 * row_tiles, max(shape.row_warps, shape.group)
     most = max(MOST_AHEAD, most)
-    for sum_slots in SUM_SLOTS:
-        is_needless = sum_slots > 1 and sum_slots >= 2 * row_tiles * (1 + shape.looks_ahead)
-        if is_needless or sum_slots < least_sums:
-            continue
-        empty = replace(shape, sum_slots=sum_slots, slots=0)
-        slots = min(most, (max_shared_bytes - empty.shared_bytes) // empty.slot_bytes)
-        while slots >= least and replace(empty, slots=slots).shared_bytes > max_shared_bytes:
-            slots -= 1
-        # The most sums only where the next batch has room beside them.
-        if slots == most or (slots >= least and sum_slots < max(SUM_SLOTS)):
-            filled = replace(empty, slots=slots)
-            # If tiles come twice, too few groups could be on their way: one by one, then.
-            is_slow = filled.group > 1 and not filled.kept and slots < 3 * filled.group
-            return _filled(replace(shape, group=1), max_shared_bytes) if is_slow else filled
+    is_needless = sum_slots > 1 and sum_slots >= 2 * row_tiles * (1 + shape.looks_ahead)
+    if is_needless or sum_slots < least_sums:
+        return None
+    empty = replace(shape, sum_slots=sum_slots, slots=0)
+    slots = min(most, (max_shared_bytes - empty.shared_bytes) // empty.slot_bytes)
+    while slots >= least and replace(empty, slots=slots).shared_bytes > max_shared_bytes:
+        slots -= 1
+    # The most sums only where the next batch has room beside them.
+    if slots == most or (slots >= least and sum_slots < max(SUM_SLOTS)):
+        return replace(empty, slots=slots)
     return None
 
 
@@ -549,7 +566,8 @@ def _least(shape: OneLaunch) -> OneLaunch:
     """Return the shape with the least shared memory."""
     group = _group(shape)
     sum_slots = min(count for count in SUM_SLOTS if count >= max(shape.row_warps, group))
-    return replace(shape, group=group, slots=max(2, group), sum_slots=sum_slots)
+    shape = replace(shape, group=group, sum_slots=sum_slots)
+    return replace(shape, slots=shape.least_slots)
 
 
 def _group(shape: OneLaunch) -> int:

@@ -15,8 +15,8 @@ struct AdaptiveWeights {
                   "all warps hold as many");
 
     // Of the eight weights of a tile that a thread has.
-    struct Remembered {
-        float slots[SLOTS][8];
+    struct alignas(16) Remembered {
+        float slots[8][SLOTS];
     };
 
     Shared& shared;
@@ -27,66 +27,81 @@ struct AdaptiveWeights {
 
     __device__ void read(const LayerArrays& layer) {
         const Part units = own_units(), features = own_features();
-        weights.read(layer.w + first_number(), ALL_UNITS, units.count, features.count, 1);
+        const int64 first = first_weight(features, units);
+        weights.read(layer.w + first, ALL_UNITS, units.count, features.count, 1);
         each_slot([&](int slot, int unit, int feature, float& number) {
             const bool is_there = unit < units.count && feature < features.count;
-            number = is_there ? layer.w_slots[slot][place_of(unit, feature)] : 0;
+            number = is_there ? layer.w_slots[slot][first + place_of(unit, feature)] : 0;
         });
     }
 
     __device__ void write(const LayerArrays& layer) {
         const Part units = own_units(), features = own_features();
-        weights.write(layer.w + first_number(), ALL_UNITS, units.count, features.count, 1);
+        const int64 first = first_weight(features, units);
+        weights.write(layer.w + first, ALL_UNITS, units.count, features.count, 1);
         each_slot([&](int slot, int unit, int feature, float& number) {
             if (unit < units.count && feature < features.count)
-                layer.w_slots[slot][place_of(unit, feature)] = number;
+                layer.w_slots[slot][first + place_of(unit, feature)] = number;
         });
     }
 
-    // Takes in the gradients of a batch, whose tiles lie at x, tile by tile: while tensor cores multiply one, others are
-    // updated.
-    __device__ void update(const Run& run, const StepRule& now, const T* dz, const T* const (&x)[ROW_TILES]) {
+    // What need not wait for the gradients: weights decay, and what registers have of averages fades.
+    __device__ void begin_update(const Run& run, const StepRule& now) {
+        weights.each([&](float& w) { w *= now.kept; });
+#pragma unroll
+        for (int u = 0; u < Weights::MINE_U; ++u) {
+#pragma unroll
+            for (int j = 0; j < HELD_K; ++j) fade(run, held[u][j]);
+        }
+    }
+
+    // Takes in the gradients of a batch, whose tiles lie at x. While one tile is updated, tensor cores find the gradient of
+    // the next one.
+    __device__ void end_update(const Run& run, const StepRule& now, const T* dz,
+                               const T* const (&x)[ROW_TILES]) {
+        const StepRule rest{now.rate, now.eps, 1};
+        // A number that the compiler does not know: so each tile has a branch, beyond which instructions do not go. Else it
+        // leaves the next tile's products for last, to save registers.
+        const int num_tiles = __shfl_sync(FULL_WARP, Weights::num_feature_tiles(), 0);
         unsigned a[ROW_TILES][Weights::MINE_U][4];
         Weights::load_gradients(a, dz, UNIT_STRIDE);
-        float sums[2][Weights::MINE_U][2][4] = {};  // of a tile, and of the next one
-        Weights::add_to_sums(sums[0], a, x, X_STRIDE, 0);
+        typename Weights::Sums sums[2];  // of a tile, and of the next one
+        Weights::find_product(sums[0], a, x, X_STRIDE, 0);
 #pragma unroll
         for (int j = 0; j < Weights::MINE_K; ++j) {
-            if (!Weights::has_tile(j)) break;
+            if (j >= num_tiles) break;
             if (j + 1 < Weights::MINE_K && Weights::has_tile(j + 1))
-                Weights::add_to_sums(sums[(j + 1) % 2], a, x, X_STRIDE, j + 1);
+                Weights::find_product(sums[(j + 1) % 2], a, x, X_STRIDE, j + 1);
 #pragma unroll
-            for (int u = 0; u < Weights::MINE_U; ++u) {
-                update_tile(run, now, u, j, sums[j % 2][u]);
-#pragma unroll
-                for (int i = 0; i < 8; ++i) sums[j % 2][u][i / 4][i % 4] = 0;
-            }
+            for (int u = 0; u < Weights::MINE_U; ++u) end_tile(run, rest, u, j, sums[j % 2][u]);
         }
     }
 
   private:
-    __device__ static int64 first_number() {
-        return static_cast<int64>(own_features().first) * ALL_UNITS + own_units().first;
-    }
     __device__ static int64 place_of(int unit, int feature) {
-        return first_number() + static_cast<int64>(feature) * ALL_UNITS + unit;
+        return static_cast<int64>(feature) * ALL_UNITS + unit;
     }
 
-    __device__ void update_tile(const Run& run, const StepRule& now, int u, int j,
-                                const float (&sums)[2][4]) {
+    __device__ static void fade(const Run& run, Remembered& numbers) {
+#pragma unroll
+        for (int part = 0; part < 8; ++part) fade_slots(numbers.slots[part], run.rule);
+    }
+
+    __device__ void end_tile(const Run& run, const StepRule& rest, int u, int j, const float (&sums)[2][4]) {
         Remembered numbers = load(u, j);
+        if (j >= HELD_K) fade(run, numbers);
 #pragma unroll
-        for (int pair = 0; pair < 4; ++pair) {
-            float (&w)[2] = reinterpret_cast<float (&)[2]>(weights.tiles[u][j][pair / 2][pair % 2 * 2]);
-            const float of_pair[2] = {sums[pair / 2][pair % 2 * 2], sums[pair / 2][pair % 2 * 2 + 1]};
-            float slots[2][SLOT_PLACES];
-#pragma unroll
-            for (int i = 0; i < 2 * SLOTS; ++i) slots[i % 2][i / 2] = numbers.slots[i / 2][2 * pair + i % 2];
-            update_pair(w, slots, of_pair, run.gradient_unscale, now, run.rule);
-#pragma unroll
-            for (int i = 0; i < 2 * SLOTS; ++i) numbers.slots[i / 2][2 * pair + i % 2] = slots[i % 2][i / 2];
+        for (int part = 0; part < 8; part += 2) {
+            update_pair(pair_of(weights.tiles[u][j][part / 4][part % 4]), pair_of(numbers.slots[part]),
+                        pair_of(sums[part / 4][part % 4]), run.gradient_unscale, rest, run.rule);
         }
         store(u, j, numbers);
+    }
+
+    // A number with the one that follows it.
+    template <class Number>
+    __device__ static Number (&pair_of(Number& first))[2] {
+        return reinterpret_cast<Number(&)[2]>(first);
     }
 
     // f(slot, unit, feature, number) for all that is remembered.
@@ -101,7 +116,7 @@ struct AdaptiveWeights {
 #pragma unroll
                 for (int i = 0; i < SLOTS * 8; ++i)
                     f(i / 8, Weights::unit_of(u, i % 8), Weights::feature_of(j, i % 8),
-                      numbers.slots[i / 8][i % 8]);
+                      numbers.slots[i % 8][i / 8]);
                 store(u, j, numbers);
             }
         }
@@ -112,8 +127,7 @@ struct AdaptiveWeights {
         Remembered numbers;
 #if NEAR_TILES > 0
 #pragma unroll
-        for (int i = 0; i < 2 * SLOTS; ++i)
-            *reinterpret_cast<float4*>(&numbers.slots[i / 2][i % 2 * 4]) = place(u, j, i);
+        for (int i = 0; i < 2 * SLOTS; ++i) reinterpret_cast<float4*>(&numbers)[i] = place(u, j, i);
 #endif
         return numbers;
     }
@@ -125,8 +139,7 @@ struct AdaptiveWeights {
         }
 #if NEAR_TILES > 0
 #pragma unroll
-        for (int i = 0; i < 2 * SLOTS; ++i)
-            place(u, j, i) = *reinterpret_cast<const float4*>(&numbers.slots[i / 2][i % 2 * 4]);
+        for (int i = 0; i < 2 * SLOTS; ++i) place(u, j, i) = reinterpret_cast<const float4*>(&numbers)[i];
 #endif
     }
 

@@ -33,6 +33,7 @@ struct HeldWeights {
     __device__ static bool has_tile(int j) {
         return (j + 1) * GROUPS_K <= FEATURE_TILES || feature_tile(j) < FEATURE_TILES;
     }
+    __device__ static int num_feature_tiles() { return MINE_K - !has_tile(MINE_K - 1); }
 
     // f(weight) for each that this thread holds.
     template <class F>
@@ -156,10 +157,12 @@ struct HeldWeights {
         }
     }
 
-    // Adds dzᵀ x over tiles of 16 rows to sums, as far as this warp's tile j along the features goes.
+    // dzᵀ x over tiles of 16 rows, as far as this warp's tile j along the features goes.
     template <int TILES>
-    __device__ static void add_to_sums(float (&sums)[MINE_U][2][4], const unsigned (&a)[TILES][MINE_U][4],
-                                       const T* const (&x)[TILES], int x_stride, int j) {
+    __device__ static void find_product(Sums& sums, const unsigned (&a)[TILES][MINE_U][4],
+                                        const T* const (&x)[TILES], int x_stride, int j) {
+#pragma unroll
+        for (int i = 0; i < MINE_U * 8; ++i) sums[i / 8][i % 8 / 4][i % 4] = 0;
 #pragma unroll
         for (int t = 0; t < TILES; ++t) {
             unsigned low[2], high[2];
@@ -186,8 +189,8 @@ struct HeldWeights {
                 for (int u = 0; u < MINE_U; ++u) finish(u * MINE_K + j, tiles[u][j]);
                 break;
             }
-            float sums[MINE_U][2][4] = {};
-            add_to_sums(sums, a, x, x_stride, j);
+            Sums sums;
+            find_product(sums, a, x, x_stride, j);
 #pragma unroll
             for (int i = 0; i < MINE_U * 8; ++i)
                 tiles[i / 8][j][i % 8 / 4][i % 4] += sums[i / 8][i % 8 / 4][i % 4];

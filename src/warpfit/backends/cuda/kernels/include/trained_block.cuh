@@ -106,6 +106,11 @@ __device__ inline Part own_features() {
     return HIDDEN ? Part{0, FEATURES} : Part::of_block(X_WIDTH, FEATURES);
 }
 
+// Where these parts of the weights that x meets begin in the whole array.
+__device__ inline int64 first_weight(const Part& features, const Part& units) {
+    return static_cast<int64>(features.first) * ALL_UNITS + units.first;
+}
+
 // The first tile of 16 rows that has rows of this block, and whether a tile has.
 __device__ inline int first_own_tile() { return own_rank() * OWN_ROWS / 16; }
 __device__ inline bool is_own(int r) { return r >= first_own_tile() && r < first_own_tile() + OWN_TILES; }

@@ -162,9 +162,10 @@ __device__ inline void train_weights(Shared& shared, const Run& run, const Layer
         Weights::Fragments b;
         round_weights(run, own.weights, own.weights, Forecast{1, 0, 0}, b);
         multiply_batch(shared, b, step.index, forward);
+        own.begin_update(run, now);
         each_gradient_group(
             shared, step.index, backward,
-            [&](const T* dz, const T* const(&x)[ROW_TILES], bool) { own.update(run, now, dz, x); });
+            [&](const T* dz, const T* const(&x)[ROW_TILES], bool) { own.end_update(run, now, dz, x); });
     }
     own.write(layer);
 }
@@ -176,8 +177,8 @@ __device__ inline void train_weights(Shared& shared, const Run& run, const Layer
     Weights gradients;
     Weights::Fragments b;
     const Part units = own_units(), features = own_features();
-    gradients.read(layer.w + static_cast<int64>(features.first) * ALL_UNITS + units.first, ALL_UNITS,
-                   units.count, features.count, run.scale);
+    gradients.read(layer.w + first_weight(features, units), ALL_UNITS, units.count, features.count,
+                   run.scale);
     // As they would come from the replicas, so that where a run is cut changes no bit.
     gradients.each([](float& weight) { weight = without_last_bit(__float_as_uint(weight)); });
     round_weights(run, gradients, gradients, Forecast{1, 0, 0}, b);
@@ -200,7 +201,7 @@ __device__ inline void train_weights(Shared& shared, const Run& run, const Layer
 #else
 __device__ inline void train_weights(Shared& shared, const Run& run, const LayerArrays& layer) {
     const Part units = own_units(), features = own_features();
-    const int64 own = static_cast<int64>(features.first) * ALL_UNITS + units.first;
+    const int64 own = first_weight(features, units);
     Weights weights, velocities;
     weights.read(layer.w + own, ALL_UNITS, units.count, features.count, run.scale);
     if (MOMENTUM) velocities.read(layer.w_slots[0] + own, ALL_UNITS, units.count, features.count, run.scale);
