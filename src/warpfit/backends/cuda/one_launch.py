@@ -418,7 +418,7 @@ def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multip
     if network.is_adaptive:
         if wanted > 1:
             raise ConfigError(
-                f"expected batches too short for replicas with {network.optimizer}, got {network.batch}"
+                f"expected {network.optimizer} with batches that replicas need not share out, got {network.batch} rows"
             )
         return _best(network, arch, max_shared_bytes, num_multiprocessors, 1)
     for replicas in range(wanted, MOST_REPLICAS):  # more need less each
@@ -456,7 +456,7 @@ def _best(
     if not held:
         least = min(shapes, key=lambda shape: shape.held + shape.working - shape.registers[0])
         threads = 32 * least.warps_k * least.warps_u
-        most = 4 * (least.registers[0] - least.working) * threads
+        most = 4 * max(0, least.registers[0] - least.working) * threads
         raise ConfigError(
             f"expected at most {most} bytes of weights for the registers of a block, got "
             f"{4 * least.held * threads}"
@@ -594,7 +594,14 @@ def variants() -> list[tuple[str, dict[str, str]]]:
     halves = [replace(base, dtype=dtype) for dtype in HALF_DTYPES]
     networks = [*halves, *(replace(base, activations=(Activation(name),)) for name in ACTIVATIONS)]
     momentum: dict[str, Any] = {"momentum": True, "slots": 1}
+    adam: dict[str, Any] = {"optimizer": "adam", "slots": 2}
     networks += [
+        replace(base, **adam),
+        replace(base, **adam, decays=True, dtype="bfloat16", loss="mse"),
+        replace(base, optimizer="rmsprop", **momentum),
+        replace(linear, **adam),
+        replace(mnist, **adam, batch=64),
+        replace(mnist, **adam, batch=96, decays=True),
         replace(base, **momentum),
         replace(base, **momentum, nesterov=True, loss="mse", widths=(64, 64, 1)),
         replace(base, smoothed=True),

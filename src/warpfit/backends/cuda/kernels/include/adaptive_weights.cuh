@@ -27,21 +27,15 @@ struct AdaptiveWeights {
 
     __device__ void read(const LayerArrays& layer) {
         const Part units = own_units(), features = own_features();
-        const int64 first = first_weight(features, units);
-        weights.read(layer.w + first, ALL_UNITS, units.count, features.count, 1);
-        each_slot([&](int slot, int unit, int feature, float& number) {
-            const bool is_there = unit < units.count && feature < features.count;
-            number = is_there ? layer.w_slots[slot][first + place_of(unit, feature)] : 0;
-        });
+        weights.read(layer.w + first_weight(features, units), ALL_UNITS, units.count, features.count, 1);
+        each_slot(layer, [](float& number, const float* place) { number = place != nullptr ? *place : 0; });
     }
 
     __device__ void write(const LayerArrays& layer) {
         const Part units = own_units(), features = own_features();
-        const int64 first = first_weight(features, units);
-        weights.write(layer.w + first, ALL_UNITS, units.count, features.count, 1);
-        each_slot([&](int slot, int unit, int feature, float& number) {
-            if (unit < units.count && feature < features.count)
-                layer.w_slots[slot][first + place_of(unit, feature)] = number;
+        weights.write(layer.w + first_weight(features, units), ALL_UNITS, units.count, features.count, 1);
+        each_slot(layer, [](float number, float* place) {
+            if (place != nullptr) *place = number;
         });
     }
 
@@ -78,10 +72,6 @@ struct AdaptiveWeights {
     }
 
   private:
-    __device__ static int64 place_of(int unit, int feature) {
-        return static_cast<int64>(feature) * ALL_UNITS + unit;
-    }
-
     __device__ static void fade(const Run& run, Remembered& numbers) {
 #pragma unroll
         for (int part = 0; part < 8; ++part) fade_slots(numbers.slots[part], run.rule);
@@ -104,9 +94,10 @@ struct AdaptiveWeights {
         return reinterpret_cast<Number(&)[2]>(first);
     }
 
-    // f(slot, unit, feature, number) for all that is remembered.
+    // f(number, its place in memory, or null where it pads a tile) for all that is remembered.
     template <class F>
-    __device__ void each_slot(F f) {
+    __device__ void each_slot(const LayerArrays& layer, F f) {
+        const Part units = own_units(), features = own_features();
 #pragma unroll
         for (int j = 0; j < Weights::MINE_K; ++j) {
             if (!Weights::has_tile(j)) break;
@@ -114,9 +105,15 @@ struct AdaptiveWeights {
             for (int u = 0; u < Weights::MINE_U; ++u) {
                 Remembered numbers = load(u, j);
 #pragma unroll
-                for (int i = 0; i < SLOTS * 8; ++i)
-                    f(i / 8, Weights::unit_of(u, i % 8), Weights::feature_of(j, i % 8),
-                      numbers.slots[i % 8][i / 8]);
+                for (int part = 0; part < 8; ++part) {
+                    const int unit = Weights::unit_of(u, part), feature = Weights::feature_of(j, part);
+                    const bool is_there = unit < units.count && feature < features.count;
+                    const int64 place =
+                        first_weight(features, units) + static_cast<int64>(feature) * ALL_UNITS + unit;
+#pragma unroll
+                    for (int slot = 0; slot < SLOTS; ++slot)
+                        f(numbers.slots[part][slot], is_there ? layer.w_slots[slot] + place : nullptr);
+                }
                 store(u, j, numbers);
             }
         }
