@@ -176,7 +176,7 @@ def launch_of(plan: Plan, data: TrainingData, card: Any = None) -> Any:
 
 
 def _chosen(network: Any, card: Any) -> Any:
-    """Return how to run a network: by the kernel for one hidden layer and SGD if it can, which is the faster."""
+    """Return how to run a network: by the kernel for one hidden layer if it can, which is the faster."""
     from warpfit.backends.cuda.one_launch import choose, suits
     from warpfit.backends.cuda.one_launch_layers import choose_layers
 

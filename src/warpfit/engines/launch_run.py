@@ -371,11 +371,13 @@ class Run:
         ops, shape, optimizer = self.ops, self.shape, self.plan.optimizer
         gram, gram_scales = self._gram(batches, len(rates))
         is_adaptive = shape.network.is_adaptive
-        rules = step_settings(optimizer, rates, self.state.step + span.first_step)
+        rules = rates.astype(np.float32)
+        if is_adaptive:
+            rules = step_settings(optimizer, rates, self.state.step + span.first_step)
         # A network without a hidden layer has two arrays, not four; an optimizer remembers two of each, one or none.
         first, second = [*self.slots, [], []][:2]
         return [
-            ops.asarray(rules if is_adaptive else rates.astype(np.float32)),
+            ops.asarray(rules),
             *_four(self.parameters),
             *_four(first),
             *_four(second),

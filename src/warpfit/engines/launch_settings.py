@@ -79,14 +79,14 @@ def rule_settings(optimizer: OptimizerSpec) -> tuple[float, float, float, float]
 
 
 def scale_of_gradients(plan: Plan) -> float:
-    """Return the power of two that gradients come times, layer by layer; products as of float32 need one, too."""
+    """Return the power of two that gradients come times where weights do not; products as of float32 need one, too."""
     if plan.precision == "float32":
         return float(resolve_loss_scale("auto", "float16", plan.batch_size, plan.num_rows))
     return float(plan.loss_scale)
 
 
 def scale_of_weights(plan: Plan) -> float:
-    """Return the power of two that weights are held times, one for the whole run.
+    """Return the power of two that weights are held times in SGD by warps in roles, one for the whole run.
 
     Gradients are then near the plan's loss scale times their mean over the batch, whether they come times the
     learning rate, without momentum, or not.

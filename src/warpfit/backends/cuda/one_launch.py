@@ -490,11 +490,15 @@ def _filled(shape: OneLaunch, max_shared_bytes: int) -> OneLaunch | None:
     shapes = [own for sum_slots in SUM_SLOTS if (own := _with_sums(shape, sum_slots, max_shared_bytes))]
     if not shapes:
         return None
-    # An adaptive optimizer needs a whole batch to the end, so that as much as possible of the next had better be there.
-    filled = max(shapes, key=lambda own: own.slots) if shape.network.is_adaptive else shapes[0]
+    filled = shapes[0]
     # If tiles come twice, too few groups could be on their way: one by one, then.
-    is_slow = filled.group > 1 and not filled.kept and filled.slots < 3 * filled.group
-    return _filled(replace(shape, group=1), max_shared_bytes) if is_slow else filled
+    is_slow = not filled.kept and filled.slots < 3 * filled.group
+    if shape.network.is_adaptive:
+        # Its tiles are free again all at once, so that as many as possible of the next batch had better be there, and
+        # the others be taken one by one as they come.
+        filled = max(shapes, key=lambda own: own.slots)
+        is_slow = filled.slots < 2 * filled.row_tiles
+    return _filled(replace(shape, group=1), max_shared_bytes) if is_slow and shape.group > 1 else filled
 
 
 def _with_sums(shape: OneLaunch, sum_slots: int, max_shared_bytes: int) -> OneLaunch | None:

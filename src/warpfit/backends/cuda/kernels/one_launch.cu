@@ -1,22 +1,27 @@
 // Computes: a training run of a network with no hidden layer or one: for each step of each epoch forward pass,
-//           loss, backward pass, and SGD with momentum.
+//           loss, backward pass, and the optimizer's update.
 // Layout:   batches (steps, PARTS, BATCH, X_WIDTH + 8) 16-bit and targets (steps, BATCH, TARGET_WORDS) of all epochs,
 //           as gather_batches leaves them; PARTS is CLUSTER without a hidden layer, else 1. w1 (FEATURES, ALL_UNITS),
-//           ALL_UNITS being HIDDEN, or OUTPUTS without a hidden layer; w2 (HIDDEN, OUTPUTS); biases; velocities
-//           of each, if MOMENTUM; record (steps, REPLICAS, 3) float64: each replica's part of the loss, its rows, and
-//           those that are right; rates (steps,) float32; gram and gram_scales, if AHEAD, as gram_batches leaves
-//           them; exchanges (CLUSTER,), zeros, if there are replicas.
+//           ALL_UNITS being HIDDEN, or OUTPUTS without a hidden layer; w2 (HIDDEN, OUTPUTS); biases; what the
+//           optimizer remembers of each, as far as there are SLOTS, all float32; record (steps, REPLICAS, 3)
+//           float64: each replica's part of the loss, its rows, and those that are right; rules (steps,): float32
+//           rates, or StepSettings if ADAPTIVE; gram and gram_scales, if AHEAD, as gram_batches leaves them;
+//           exchanges (CLUSTER,), zeros, if there are replicas.
 // Launch:   REPLICAS clusters of CLUSTER blocks of 32 (WARPS_K WARPS_U + ROW_WARPS + OUTPUT_WARPS + 1) threads, all
 //           resident at once; SHARED_BYTES of dynamic shared memory. Defines: DTYPE, FEATURES, HIDDEN (0: none),
 //           OUTPUTS, BATCH, CLUSTER (1, 2, 4, 8 or 16), REPLICAS (that share out a batch), WARPS_K, WARPS_U,
-//           ROW_WARPS, OUTPUT_WARPS, WEIGHT_REGISTERS and OTHER_REGISTERS (of a thread; 0: as launched), X_SLOTS (of
-//           the ring of x), KEPT (tiles of x that stay from the forward pass to the backward pass: all or none),
+//           ROW_WARPS, OUTPUT_WARPS, WEIGHT_REGISTERS and OTHER_REGISTERS (of a thread; 0: as launched), X_SLOTS
+//           (of the ring of x), KEPT (tiles of x that stay from the forward pass to the backward pass: all or none),
 //           SUM_SLOTS (a power of two), OWN_OF_TILE (1 to 16, a power of two: rows of a tile whose loss one block
 //           finds), GROUP (tiles that warps wait for together), AHEAD (1: products with a batch are found beside
-//           the step before), ACTIVATION, LOSS, CROSS_ENTROPY, SMOOTHED and COUNTS_ROWS (0 or 1), MOMENTUM, NESTEROV, SHARED_BYTES, EXCHANGE_BYTES (of each
+//           the step before), ACTIVATION, LOSS, CROSS_ENTROPY, SMOOTHED and COUNTS_ROWS (0 or 1), OPTIMIZER, SLOTS
+//           (numbers that it remembers of a parameter), ADAPTIVE (1: it divides by a root; then all of x stays, for
+//           one replica that does not look ahead), NEAR_TILES (along the features, of which shared memory has what
+//           it remembers), MOMENTUM, NESTEROV, DECAYS, RATE_IN_VELOCITY (0), SHARED_BYTES, EXCHANGE_BYTES (of each
 //           rank; 0 for one replica), BOUNDED_WAITS.
-// Numerics: products of 16-bit numbers with float32 sums; weights, velocities and sums in float32, times
-//           `scale`, a power of two that keeps gradients in the range of 16 bits. Sums in a fixed order.
+// Numerics: products of 16-bit numbers with float32 sums; weights, what is remembered of them, and sums in float32.
+//           `scale` is a power of two that keeps gradients in the range of 16 bits: they come times it, and so do
+//           SGD's weights and velocities. Sums in a fixed order.
 // Cost:     of a step 4 BATCH ALL_UNITS FEATURES FLOP and the output layer's; each block reads its part of
 //           the batch from L2 once, or twice if it is not kept, and from shared memory twice. In a cluster each
 //           block sends 4 BATCH bytes for each of the outputs, padded to 16, and receives 2 BATCH for each. A block

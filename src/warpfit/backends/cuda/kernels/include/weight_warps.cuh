@@ -1,5 +1,5 @@
-// The weight warps of one_launch.cu: they hold the weights that x meets, multiply tiles of x by them, and add the
-// gradient to them.
+// The weight warps of one_launch.cu: they hold the weights that x meets, multiply tiles of x by them, and let them take
+// the gradient in.
 #pragma once
 
 #include "adaptive_weights.cuh"
