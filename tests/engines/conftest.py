@@ -1,4 +1,4 @@
-"""By how many blocks networks run that go layer by layer, and how many epochs at once."""
+"""By which kernel networks run, by how many blocks, and how many epochs at once."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from warpfit.backends.cuda import one_launch, one_launch_layers
+from warpfit.backends.cuda.one_launch import choose
 from warpfit.backends.cuda.one_launch_layers import choose_layers
 from warpfit.backends.cuda.trained_network import replicas_with_rows
 from warpfit.engines import launch_run
@@ -31,6 +32,18 @@ def only_cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         choose_layers.cache_clear()
 
     return only
+
+
+@pytest.fixture
+def only_cluster_in_roles(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Lets networks run by warps in roles in clusters of one size only."""
+
+    def only(size: int) -> None:
+        monkeypatch.setattr(one_launch, "CLUSTERS", (size,))
+        choose.cache_clear()
+
+    yield only
+    choose.cache_clear()
 
 
 @pytest.fixture

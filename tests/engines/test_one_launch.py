@@ -33,15 +33,9 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def only_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+def only_cluster(only_cluster_in_roles: Callable[[int], None]) -> Callable[[int], None]:
     """Lets networks run by clusters of one size only."""
-
-    def only(size: int) -> None:
-        monkeypatch.setattr(one_launch, "CLUSTERS", (size,))
-        choose.cache_clear()
-
-    yield only
-    choose.cache_clear()
+    return only_cluster_in_roles
 
 
 @pytest.fixture

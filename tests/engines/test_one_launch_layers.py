@@ -18,6 +18,7 @@ from conftest import on_emulator, on_gpu
 from emulator.runtime import EmulatedRuntime
 from support.one_launch import (
     ACTIVATIONS,
+    ADAPTIVE,
     LIMITS,
     NUM_ROWS,
     MakeOptimizer,
@@ -36,20 +37,12 @@ from warpfit.errors import ConfigError, DivergedError
 
 pytestmark = pytest.mark.usefixtures("by_layers")
 
-# With an eps near the gradients': else the first steps of Adam and RMSprop take their signs alone, and rounding turns
-# those of the smallest.
 OPTIMIZERS: dict[str, MakeOptimizer] = {
     "sgd": lambda model: optim.SGD(model.parameters(), 0.05),
     "decayed": lambda model: optim.SGD(model.parameters(), 0.05, weight_decay=0.01),
     "momentum": lambda model: optim.SGD(model.parameters(), 0.05, momentum=0.9, weight_decay=0.01),
     "nesterov": lambda model: optim.SGD(model.parameters(), 0.05, momentum=0.9, nesterov=True),
-    "adam": lambda model: optim.Adam(model.parameters(), 0.01, eps=0.05, weight_decay=0.01),
-    "adamw": lambda model: optim.AdamW(model.parameters(), optim.Cosine(0.01), eps=0.05, weight_decay=0.1),
-    "adam, eps before": lambda model: optim.Adam(
-        model.parameters(), 0.01, eps=0.05, eps_before_correction=True
-    ),
-    "rmsprop": lambda model: optim.RMSprop(model.parameters(), 0.01, eps=0.05, weight_decay=0.01),
-    "rmsprop, momentum": lambda model: optim.RMSprop(model.parameters(), 0.003, eps=0.05, momentum=0.9),
+    **ADAPTIVE,
 }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 import warpfit as wf
 from support.training import mlp, sgd
-from warpfit import losses, nn
+from warpfit import losses, nn, optim
 
 NUM_ROWS, BATCH = 70, 16  # four batches of 16 and one of 6
 # How far weights may be from NumPy's in float32, relative to how far they went.
@@ -26,6 +26,17 @@ ACTIVATIONS = {
 }
 
 MakeOptimizer = Callable[[nn.Module], wf.optim.Optimizer]
+# With an eps near the gradients': else the first steps of Adam and RMSprop take their signs alone, and rounding turns
+# those of the smallest.
+ADAPTIVE: dict[str, MakeOptimizer] = {
+    "adam": lambda model: optim.Adam(model.parameters(), 0.01, eps=0.05, weight_decay=0.01),
+    "adamw": lambda model: optim.AdamW(model.parameters(), optim.Cosine(0.01), eps=0.05, weight_decay=0.1),
+    "adam, eps before": lambda model: optim.Adam(
+        model.parameters(), 0.01, eps=0.05, eps_before_correction=True
+    ),
+    "rmsprop": lambda model: optim.RMSprop(model.parameters(), 0.01, eps=0.05, weight_decay=0.01),
+    "rmsprop, momentum": lambda model: optim.RMSprop(model.parameters(), 0.003, eps=0.05, momentum=0.9),
+}
 
 
 def fit(model: nn.Module, x: Any, y: Any, optimizer: Any = None, **settings: Any) -> wf.History:

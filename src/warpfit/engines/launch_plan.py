@@ -186,9 +186,11 @@ def launch_with_more(plan: Plan, data: TrainingData, num_validated: int) -> Any:
     The other kernel does not. What it runs is only run layer by layer if that takes less time with all that comes
     between epochs.
     """
+    if data.is_streamed:
+        return None
     launch = launch_of(plan, data)
-    if data.is_streamed or launch.kernel == "one_launch_layers":
-        return None if data.is_streamed else launch
+    if launch.kernel == "one_launch_layers":
+        return launch
     try:
         by_layers = launch_of(plan, data, by_layers=True)
     except ConfigError:

@@ -41,7 +41,6 @@ from warpfit.engines.launch_settings import (
 from warpfit.engines.launch_talk import NEVER, SharedRecord, Talk
 from warpfit.engines.reports import Reports
 from warpfit.engines.streaming import Piece, Stream
-from warpfit.optim.sgd import SGDSpec
 from warpfit.random import DROPOUT, stream_key
 
 __all__ = ["Run", "StreamedRun"]
@@ -371,23 +370,27 @@ class Run:
         self, batches: Array, span: _Span, rates: npt.NDArray[np.float64], record: Array | int
     ) -> list[Any]:
         """Return what ``one_launch.cu`` takes between targets and the loss's settings."""
-        ops, shape, optimizer = self.ops, self.shape, cast(SGDSpec, self.plan.optimizer)
+        ops, shape, optimizer = self.ops, self.shape, self.plan.optimizer
         gram, gram_scales = self._gram(batches, len(rates))
-        # A network without a hidden layer has two arrays, not four; without momentum there are no velocities.
-        velocities = self.slots[0] if self.slots else []
+        is_adaptive = shape.network.is_adaptive
+        rules = rates.astype(np.float32)
+        if is_adaptive:
+            rules = step_settings(optimizer, rates, self.state.step + span.first_step)
+        # A network without a hidden layer has two arrays, not four; an optimizer remembers two of each, one or none.
+        first, second = [*self.slots, [], []][:2]
         return [
-            ops.asarray(rates.astype(np.float32)),
+            ops.asarray(rules),
             *_four(self.parameters),
-            *_four(velocities),
+            *_four(first),
+            *_four(second),
             record,
             gram,
             gram_scales,
             self._exchange(),
             span.num_rows,
             span.epochs,
-            scale_of_weights(self.plan),
-            optimizer.momentum,
-            optimizer.weight_decay,
+            scale_of_gradients(self.plan) if is_adaptive else scale_of_weights(self.plan),
+            *rule_settings(optimizer),
             shape.activation.slope,
         ]
 

@@ -28,6 +28,8 @@ __all__ = [
 ]
 
 LARGEST_SCALE = 2.0**60
+# Of an eps: what two denominators share is the reciprocal of their product, which must not be 0.
+LEAST_EPS = 2.0**-60
 # ``Dropout`` of the kernel.
 DROPOUT_FIELDS = [("dropped_below", np.uint64), ("scale", np.float32), ("layer", np.uint32)]
 # Columns of a step's settings.
@@ -62,6 +64,7 @@ def step_settings(
             settings[:, KEPT] = 1 - rates * optimizer.weight_decay
     elif isinstance(optimizer, RMSpropSpec):
         settings[:, EPS] = optimizer.eps
+    settings[:, EPS] = np.maximum(settings[:, EPS], LEAST_EPS)
     return settings.astype(np.float32)
 
 
@@ -76,14 +79,14 @@ def rule_settings(optimizer: OptimizerSpec) -> tuple[float, float, float, float]
 
 
 def scale_of_gradients(plan: Plan) -> float:
-    """Return the power of two that gradients come times, layer by layer; products as of float32 need one, too."""
+    """Return the power of two that gradients come times where weights do not; products as of float32 need one, too."""
     if plan.precision == "float32":
         return float(resolve_loss_scale("auto", "float16", plan.batch_size, plan.num_rows))
     return float(plan.loss_scale)
 
 
 def scale_of_weights(plan: Plan) -> float:
-    """Return the power of two that weights are held times, one for the whole run.
+    """Return the power of two that weights are held times in SGD by warps in roles, one for the whole run.
 
     Gradients are then near the plan's loss scale times their mean over the batch, whether they come times the
     learning rate, without momentum, or not.

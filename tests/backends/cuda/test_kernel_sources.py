@@ -103,7 +103,7 @@ def chosen_by_define() -> set[str]:
     elementwise = {f"{name}_of" for name in (*UNARY, *BINARY, *COMPARISONS)}
     activations = {f"{name}_{way}" for name in ACTIVATIONS for way in ("forward", "derivative")}
     epilogues = {f"epilogue_{name}" for name in ("store", "activation", "mask", "accumulate")}
-    rules = {f"{spec.kind}_rule" for spec in OPTIMIZERS}
+    rules = {f"{spec.kind}_{part}" for spec in OPTIMIZERS for part in ("rule", "fade", "quotient", "take")}
     return elementwise | activations | epilogues | rules
 
 

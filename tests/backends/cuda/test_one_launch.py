@@ -29,7 +29,11 @@ def network(**changes: Any) -> TrainedNetwork:
     known: dict[str, Any] = {"dtype": "float16", "batch": 64, "loss": "cross_entropy"}
     known |= {"widths": (sizes["features"], *hidden, sizes["outputs"])}
     known |= {"activations": (Activation("relu"),) * len(hidden), "drops": (False,) * len(hidden)}
+    known["slots"] = int(changes.get("momentum", False))
     return TrainedNetwork(**{**known, **changes})
+
+
+ADAM: dict[str, Any] = {"optimizer": "adam", "slots": 2}
 
 
 def of_size(size: tuple[int, int, int], **changes: Any) -> TrainedNetwork:
@@ -114,6 +118,46 @@ def test_every_shape_can_be_launched_or_says_what_is_in_the_way(
         assert fitting >= (28 if multiprocessors == MULTIPROCESSORS else 18)
     elif size != (784, 256, 10):
         assert fitting >= 7
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120a"])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_with_adam_a_batch_is_there_as_a_whole(size: tuple[int, int, int], arch: str) -> None:
+    limit, fitting = shared_bytes_of(arch), 0
+    for batch, slots in product((1, 16, 33, 64, 176), (1, 2)):
+        wanted = of_size(size, batch=batch, optimizer="adam", slots=slots)
+        try:
+            launch = choose(wanted, arch, limit, MULTIPROCESSORS)
+        except ConfigError:
+            most, got = bytes_in_the_way(wanted, arch, limit, "(?:weights for the registers|shared memory)")
+            assert got > most
+            continue
+        assert_can_be_launched(launch, arch, limit)
+        assert_covers(launch)
+        assert (launch.replicas, launch.looks_ahead, launch.kept) == (1, False, launch.row_tiles)
+        assert launch.held + launch.working <= launch.registers[0]
+        held = (launch.tiles_of_features - launch.near_k) * launch.warps_k
+        assert launch.near_tiles == 0 or held + launch.near_tiles == launch.block_features // 16
+        fitting += 1
+    assert fitting >= (8 if arch == "sm_90a" else 0)
+
+
+def test_where_adam_remembers() -> None:
+    launch = choose(of_size((784, 256, 10), **ADAM), "sm_90a", SHARED_BYTES, MULTIPROCESSORS)
+    # Of 49 tiles along the features, each of 8 warps has five with what is remembered of them, and one or two more.
+    assert (launch.cluster, launch.warps_k, launch.near_k, launch.near_tiles) == (16, 8, 2, 49 - 5 * 8)
+    assert launch.held == 8 * (7 + 2 * 5)
+    assert launch.shared_parts["what the optimizer remembers"] == 9 * 256 * 2 * 4
+    assert launch.registers == (216, 72)
+    assert launch.slots == 7
+
+
+def test_batches_that_replicas_would_share_out_are_not_for_adam() -> None:
+    assert (
+        choose(of_size((6, 8, 3), batch=176, **ADAM), "sm_90a", SHARED_BYTES, MULTIPROCESSORS).replicas == 1
+    )
+    with pytest.raises(ConfigError, match="adam with batches that replicas need not share out, got 177 rows"):
+        choose(of_size((6, 8, 3), batch=177, **ADAM), "sm_90a", SHARED_BYTES, MULTIPROCESSORS)
 
 
 @pytest.mark.parametrize("size", [(40, 37, 10), (784, 256, 10), (784, 0, 10)], ids=str)

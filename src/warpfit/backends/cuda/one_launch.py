@@ -39,6 +39,8 @@ MOST_WARPS = 16
 # one where row warps look ahead, and the most that one can have.
 REGISTERS = 65536
 WORKING_REGISTERS, OTHER_REGISTERS, AHEAD_REGISTERS, MOST_REGISTERS = 44, 72, 104, 240
+# Those that it needs at least to multiply, where an adaptive optimizer's update needs more.
+MULTIPLYING_REGISTERS = 12
 # Tiles of rows that may wait between weight warps and row warps, and those that are multiplied together.
 SUM_SLOTS = (8, 4, 2, 1)
 GROUPS = (8, 4, 2, 1)
@@ -60,6 +62,7 @@ NANOSECONDS = {
     "product ahead": 31.3,
     "tile of weights": 56.1,
     "velocity": 1.0,
+    "tile of quotients": 70.0,
     "unit tile": 35.2,
     "byte fetched again": 0.00111,
     "byte gathered": 0.000787,
@@ -92,6 +95,8 @@ class OneLaunch:
         Tiles of x in shared memory at once, and of sums between weight warps and row warps.
     replicas : int
         Such clusters, which share out the rows of a batch and add up their gradients.
+    near_k : int
+        Tiles of a weight warp along the features of which shared memory has what an adaptive optimizer remembers.
     """
 
     network: TrainedNetwork
@@ -106,6 +111,7 @@ class OneLaunch:
     slots: int
     sum_slots: int
     replicas: int = 1
+    near_k: int = 0
 
     kernel = "one_launch"
     talks = False
@@ -129,6 +135,11 @@ class OneLaunch:
     def row_tiles(self) -> int:
         """Tiles of 16 rows that a replica has of a batch."""
         return -(-self.network.batch // (16 * self.replicas))
+
+    @property
+    def least_slots(self) -> int:
+        """Tiles of x without which it does not run: an adaptive optimizer takes the gradients of all rows at once."""
+        return max(2, self.group, self.row_tiles if self.network.is_adaptive else 0)
 
     @property
     def kept(self) -> int:
@@ -213,20 +224,50 @@ class OneLaunch:
         return self.registers[0], self.held
 
     @property
+    def tiles_of_features(self) -> int:
+        """Tiles along the features that a warp has."""
+        return -(-(self.block_features // 16) // self.warps_k)
+
+    @property
+    def tiles_of_units(self) -> int:
+        """Tiles along the units that a warp has of each."""
+        return self.block_units // 16 // self.warps_u
+
+    @property
     def tiles_of_warp(self) -> int:
         """Tiles of 16 by 16 weights that a warp holds."""
-        return -(-(self.block_features // 16) // self.warps_k) * (self.block_units // 16 // self.warps_u)
+        return self.tiles_of_features * self.tiles_of_units
+
+    @property
+    def near_tiles(self) -> int:
+        """Tiles along the features of which shared memory has what an adaptive optimizer remembers."""
+        held = (self.tiles_of_features - self.near_k) * self.warps_k
+        return max(0, self.block_features // 16 - held)
 
     @property
     def held(self) -> int:
-        """Registers of a thread for weights, velocities, and the weights' copies in half precision.
+        """Registers of a thread for weights, what is remembered of them, and their copies in half precision.
 
-        Of replicas each has a part of the weights and velocities, but all of the gradient.
+        Of replicas each has a part of the weights and velocities, but all of the gradient. With an adaptive optimizer
+        registers have copies only while they need no more for `working`.
         """
-        in_float32 = 1 + self.network.momentum
+        if self.network.is_adaptive:
+            remembered = self.tiles_of_units * (self.tiles_of_features - self.near_k)
+            return 8 * (self.tiles_of_warp + self.network.slots * remembered)
+        in_float32 = 1 + self.network.slots
         if self.replicas == 1:
             return self.tiles_of_warp * (8 * in_float32 + 4)
         return self.tiles_of_warp * (8 + 4) + 8 * in_float32 * -(-self.tiles_of_warp // self.replicas)
+
+    @property
+    def working(self) -> int:
+        """Registers of a thread of the weight warps beside those for weights.
+
+        An adaptive optimizer's update has the gradients of all rows at once, and the sums of two tiles.
+        """
+        if not self.network.is_adaptive:
+            return WORKING_REGISTERS
+        return WORKING_REGISTERS + self.row_tiles * (4 * self.tiles_of_units + 1) + 16 * self.tiles_of_units
 
     @property
     def slot_bytes(self) -> int:
@@ -238,23 +279,26 @@ class OneLaunch:
         """Bytes of shared memory of each part of ``struct Shared`` of the kernel."""
         network, units, outputs = self.network, self.block_units, padded(self.network.outputs)
         rows, own_tiles = 16 * self.row_tiles, -(-self.row_tiles // self.cluster)
+        places = 1 + max(1, network.slots)  # of a bias, and of what is remembered of it
         groups = self.row_tiles // self.group
         barriers = self.slots // self.group + 1 + self.slots + self.sum_slots + own_tiles + groups + 5
-        barriers += 1 + 2 * self.row_tiles if self.looks_ahead else groups + self.sum_slots
+        barriers += 1 if self.looks_ahead or network.is_adaptive else groups
+        barriers += 2 * self.row_tiles if self.looks_ahead else self.sum_slots
         parts = {
             "tiles of x": self.slots * self.slot_bytes,
             "sums of the first product": 64 * self.sum_slots * self.warps_k * units,
             "gradients of outputs": 2 * rows * (outputs + 8),
-            "biases of outputs": 8 * outputs,
+            "biases of outputs": 4 * places * outputs,
             "losses": 16 * rows,
+            "what the optimizer remembers": 64 * self.network.slots * units * self.near_tiles,
             "targets": 4 * self.target_steps * own_tiles * self.own_of_tile * network.target_words,
             "barriers": 8 * barriers,
         }
         if self.hidden:
-            remembered = units if network.momentum else 1
+            remembered = units * network.slots or 1
             parts["hidden units and their gradients"] = 4 * rows * (units + 8)
             parts["output layer"] = 4 * units * (outputs + 8) + 4 * (units + remembered) * outputs
-            parts["hidden biases"] = 8 * units
+            parts["hidden biases"] = 4 * places * units
         if self.cluster > 1:
             parts["parts of outputs"] = 4 * own_tiles * self.own_of_tile * self.cluster * outputs
         return parts
@@ -276,6 +320,7 @@ class OneLaunch:
             "product ahead": rows * tiles if self.looks_ahead else 0,
             "tile of weights": tiles,
             "velocity": tiles * self.network.momentum,
+            "tile of quotients": tiles * self.network.is_adaptive,
             "unit tile": rows * (self.block_units // 16) if self.hidden else 0,
             "byte fetched again": 0 if self.kept else 2 * rows * self.slot_bytes,
             "byte gathered": 6 * self.network.batch * self.network.features,
@@ -308,8 +353,9 @@ class OneLaunch:
             "OTHER_REGISTERS": self.registers[1] if self.moves_registers else 0,
             "GROUP": self.group,
             "AHEAD": int(self.looks_ahead),
-            "SLOTS": self.slots,
+            "X_SLOTS": self.slots,
             "KEPT": self.kept,
+            "NEAR_TILES": self.near_tiles,
             "SUM_SLOTS": self.sum_slots,
             "OWN_OF_TILE": self.own_of_tile,
             "ACTIVATION": self.activation.name,
@@ -345,7 +391,7 @@ class OneLaunch:
 
 @lru_cache(maxsize=256)
 def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multiprocessors: int) -> OneLaunch:
-    """Return how to launch the training, by SGD, of a network with no hidden layer or one.
+    """Return how to launch the training of a network with no hidden layer or one.
 
     Raises
     ------
@@ -355,10 +401,16 @@ def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multip
     check_network(network, arch)
     if not suits(network):
         raise ConfigError(
-            f"expected one or two layers, without dropout, weights of rows and clipping, and SGD, got {network}"
+            f"expected one or two layers, without dropout, weights of rows and clipping, got {network}"
         )
     tiles = -(-network.batch // 16)
     wanted = next(count for least, count in REPLICAS if tiles >= least)
+    if network.is_adaptive:
+        if wanted > 1:
+            raise ConfigError(
+                f"expected {network.optimizer} with batches that replicas need not share out, got {network.batch} rows"
+            )
+        return _best(network, arch, max_shared_bytes, num_multiprocessors, 1)
     for replicas in range(wanted, MOST_REPLICAS):  # more need less each
         with suppress(ConfigError):
             return _best(network, arch, max_shared_bytes, num_multiprocessors, replicas)
@@ -371,7 +423,7 @@ def suits(network: TrainedNetwork) -> bool:
         any(network.drops) or network.weighted or network.class_weights or network.clips or network.penalized
     )
     has_more = has_more or network.rate_in_velocity or network.terms > 1
-    return len(network.widths) <= 3 and network.optimizer == "sgd" and not has_more
+    return len(network.widths) <= 3 and not has_more
 
 
 def _hidden(network: TrainedNetwork) -> int:
@@ -390,11 +442,11 @@ def _best(
             network, cluster, arch, replicas_with_rows(network.batch, cluster, num_multiprocessors, replicas)
         )
     ]
-    held = [shape for shape in shapes if shape.held + WORKING_REGISTERS <= shape.registers[0]]
+    held = [shape for shape in shapes if shape.held + shape.working <= shape.registers[0]]
     if not held:
-        least = min(shapes, key=lambda shape: shape.held - shape.registers[0])
+        least = min(shapes, key=lambda shape: shape.held + shape.working - shape.registers[0])
         threads = 32 * least.warps_k * least.warps_u
-        most = 4 * (least.registers[0] - WORKING_REGISTERS) * threads
+        most = 4 * max(0, least.registers[0] - least.working) * threads
         raise ConfigError(
             f"expected at most {most} bytes of weights for the registers of a block, got "
             f"{4 * least.held * threads}"
@@ -416,6 +468,7 @@ def _preference(shape: OneLaunch) -> Any:
         shape.cluster if is_worth_it else -shape.cluster,
         shape.looks_ahead,
         -shape.tiles_of_warp,
+        -shape.near_tiles,
         min(shape.row_warps, shape.row_tiles),
         -shape.threads,
         -shape.warps_k,
@@ -424,27 +477,39 @@ def _preference(shape: OneLaunch) -> Any:
 
 def _filled(shape: OneLaunch, max_shared_bytes: int) -> OneLaunch | None:
     """Return the shape with as many slots as fit and make sense, or None if the least number does not fit."""
+    shapes = [own for sum_slots in SUM_SLOTS if (own := _with_sums(shape, sum_slots, max_shared_bytes))]
+    if not shapes:
+        return None
+    filled = shapes[0]
+    # If tiles come twice, too few groups could be on their way: one by one, then.
+    is_slow = not filled.kept and filled.slots < 3 * filled.group
+    if shape.network.is_adaptive:
+        # Its tiles are free again all at once, so that as many as possible of the next batch had better be there, and
+        # the others be taken one by one as they come.
+        filled = max(shapes, key=lambda own: own.slots)
+        is_slow = filled.slots < 2 * filled.row_tiles
+    return _filled(replace(shape, group=1), max_shared_bytes) if is_slow and shape.group > 1 else filled
+
+
+def _with_sums(shape: OneLaunch, sum_slots: int, max_shared_bytes: int) -> OneLaunch | None:
+    """Return the shape with so many slots for sums and as many for x as fit, or None if these are too few."""
     row_tiles = shape.row_tiles
     if shape.looks_ahead:
         # With room for two batches and no more, tiles would come too late.
         least, most, least_sums = 2 * row_tiles + -(-row_tiles // 2), 3 * row_tiles, 1
     else:
-        least, most, least_sums = max(2, shape.group), 2 * row_tiles, max(shape.row_warps, shape.group)
+        least, most, least_sums = shape.least_slots, 2 * row_tiles, max(shape.row_warps, shape.group)
     most = max(MOST_AHEAD, most)
-    for sum_slots in SUM_SLOTS:
-        is_needless = sum_slots > 1 and sum_slots >= 2 * row_tiles * (1 + shape.looks_ahead)
-        if is_needless or sum_slots < least_sums:
-            continue
-        empty = replace(shape, sum_slots=sum_slots, slots=0)
-        slots = min(most, (max_shared_bytes - empty.shared_bytes) // empty.slot_bytes)
-        while slots >= least and replace(empty, slots=slots).shared_bytes > max_shared_bytes:
-            slots -= 1
-        # The most sums only where the next batch has room beside them.
-        if slots == most or (slots >= least and sum_slots < max(SUM_SLOTS)):
-            filled = replace(empty, slots=slots)
-            # If tiles come twice, too few groups could be on their way: one by one, then.
-            is_slow = filled.group > 1 and not filled.kept and slots < 3 * filled.group
-            return _filled(replace(shape, group=1), max_shared_bytes) if is_slow else filled
+    is_needless = sum_slots > 1 and sum_slots >= 2 * row_tiles * (1 + shape.looks_ahead)
+    if is_needless or sum_slots < least_sums:
+        return None
+    empty = replace(shape, sum_slots=sum_slots, slots=0)
+    slots = min(most, (max_shared_bytes - empty.shared_bytes) // empty.slot_bytes)
+    while slots >= least and replace(empty, slots=slots).shared_bytes > max_shared_bytes:
+        slots -= 1
+    # The most sums only where the next batch has room beside them.
+    if slots == most or (slots >= least and sum_slots < max(SUM_SLOTS)):
+        return replace(empty, slots=slots)
     return None
 
 
@@ -464,7 +529,7 @@ def _shapes(network: TrainedNetwork, cluster: int, arch: str, replicas: int) -> 
             warps_k = weight_warps // warps_u
             shape = OneLaunch(network, cluster, warps_k, warps_u, *others, moves, 1, False, 2, 1, replicas)
             if shape.block_units // 16 % warps_u == 0:
-                shapes.append(_least(shape))
+                shapes.append(_least(_held(shape)))
                 if _may_look_ahead(shape):
                     shapes.append(_least(replace(shape, looks_ahead=True)))
     return shapes
@@ -474,6 +539,7 @@ def _may_look_ahead(shape: OneLaunch) -> bool:
     """Return whether a shape can look ahead, and it pays: see docs/one-launch.md."""
     can = (
         shape.hidden > 0
+        and not shape.network.is_adaptive
         and not shape.network.is_cut
         and shape.replicas == 1
         and shape.row_tiles <= shape.row_warps
@@ -482,16 +548,27 @@ def _may_look_ahead(shape: OneLaunch) -> bool:
     return can and shape.tiles_of_warp >= AHEAD_TILES
 
 
+def _held(shape: OneLaunch) -> OneLaunch:
+    """Return the shape with as much in registers of what an adaptive optimizer remembers as there is room for."""
+    if not shape.network.is_adaptive:
+        return shape
+    shapes = [replace(shape, near_k=near) for near in range(shape.tiles_of_features + 1)]
+    return next((own for own in shapes if own.held + own.working <= own.registers[0]), shapes[-1])
+
+
 def _least(shape: OneLaunch) -> OneLaunch:
     """Return the shape with the least shared memory."""
     group = _group(shape)
     sum_slots = min(count for count in SUM_SLOTS if count >= max(shape.row_warps, group))
-    return replace(shape, group=group, slots=max(2, group), sum_slots=sum_slots)
+    shape = replace(shape, group=group, sum_slots=sum_slots)
+    return replace(shape, slots=shape.least_slots)
 
 
 def _group(shape: OneLaunch) -> int:
     """Return how many tiles weight warps multiply together: as many as their sums have registers."""
     left = shape.registers[0] - shape.held - WORKING_REGISTERS
+    if shape.network.is_adaptive:
+        left = shape.registers[0] - shape.held - 4 * shape.tiles_of_warp - MULTIPLYING_REGISTERS
     of_tile = 12 + 8 * max(1, shape.block_units // 16 // shape.warps_u)
     return next(
         (
@@ -511,7 +588,14 @@ def variants() -> list[tuple[str, dict[str, str]]]:
     halves = [replace(base, dtype=dtype) for dtype in HALF_DTYPES]
     networks = [*halves, *(replace(base, activations=(Activation(name),)) for name in ACTIVATIONS)]
     momentum: dict[str, Any] = {"momentum": True, "slots": 1}
+    adam: dict[str, Any] = {"optimizer": "adam", "slots": 2}
     networks += [
+        replace(base, **adam),
+        replace(base, **adam, decays=True, dtype="bfloat16", loss="mse"),
+        replace(base, optimizer="rmsprop", **momentum),
+        replace(linear, **adam),
+        replace(mnist, **adam, batch=64),
+        replace(mnist, **adam, batch=96, decays=True),
         replace(base, **momentum),
         replace(base, **momentum, nesterov=True, loss="mse", widths=(64, 64, 1)),
         replace(base, smoothed=True),

@@ -109,6 +109,11 @@ class TrainedNetwork:
         return self.loss == "cross_entropy"
 
     @property
+    def is_adaptive(self) -> bool:
+        """Whether the optimizer divides by the root of an average of squares."""
+        return self.optimizer != "sgd"
+
+    @property
     def target_words(self) -> int:
         """Words of a row's target: its label, or its numbers, and its weight if it has one."""
         return (1 if self.is_cross_entropy else self.outputs) + self.weighted
@@ -128,8 +133,13 @@ class TrainedNetwork:
             "CROSS_ENTROPY": int(self.is_cross_entropy),
             "SMOOTHED": int(self.smoothed),
             "COUNTS_ROWS": int(self.loss in COUNTING_LOSSES),
+            "OPTIMIZER": self.optimizer,
+            "ADAPTIVE": int(self.is_adaptive),
+            "SLOTS": self.slots,
             "MOMENTUM": int(self.momentum),
             "NESTEROV": int(self.nesterov),
+            "DECAYS": int(self.decays),
+            "RATE_IN_VELOCITY": int(self.rate_in_velocity),
         }
 
     def gather_defines(self, source: str, parts: int, part_width: int) -> dict[str, Any]:

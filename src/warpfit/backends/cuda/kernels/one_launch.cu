@@ -1,22 +1,27 @@
 // Computes: a training run of a network with no hidden layer or one: for each step of each epoch forward pass,
-//           loss, backward pass, and SGD with momentum.
+//           loss, backward pass, and the optimizer's update.
 // Layout:   batches (steps, PARTS, BATCH, X_WIDTH + 8) 16-bit and targets (steps, BATCH, TARGET_WORDS) of all epochs,
 //           as gather_batches leaves them; PARTS is CLUSTER without a hidden layer, else 1. w1 (FEATURES, ALL_UNITS),
-//           ALL_UNITS being HIDDEN, or OUTPUTS without a hidden layer; w2 (HIDDEN, OUTPUTS); biases; velocities
-//           of each, if MOMENTUM; record (steps, REPLICAS, 3) float64: each replica's part of the loss, its rows, and
-//           those that are right; rates (steps,) float32; gram and gram_scales, if AHEAD, as gram_batches leaves
-//           them; exchanges (CLUSTER,), zeros, if there are replicas.
+//           ALL_UNITS being HIDDEN, or OUTPUTS without a hidden layer; w2 (HIDDEN, OUTPUTS); biases; what the
+//           optimizer remembers of each, as far as there are SLOTS, all float32; record (steps, REPLICAS, 3)
+//           float64: each replica's part of the loss, its rows, and those that are right; rules (steps,): float32
+//           rates, or StepSettings if ADAPTIVE; gram and gram_scales, if AHEAD, as gram_batches leaves them;
+//           exchanges (CLUSTER,), zeros, if there are replicas.
 // Launch:   REPLICAS clusters of CLUSTER blocks of 32 (WARPS_K WARPS_U + ROW_WARPS + OUTPUT_WARPS + 1) threads, all
 //           resident at once; SHARED_BYTES of dynamic shared memory. Defines: DTYPE, FEATURES, HIDDEN (0: none),
 //           OUTPUTS, BATCH, CLUSTER (1, 2, 4, 8 or 16), REPLICAS (that share out a batch), WARPS_K, WARPS_U,
-//           ROW_WARPS, OUTPUT_WARPS, WEIGHT_REGISTERS and OTHER_REGISTERS (of a thread; 0: as launched), SLOTS (of
-//           the ring of x), KEPT (tiles of x that stay from the forward pass to the backward pass: all or none),
+//           ROW_WARPS, OUTPUT_WARPS, WEIGHT_REGISTERS and OTHER_REGISTERS (of a thread; 0: as launched), X_SLOTS
+//           (of the ring of x), KEPT (tiles of x that stay from the forward pass to the backward pass: all or none),
 //           SUM_SLOTS (a power of two), OWN_OF_TILE (1 to 16, a power of two: rows of a tile whose loss one block
 //           finds), GROUP (tiles that warps wait for together), AHEAD (1: products with a batch are found beside
-//           the step before), ACTIVATION, LOSS, CROSS_ENTROPY, SMOOTHED and COUNTS_ROWS (0 or 1), MOMENTUM, NESTEROV, SHARED_BYTES, EXCHANGE_BYTES (of each
+//           the step before), ACTIVATION, LOSS, CROSS_ENTROPY, SMOOTHED and COUNTS_ROWS (0 or 1), OPTIMIZER, SLOTS
+//           (numbers that it remembers of a parameter), ADAPTIVE (1: it divides by a root; then all of x stays, for
+//           one replica that does not look ahead), NEAR_TILES (along the features, of which shared memory has what
+//           it remembers), MOMENTUM, NESTEROV, DECAYS, RATE_IN_VELOCITY (0), SHARED_BYTES, EXCHANGE_BYTES (of each
 //           rank; 0 for one replica), BOUNDED_WAITS.
-// Numerics: products of 16-bit numbers with float32 sums; weights, velocities and sums in float32, times
-//           `scale`, a power of two that keeps gradients in the range of 16 bits. Sums in a fixed order.
+// Numerics: products of 16-bit numbers with float32 sums; weights, what is remembered of them, and sums in float32.
+//           `scale` is a power of two that keeps gradients in the range of 16 bits: they come times it, and so do
+//           SGD's weights and velocities. Sums in a fixed order.
 // Cost:     of a step 4 BATCH ALL_UNITS FEATURES FLOP and the output layer's; each block reads its part of
 //           the batch from L2 once, or twice if it is not kept, and from shared memory twice. In a cluster each
 //           block sends 4 BATCH bytes for each of the outputs, padded to 16, and receives 2 BATCH for each. A block
@@ -52,25 +57,45 @@ __device__ inline void write_scaled(float* to, const float* held, int count, flo
     each_of_block(count, [&](int i) { to[i] = held[i] * unscale; });
 }
 
+// Some of a layer's biases, from `first` on, with what is remembered of them.
+template <int WIDTH>
+__device__ inline void read_biases(float (&biases)[WIDTH], float (&slots)[SLOT_PLACES][WIDTH],
+                                   const LayerArrays& layer, int first, int count, float scale) {
+    read_scaled(biases, layer.b + first, WIDTH, count, scale);
+    for (int slot = 0; slot < SLOT_PLACES; ++slot)
+        read_scaled(slots[slot], SLOTS ? layer.b_slots[slot] + first : nullptr, WIDTH, count, scale);
+}
+
+template <int WIDTH>
+__device__ inline void write_biases(const LayerArrays& layer, const float (&biases)[WIDTH],
+                                    const float (&slots)[SLOT_PLACES][WIDTH], int first, int count,
+                                    float unscale) {
+    write_scaled(layer.b + first, biases, count, unscale);
+    for (int slot = 0; slot < SLOTS; ++slot)
+        write_scaled(layer.b_slots[slot] + first, slots[slot], count, unscale);
+}
+
 #if HIDDEN
-__device__ inline void read_output_layer(OutputLayer& layer, const float* w, const float* v, float scale) {
+__device__ inline void read_output_layer(OutputLayer& layer, const LayerArrays& from, float scale) {
     const Part units = own_units();
     each_of_block(UNIT_WIDTH * OUT_WIDTH, [&](int i) {
         const int unit = i / OUT_WIDTH, col = i % OUT_WIDTH, at = (units.first + unit) * OUTPUTS + col;
         const bool is_there = unit < units.count && col < OUTPUTS;
-        const float weight = is_there ? w[at] : 0;
+        const float weight = is_there ? from.w[at] : 0;
         layer.w[unit][col] = weight * scale;
         layer.half[0][unit][col] = store<T>(weight);
-        if (MOMENTUM) layer.v[unit][col] = is_there ? v[at] * scale : 0;
+        for (int slot = 0; slot < SLOTS; ++slot)
+            layer.slots[slot][unit][col] = is_there ? from.w_slots[slot][at] * scale : 0;
     });
 }
 
-__device__ inline void write_output_layer(const OutputLayer& layer, float* w, float* v, float unscale) {
+__device__ inline void write_output_layer(const LayerArrays& to, const OutputLayer& layer, float unscale) {
     const Part units = own_units();
     each_of_block(units.count * OUTPUTS, [&](int i) {
         const int at = units.first * OUTPUTS + i;
-        w[at] = layer.w[i / OUTPUTS][i % OUTPUTS] * unscale;
-        if (MOMENTUM) v[at] = layer.v[i / OUTPUTS][i % OUTPUTS] * unscale;
+        to.w[at] = layer.w[i / OUTPUTS][i % OUTPUTS] * unscale;
+        for (int slot = 0; slot < SLOTS; ++slot)
+            to.w_slots[slot][at] = layer.slots[slot][i / OUTPUTS][i % OUTPUTS] * unscale;
     });
 }
 #endif
@@ -78,7 +103,7 @@ __device__ inline void write_output_layer(const OutputLayer& layer, float* w, fl
 __device__ inline void make_barriers(Shared& shared) {
     if (threadIdx.x > 0) return;
     for (int i = 0; i < GROUPS_AHEAD; ++i) mbarrier_init(&shared.x_full[i], 33 * GROUP);
-    for (int i = 0; i < SLOTS; ++i) mbarrier_init(&shared.x_empty[i], WEIGHT_WARPS * OF_WARP);
+    for (int i = 0; i < X_SLOTS; ++i) mbarrier_init(&shared.x_empty[i], WEIGHT_WARPS * OF_WARP);
     for (Barrier& empty : shared.sums_empty) mbarrier_init(&empty, OF_WARP);
     for (Barrier& full : shared.sums_full) mbarrier_init(&full, WEIGHT_WARPS * OF_WARP);
     for (int tile = 0; tile < OWN_TILES; ++tile) mbarrier_init(&shared.parts_full[tile], 1);
@@ -96,7 +121,7 @@ __device__ inline void make_barriers(Shared& shared) {
 // Rows that no batch has are never copied, but multiplied.
 __device__ inline void clear_ring(Shared& shared) {
     if (BATCH % (16 * REPLICAS) == 0) return;
-    each_of_block(SLOTS * 16 * X_STRIDE / 2, [&](int i) { reinterpret_cast<unsigned*>(shared.x)[i] = 0; });
+    each_of_block(X_SLOTS * 16 * X_STRIDE / 2, [&](int i) { reinterpret_cast<unsigned*>(shared.x)[i] = 0; });
 #if __CUDA_ARCH__ >= 900
     fence_async();
 #endif
@@ -108,37 +133,50 @@ __device__ inline void clear_gradients(Shared& shared) {
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
-    one_launch(const T* batches, const float* targets, const float* rates, float* w1, float* b1, float* w2,
-               float* b2, float* w1_velocity, float* b1_velocity, float* w2_velocity, float* b2_velocity,
-               double* record, const RowWords* gram, const float* gram_scales, Exchange* exchanges,
-               int num_rows, int num_epochs, float scale, float momentum, float weight_decay, float slope,
+    one_launch(const T* batches, const float* targets, const StepRule* rules, float* w1, float* b1, float* w2,
+               float* b2, float* w1_slot, float* b1_slot, float* w2_slot, float* b2_slot, float* w1_slot2,
+               float* b1_slot2, float* w2_slot2, float* b2_slot2, double* record, const RowWords* gram,
+               const float* gram_scales, Exchange* exchanges, int num_rows, int num_epochs, float scale,
+               float weight_decay, float momentum, float of_mean, float of_square, float slope,
                float loss_setting, float of_term, float of_slope) {
     DYNAMIC_SHARED(Shared, whole);
     Shared& shared = *whole;
     const LossSettings loss{loss_setting, of_term, of_slope};
-    const Run run{rates,        num_rows, num_epochs, scale, 1 / scale,   momentum,
-                  weight_decay, slope,    loss,       gram,  gram_scales, exchanges};
+    const float unscale = 1 / scale;
+    const Run run{rules,
+                  num_rows,
+                  num_epochs,
+                  ADAPTIVE ? 1 : scale,
+                  ADAPTIVE ? 1 : unscale,
+                  momentum,
+                  weight_decay,
+                  slope,
+                  loss,
+                  gram,
+                  gram_scales,
+                  exchanges,
+                  scale,
+                  unscale,
+                  {weight_decay, momentum, of_mean, of_square}};
     const Part units = own_units();
     make_barriers(shared);
     clear_ring(shared);
     clear_gradients(shared);
+    const LayerArrays first{w1, b1, {w1_slot, w1_slot2}, {b1_slot, b1_slot2}};
 #if HIDDEN
-    read_scaled(shared.bias, b1 + units.first, UNIT_WIDTH, units.count, scale);
-    read_scaled(shared.bias_velocity, MOMENTUM ? b1_velocity + units.first : nullptr, UNIT_WIDTH, units.count,
-                scale);
-    read_output_layer(shared.outputs, w2, w2_velocity, scale);
-    float *output_bias = b2, *output_bias_velocity = b2_velocity;
+    const LayerArrays last{w2, b2, {w2_slot, w2_slot2}, {b2_slot, b2_slot2}};
+    read_biases(shared.bias, shared.bias_slots, first, units.first, units.count, run.scale);
+    read_output_layer(shared.outputs, last, run.scale);
 #else
-    float *output_bias = b1, *output_bias_velocity = b1_velocity;
+    const LayerArrays& last = first;
 #endif
-    read_scaled(shared.output_bias, output_bias, OUT_WIDTH, OUTPUTS, scale);
-    read_scaled(shared.output_bias_velocity, output_bias_velocity, OUT_WIDTH, OUTPUTS, scale);
+    read_biases(shared.output_bias, shared.output_bias_slots, last, 0, OUTPUTS, run.scale);
     barrier_of_cluster();  // no block writes to another that has not begun
 
     const int warp = threadIdx.x / 32;
     if (warp < WEIGHT_WARPS) {
         take_registers<WEIGHT_REGISTERS>();
-        train_weights(shared, run, w1, w1_velocity);
+        train_weights(shared, run, first);
     } else {
         leave_registers<OTHER_REGISTERS>();
         const int other = warp - WEIGHT_WARPS;
@@ -154,11 +192,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     barrier_of_cluster();           // nor to one that has left
     if (own_replica() > 0) return;  // all have the same
 #if HIDDEN
-    write_scaled(b1 + units.first, shared.bias, units.count, run.unscale);
-    if (MOMENTUM) write_scaled(b1_velocity + units.first, shared.bias_velocity, units.count, run.unscale);
-    write_output_layer(shared.outputs, w2, w2_velocity, run.unscale);
+    write_biases(first, shared.bias, shared.bias_slots, units.first, units.count, run.unscale);
+    write_output_layer(last, shared.outputs, run.unscale);
 #endif
     if (own_rank() > 0) return;  // all blocks have the same biases of the outputs
-    write_scaled(output_bias, shared.output_bias, OUTPUTS, run.unscale);
-    if (MOMENTUM) write_scaled(output_bias_velocity, shared.output_bias_velocity, OUTPUTS, run.unscale);
+    write_biases(last, shared.output_bias, shared.output_bias_slots, 0, OUTPUTS, run.unscale);
 }

@@ -36,6 +36,7 @@ struct HeldWeights {
     __device__ static bool has_tile(int j) {
         return (j + 1) * GROUPS_K <= FEATURE_TILES || feature_tile(j) < FEATURE_TILES;
     }
+    __device__ static int num_feature_tiles() { return MINE_K - !has_tile(MINE_K - 1); }
 
     // f(weight) for each that this thread holds.
     template <class F>
@@ -150,18 +151,41 @@ struct HeldWeights {
         }
     }
 
-    // Adds dzᵀ x over tiles of 16 rows; dz is [row][unit], tile after tile. The sum over the tiles is added in float32:
-    // tensor cores cut off what is small beside the number that they add to, product by product. finish(tile, numbers) for
-    // each tile that is done.
-    template <int TILES, class F>
-    __device__ void add_product(const T* dz, int dz_stride, const T* const (&x)[TILES], int x_stride,
-                                F finish) {
-        unsigned a[TILES][MINE_U][4];
+    // The gradients of tiles of 16 rows, as A fragments; dz is [row][unit], tile after tile.
+    template <int TILES>
+    __device__ static void load_gradients(unsigned (&a)[TILES][MINE_U][4], const T* dz, int dz_stride) {
 #pragma unroll
         for (int i = 0; i < TILES * MINE_U; ++i) {
             const int t = i / MINE_U, u = i % MINE_U;
             load_a_transposed(a[t][u], dz + t * 16 * dz_stride + (first_unit_tile() + u) * 16, dz_stride);
         }
+    }
+
+    // dzᵀ x over tiles of 16 rows, as far as this warp's tile j along the features goes.
+    template <int TILES>
+    __device__ static void find_product(Sums& sums, const unsigned (&a)[TILES][MINE_U][4],
+                                        const T* const (&x)[TILES], int x_stride, int j) {
+#pragma unroll
+        for (int i = 0; i < MINE_U * 8; ++i) sums[i / 8][i % 8 / 4][i % 4] = 0;
+#pragma unroll
+        for (int t = 0; t < TILES; ++t) {
+            unsigned low[2], high[2];
+            load_b_pair_transposed(low, high, x[t] + feature_tile(j) * 16, x_stride);
+#pragma unroll
+            for (int u = 0; u < MINE_U; ++u) {
+                TensorCore<T>::multiply(sums[u][0], a[t][u], low);
+                TensorCore<T>::multiply(sums[u][1], a[t][u], high);
+            }
+        }
+    }
+
+    // Adds dzᵀ x over tiles of 16 rows to the weights. The sum over the tiles is added in float32: tensor cores cut off what
+    // is small beside the number that they add to, product by product. finish(tile, numbers) for each tile that is done.
+    template <int TILES, class F>
+    __device__ void add_product(const T* dz, int dz_stride, const T* const (&x)[TILES], int x_stride,
+                                F finish) {
+        unsigned a[TILES][MINE_U][4];
+        load_gradients(a, dz, dz_stride);
 #pragma unroll
         for (int j = 0; j < MINE_K; ++j) {
             if (!has_tile(j)) {
@@ -169,17 +193,8 @@ struct HeldWeights {
                 for (int u = 0; u < MINE_U; ++u) finish(u * MINE_K + j, tiles[u][j]);
                 break;
             }
-            float sums[MINE_U][2][4] = {};
-#pragma unroll
-            for (int t = 0; t < TILES; ++t) {
-                unsigned low[2], high[2];
-                load_b_pair_transposed(low, high, x[t] + feature_tile(j) * 16, x_stride);
-#pragma unroll
-                for (int u = 0; u < MINE_U; ++u) {
-                    TensorCore<T>::multiply(sums[u][0], a[t][u], low);
-                    TensorCore<T>::multiply(sums[u][1], a[t][u], high);
-                }
-            }
+            Sums sums;
+            find_product(sums, a, x, x_stride, j);
 #pragma unroll
             for (int i = 0; i < MINE_U * 8; ++i)
                 tiles[i / 8][j][i % 8 / 4][i % 4] += sums[i / 8][i % 8 / 4][i % 4];

@@ -38,7 +38,7 @@ __device__ inline void load_batches(Shared& shared, const Run& run, const T* bat
     batches +=
         ((HIDDEN ? 0 : static_cast<int64>(own_rank()) * BATCH) + own_replica() * REPLICA_ROWS) * X_STRIDE;
     targets += own_replica() * REPLICA_ROWS * TARGET_WORDS;
-    Cursor<SLOTS> cursor(0);
+    Cursor<X_SLOTS> cursor(0);
     Cursor<GROUP * GROUPS_AHEAD> in_groups(0);
     for (int step = 0, load = 0; step < num_steps;) {
         const int r = load < ROW_TILES ? load : load - ROW_TILES;

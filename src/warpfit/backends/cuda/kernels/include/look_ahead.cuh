@@ -40,7 +40,7 @@ struct TileAhead {
         for (int i = 0; i < 4 * UNIT_TILES; ++i) {
             const int unit = i / 2 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
             bias[i / 4][i / 2 % 2][i % 2] =
-                forecast.value(shared.bias[unit], shared.bias_velocity[unit]) * run.unscale;
+                forecast.value(shared.bias[unit], shared.bias_slots[0][unit]) * run.unscale;
         }
         wait(shared.sums_full[place % SUM_BARRIERS], place / SUM_BARRIERS);
 #pragma unroll
@@ -108,7 +108,7 @@ __device__ inline void look_ahead(Shared& shared, const Run& run, int r) {
     if (r >= ROW_TILES) return;
     TileAhead tile;
     Step step = run.first_step();
-    Rates rates(run.rates, step);
+    StepRules rates(run.rules, step);
     StepNumbers numbers(run, step, rates.now), last = numbers;
     while (step.is_there()) {
         const int index = step.index;

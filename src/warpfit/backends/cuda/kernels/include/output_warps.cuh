@@ -56,7 +56,7 @@ struct OutputTile {
         for (int part = 0; part < 4; ++part) sums[2][part] = of_bias[part / 2][part % 2];
     }
 
-    __device__ void update(Shared& shared, const Run& run, float rate, int step,
+    __device__ void update(Shared& shared, const Run& run, const StepRule& now, int step,
                            const float (&sums)[3][4]) const {
         OutputLayer& layer = shared.outputs;
         const int lane = threadIdx.x % 32, u = number / OUT_TILES, o = number % OUT_TILES;
@@ -64,7 +64,9 @@ struct OutputTile {
         for (int part = 0; part < 4; ++part) {
             const int col = o * 16 + part / 2 * 8 + lane * 2 + part % 2;
             if (u > 0 || lane >= 4) break;
-            run.update(shared.output_bias[col], shared.output_bias_velocity[col], sums[2][part], rate);
+            run.update(
+                shared.output_bias[col],
+                [&](int slot) -> float& { return shared.output_bias_slots[slot][col]; }, sums[2][part], now);
         }
 #pragma unroll
         for (int part = 0; part < 4; ++part) {
@@ -73,8 +75,9 @@ struct OutputTile {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 float& weight = layer.w[unit][col + i];
-                run.update(weight, layer.v[MOMENTUM ? unit : 0][col + i], sums[part / 2][part % 2 * 2 + i],
-                           rate);
+                run.update(
+                    weight, [&](int slot) -> float& { return layer.slots[slot][SLOTS ? unit : 0][col + i]; },
+                    sums[part / 2][part % 2 * 2 + i], now);
                 updated[i] = weight * run.unscale;
             }
             *reinterpret_cast<unsigned*>(&layer.half[(step + 1) % 2][unit][col]) =
@@ -83,7 +86,7 @@ struct OutputTile {
     }
 #else
     __device__ void find(Shared&, int, float (&)[3][4]) const {}
-    __device__ void update(Shared&, const Run&, float, int, const float (&)[3][4]) const {}
+    __device__ void update(Shared&, const Run&, const StepRule&, int, const float (&)[3][4]) const {}
 #endif
 };
 
@@ -106,16 +109,17 @@ struct BiasTile {
 #endif
     }
 
-    __device__ void update(Shared& shared, const Run& run, float rate, int, const float (&sums)[1][4]) const {
+    __device__ void update(Shared& shared, const Run& run, const StepRule& now, int,
+                           const float (&sums)[1][4]) const {
         const int lane = threadIdx.x % 32, i = number * 16 + lane / 4;
         if (lane % 4 != 0) return;
 #if HIDDEN
-        float *bias = shared.bias, *velocity = shared.bias_velocity;
+        float *biases = shared.bias, (*slots)[UNIT_WIDTH] = shared.bias_slots;
 #else
-        float *bias = shared.output_bias, *velocity = shared.output_bias_velocity;
+        float *biases = shared.output_bias, (*slots)[OUT_WIDTH] = shared.output_bias_slots;
 #endif
-        run.update(bias[i], velocity[i], sums[0][0], rate);
-        run.update(bias[i + 8], velocity[i + 8], sums[0][2], rate);
+        run.update(biases[i], [&](int slot) -> float& { return slots[slot][i]; }, sums[0][0], now);
+        run.update(biases[i + 8], [&](int slot) -> float& { return slots[slot][i + 8]; }, sums[0][2], now);
     }
 };
 
@@ -127,11 +131,11 @@ __device__ inline void each_tile(int warp, F f) {
 
 // Updates tiles with the gradient of a batch.
 template <class Tile>
-__device__ inline void update_tiles(Shared& shared, const Run& run, float rate, int step, int warp) {
+__device__ inline void update_tiles(Shared& shared, const Run& run, const StepRule& now, int step, int warp) {
     each_tile<Tile>(warp, [&](const Tile& tile) {
         float sums[Tile::QUADS][4] = {};
         tile.find(shared, step, sums);
-        tile.update(shared, run, rate, step, sums);
+        tile.update(shared, run, now, step, sums);
     });
 }
 
@@ -151,36 +155,38 @@ __device__ inline void send_tiles(Shared& shared, Exchange& exchange, int step, 
 }
 
 template <class Tile>
-__device__ inline void update_tiles(Shared& shared, const Run& run, const Exchange& exchange, float rate,
-                                    int step, int warp) {
+__device__ inline void update_tiles(Shared& shared, const Run& run, const Exchange& exchange,
+                                    const StepRule& now, int step, int warp) {
     each_tile<Tile>(warp, [&](const Tile& tile) {
         float sums[Tile::QUADS][4];
         receive_sums<REPLICAS, 1>(sums, step / 2, [&](int replica, int quad) {
             return &exchange.outputs[step % 2][replica][tile.first_quad() + quad][threadIdx.x % 32];
         });
-        tile.update(shared, run, rate, step, sums);
+        tile.update(shared, run, now, step, sums);
     });
 }
 
-__device__ inline void update_outputs(Shared& shared, const Run& run, float rate, int step, int warp) {
+__device__ inline void update_outputs(Shared& shared, const Run& run, const StepRule& now, int step,
+                                      int warp) {
     Exchange& exchange = run.exchanges[own_rank()];
     send_tiles<OutputTile>(shared, exchange, step, warp);
     send_tiles<BiasTile>(shared, exchange, step, warp);
-    update_tiles<OutputTile>(shared, run, exchange, rate, step, warp);
-    update_tiles<BiasTile>(shared, run, exchange, rate, step, warp);
+    update_tiles<OutputTile>(shared, run, exchange, now, step, warp);
+    update_tiles<BiasTile>(shared, run, exchange, now, step, warp);
 }
 #else
-__device__ inline void update_outputs(Shared& shared, const Run& run, float rate, int step, int warp) {
-    update_tiles<OutputTile>(shared, run, rate, step, warp);
-    if (!AHEAD) update_tiles<BiasTile>(shared, run, rate, step, warp);
+__device__ inline void update_outputs(Shared& shared, const Run& run, const StepRule& now, int step,
+                                      int warp) {
+    update_tiles<OutputTile>(shared, run, now, step, warp);
+    if (!AHEAD) update_tiles<BiasTile>(shared, run, now, step, warp);
 }
 #endif
 
 __device__ inline void train_outputs(Shared& shared, const Run& run, double* record, int warp) {
     const bool has_record = own_rank() == 0 && warp == OUTPUT_WARPS - 1;
     Step step = run.first_step();
-    for (Rates rates(run.rates, step); step.is_there(); rates.advance(step)) {
-        update_outputs(shared, run, rates.now, step.index, warp);
+    for (StepRules rules(run.rules, step); step.is_there(); rules.advance(step)) {
+        update_outputs(shared, run, rules.now, step.index, warp);
         // All warps wait for all that changes once a step, lest they fall a round behind.
 #pragma unroll 1
         for (int group = 0; group < GROUPS; ++group) wait(shared.dz_full[group], step.index);
@@ -191,7 +197,7 @@ __device__ inline void train_outputs(Shared& shared, const Run& run, double* rec
 #endif
         arrive_warp(shared.outputs_ready);
         if (AHEAD) {  // the next step's outputs do not wait for its biases
-            update_tiles<BiasTile>(shared, run, rates.now, step.index, warp);
+            update_tiles<BiasTile>(shared, run, rules.now, step.index, warp);
             wait(shared.dh_full[0], step.index);  // of a warp without biases, too
             arrive_warp(shared.biases_ready);
         }

@@ -81,7 +81,9 @@ struct OwnWeights {
             });
 #pragma unroll
             for (int part = 0; part < 8; ++part) {
-                run.update(weights[i][part], velocities[i][part], gradient[part / 4][part % 4], rate);
+                run.update(
+                    weights[i][part], [&](int) -> float& { return velocities[i][part]; },
+                    gradient[part / 4][part % 4], rate);
                 updated[part / 4][part % 4] = weights[i][part] * run.unscale;
             }
             send(&exchange.weights[2 * tile][threadIdx.x], WEIGHT_THREADS, step, updated);

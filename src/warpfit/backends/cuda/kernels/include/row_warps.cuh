@@ -132,7 +132,7 @@ __device__ inline OutputRest replace_outputs(const Shared& shared, const Run& ru
 
 // What the derivatives of the loss are multiplied by.
 __device__ inline float factor_of(const Run& run, float rate, int count) {
-    return (MOMENTUM ? run.scale : -rate * run.scale) / count;
+    return (MOMENTUM || ADAPTIVE ? run.gradient_scale : -rate * run.gradient_scale) / count;
 }
 
 #if CLUSTER > 1
@@ -314,9 +314,9 @@ __device__ inline void find_unit_gradients(Shared& shared, int step, int r, F de
 // Takes every ROW_WARPS-th tile of a batch through its stages; while one waits for other blocks, others go on.
 __device__ inline void pass_tiles(Shared& shared, const Run& run, int warp) {
     Step step = run.first_step();
-    for (Rates rates(run.rates, step); step.is_there(); rates.advance(step)) {
+    for (StepRules rules(run.rules, step); step.is_there(); rules.advance(step)) {
         const int count = own_rows(step.count());
-        const float factor = factor_of(run, rates.now, step.count());
+        const float factor = factor_of(run, rate_of(rules.now), step.count());
 #pragma unroll 1
         for (int r = warp; r < ROW_TILES + 2 * ROW_WARPS; r += ROW_WARPS) {
             if (r < ROW_TILES) {

@@ -1,12 +1,13 @@
-// The weight warps of one_launch.cu: they hold the weights that x meets, multiply tiles of x by them, and add the
-// gradient to them.
+// The weight warps of one_launch.cu: they hold the weights that x meets, multiply tiles of x by them, and let them take
+// the gradient in.
 #pragma once
 
+#include "adaptive_weights.cuh"
 #include "replicas.cuh"
 
 // Where a weight warp stands in the ring of x.
 struct Reader {
-    Cursor<SLOTS> tile;
+    Cursor<X_SLOTS> tile;
     Cursor<GROUPS_AHEAD> group;
 
     __device__ explicit Reader(int first) : tile(first), group(first / GROUP) {}
@@ -94,9 +95,9 @@ __device__ inline void end_update(const Run& run, float rate, Weights& weights, 
     weights.each_with(velocities, [&](float& weight, float& velocity) { weight -= step * velocity; });
 }
 
-// Adds the gradient of a batch to `target`; finish(tile, numbers) for each tile that is done.
+// take(dz, x, whether they are the last) for groups of tiles of a batch whose gradients are there.
 template <class F>
-__device__ inline void add_gradients(Shared& shared, Weights& target, int step, Reader& reader, F finish) {
+__device__ inline void each_gradient_group(Shared& shared, int step, Reader& reader, F take) {
 #pragma unroll 1
     for (int first = 0; first < ROW_TILES; first += BACK_GROUP) {
         const T* x[BACK_GROUP];
@@ -108,16 +109,24 @@ __device__ inline void add_gradients(Shared& shared, Weights& target, int step, 
         if (first % HIDDEN_GROUP == 0) wait(shared.dh_full[first / HIDDEN_GROUP], step);
 #else
         const T* dz = &shared.dz[first * 16][0];
-        wait(shared.dz_full[first / GROUP], step);
+#pragma unroll
+        for (int i = 0; i < BACK_GROUP / GROUP; ++i) wait(shared.dz_full[first / GROUP + i], step);
 #endif
-        const bool is_last = first + BACK_GROUP == ROW_TILES;
-        target.add_product(dz, UNIT_STRIDE, x, X_STRIDE, [&](int tile, const float (&numbers)[2][4]) {
-            if (is_last) finish(tile, numbers);
-        });
+        take(dz, x, first + BACK_GROUP == ROW_TILES);
 #pragma unroll
         for (int tile = 0; tile < BACK_GROUP; ++tile) arrive_warp(shared.x_empty[x_slots[tile]]);
     }
     if (AHEAD) arrive_warp(shared.dh_empty);
+}
+
+// Adds the gradient of a batch to `target`; finish(tile, numbers) for each tile that is done.
+template <class F>
+__device__ inline void add_gradients(Shared& shared, Weights& target, int step, Reader& reader, F finish) {
+    each_gradient_group(shared, step, reader, [&](const T* dz, const T* const(&x)[BACK_GROUP], bool is_last) {
+        target.add_product(dz, UNIT_STRIDE, x, X_STRIDE, [&](int tile, const float (&numbers)[2][4]) {
+            if (is_last) finish(tile, numbers);
+        });
+    });
 }
 
 // Multiplies the batch of a step or, looking ahead, those up to the next one of the epoch that have not been yet.
@@ -142,22 +151,40 @@ __device__ inline void multiply_batches(Shared& shared, const Run& run, float, c
 }
 #endif
 
-#if REPLICAS > 1
-__device__ inline void train_weights(Shared& shared, const Run& run, float* w1, float* w1_velocity) {
+#if ADAPTIVE
+__device__ inline void train_weights(Shared& shared, const Run& run, const LayerArrays& layer) {
+    AdaptiveWeights own(shared);
+    own.read(layer);
+    Reader forward(0);
+    for (Step step = run.first_step(); step.is_there(); step.advance()) {
+        Reader backward = forward;
+        const StepRule now = run.rules[step.index];  // on its way while the batch is
+        Weights::Fragments b;
+        round_weights(run, own.weights, own.weights, Forecast{1, 0, 0}, b);
+        multiply_batch(shared, b, step.index, forward);
+        own.begin_update(run, now);
+        each_gradient_group(
+            shared, step.index, backward,
+            [&](const T* dz, const T* const(&x)[ROW_TILES], bool) { own.end_update(run, now, dz, x); });
+    }
+    own.write(layer);
+}
+#elif REPLICAS > 1
+__device__ inline void train_weights(Shared& shared, const Run& run, const LayerArrays& layer) {
     OwnWeights own;
-    own.read(own.weights, w1, run.scale);
-    if (MOMENTUM) own.read(own.velocities, w1_velocity, run.scale);
+    own.read(own.weights, layer.w, run.scale);
+    if (MOMENTUM) own.read(own.velocities, layer.w_slots[0], run.scale);
     Weights gradients;
     Weights::Fragments b;
     const Part units = own_units(), features = own_features();
-    gradients.read(w1 + static_cast<int64>(features.first) * ALL_UNITS + units.first, ALL_UNITS, units.count,
-                   features.count, run.scale);
+    gradients.read(layer.w + first_weight(features, units), ALL_UNITS, units.count, features.count,
+                   run.scale);
     // As they would come from the replicas, so that where a run is cut changes no bit.
     gradients.each([](float& weight) { weight = without_last_bit(__float_as_uint(weight)); });
     round_weights(run, gradients, gradients, Forecast{1, 0, 0}, b);
     Reader forward(0), backward(ROW_TILES - KEPT);
     Step step = run.first_step();
-    for (Rates rates(run.rates, step); step.is_there(); rates.advance(step)) {
+    for (StepRules rates(run.rules, step); step.is_there(); rates.advance(step)) {
         multiply_batch(shared, b, step.index, forward);
         gradients.each([](float& gradient) { gradient = 0; });
         add_gradients(shared, gradients, step.index, backward, [&](int tile, const float (&numbers)[2][4]) {
@@ -168,21 +195,21 @@ __device__ inline void train_weights(Shared& shared, const Run& run, float* w1, 
         backward.skip<ROW_TILES - KEPT>();
         step.advance();
     }
-    own.write(own.weights, w1, run.unscale);
-    if (MOMENTUM) own.write(own.velocities, w1_velocity, run.unscale);
+    own.write(own.weights, layer.w, run.unscale);
+    if (MOMENTUM) own.write(own.velocities, layer.w_slots[0], run.unscale);
 }
 #else
-__device__ inline void train_weights(Shared& shared, const Run& run, float* w1, float* w1_velocity) {
+__device__ inline void train_weights(Shared& shared, const Run& run, const LayerArrays& layer) {
     const Part units = own_units(), features = own_features();
-    const int64 own = static_cast<int64>(features.first) * ALL_UNITS + units.first;
+    const int64 own = first_weight(features, units);
     Weights weights, velocities;
-    weights.read(w1 + own, ALL_UNITS, units.count, features.count, run.scale);
-    if (MOMENTUM) velocities.read(w1_velocity + own, ALL_UNITS, units.count, features.count, run.scale);
+    weights.read(layer.w + own, ALL_UNITS, units.count, features.count, run.scale);
+    if (MOMENTUM) velocities.read(layer.w_slots[0] + own, ALL_UNITS, units.count, features.count, run.scale);
     // The backward pass reads the tiles that are kept, or those that came again.
     Reader forward(0), backward(ROW_TILES - KEPT);
     Step step = run.first_step();
     int next = 0;  // batch to be multiplied
-    for (Rates rates(run.rates, step); step.is_there(); rates.advance(step)) {
+    for (StepRules rates(run.rules, step); step.is_there(); rates.advance(step)) {
         multiply_batches(shared, run, rates.now, weights, velocities, step, next, forward);
         begin_update(run, rates.now, weights, velocities);
         add_gradients(shared, MOMENTUM ? velocities : weights, step.index, backward,
@@ -192,7 +219,8 @@ __device__ inline void train_weights(Shared& shared, const Run& run, float* w1, 
         backward.skip<ROW_TILES - KEPT>();
         step.advance();
     }
-    weights.write(w1 + own, ALL_UNITS, units.count, features.count, run.unscale);
-    if (MOMENTUM) velocities.write(w1_velocity + own, ALL_UNITS, units.count, features.count, run.unscale);
+    weights.write(layer.w + own, ALL_UNITS, units.count, features.count, run.unscale);
+    if (MOMENTUM)
+        velocities.write(layer.w_slots[0] + own, ALL_UNITS, units.count, features.count, run.unscale);
 }
 #endif
