@@ -234,6 +234,49 @@ __device__ inline void train(Shared& shared, const Run& run, const Now& now, con
     network.finish(shared, run, now);
 }
 
+// Gets shared memory ready for the first pass.
+__device__ inline void prepare(Shared& shared, const Arrays& arrays, const Dropout* dropouts,
+                               [[maybe_unused]] const float* class_weights,
+                               [[maybe_unused]] const StoppingMemory* stopping) {
+    clear(shared);
+    if (threadIdx.x == 0) make_barriers(shared);
+    each_of_block(LAYERS, [&](int i) { shared.dropouts[i] = dropouts[i]; });
+#if CLASS_WEIGHTS
+    each_of_block(OUTPUTS, [&](int i) { shared.class_weights[i] = class_weights[i]; });
+    if (threadIdx.x == 0) shared.mean_class_weight[0] = class_weights[OUTPUTS];
+#endif
+#if STOPS
+    if (threadIdx.x == 0) {
+        shared.stopping.rule = stopping->rule;
+        shared.stopping.rule.has_improved = shared.stopping.rule.epochs_done = 0;
+    }
+#endif
+    each_bias<false>(shared, arrays, [](float& held, const float* place) { held = *place; });
+}
+
+// Goes through a pass, forward and in training back. Returns what is to be written of it.
+__device__ inline Losses take_pass(Shared& shared, const Run& run, const Now& now, Network& network,
+                                   Ahead& ahead) {
+    const Passes& pass = now.pass;
+    if (pass.trains() || pass.batch == 0) network.begin(pass.trains() ? now.step : now.step + 1);
+    wait(shared.x_full[now.slot()], pass.index() / X_SLOTS);
+    Losses losses;
+    losses.penalty = PENALIZED && pass.trains() ? find_penalty(shared, run, now.count, network) : 0;
+    Rests rests;
+    losses.weight = go_forward<0>(shared, run, now, 0, network, rests);
+    losses.row = pass.row();
+    losses.count = now.own_count;
+    losses.trains = pass.trains();
+    losses.is_first = pass.trains() && pass.training.is_first_of_epoch();
+    losses.is_there = true;
+    if (pass.trains()) {
+        train(shared, run, now, rests, network, ahead);
+    } else {
+        find_losses(shared, run, pass.index(), now.slot(), now.own_count, rests);
+    }
+    return losses;
+}
+
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     one_launch_layers(const T* batches, const float* targets, const StepSettings* settings,
                       float* const* places, double* record, int num_rows, int num_epochs, float scale,
@@ -267,20 +310,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                   gram_scales};
     const Arrays arrays{places};
     const Talks talks{progress, answers, talk_every};
-    clear(shared);
-    if (threadIdx.x == 0) make_barriers(shared);
-    each_of_block(LAYERS, [&](int i) { shared.dropouts[i] = dropouts[i]; });
-#if CLASS_WEIGHTS
-    each_of_block(OUTPUTS, [&](int i) { shared.class_weights[i] = class_weights[i]; });
-    if (threadIdx.x == 0) shared.mean_class_weight[0] = class_weights[OUTPUTS];
-#endif
-#if STOPS
-    if (threadIdx.x == 0) {
-        shared.stopping.rule = stopping->rule;
-        shared.stopping.rule.has_improved = shared.stopping.rule.epochs_done = 0;
-    }
-#endif
-    each_bias<false>(shared, arrays, [](float& held, const float* place) { held = *place; });
+    prepare(shared, arrays, dropouts, class_weights, stopping);
     Network network(shared, run);
     network.read(arrays);
     barrier_of_cluster();  // no block writes to another that has not begun
@@ -296,21 +326,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
         const Now now{pass, step, pass.count(), own_rows(pass.count()), next, last, of_weights, losses};
         last = next;
         if (step + 1 < pass.training.num_steps) next = settings[step + 1];  // memory is far
-        if (pass.trains() || pass.batch == 0) network.begin(pass.trains() ? step : step + 1);
-        wait(shared.x_full[now.slot()], pass.index() / X_SLOTS);
-        losses.penalty = PENALIZED && pass.trains() ? find_penalty(shared, run, now.count, network) : 0;
-        Rests rests;
-        losses.weight = go_forward<0>(shared, run, now, 0, network, rests);
-        losses.row = pass.row();
-        losses.count = now.own_count;
-        losses.trains = pass.trains();
-        losses.is_first = pass.trains() && pass.training.is_first_of_epoch();
-        losses.is_there = true;
-        if (pass.trains()) {
-            train(shared, run, now, rests, network, ahead);
-        } else {
-            find_losses(shared, run, pass.index(), now.slot(), now.own_count, rests);
-        }
+        losses = take_pass(shared, run, now, network, ahead);
         const int epochs_done = pass.epoch - first_epoch;
         const bool decides = STOPS && pass.ends_reported();
         const bool talks_now = pass.ends_epoch() && talks.are_due(epochs_done);

@@ -409,30 +409,17 @@ struct Network {
         const auto is_there = [&](int i) {
             return first + i / REPLICAS < OWN_QUADS && owns(first + i / REPLICAS);
         };
-        uint4 words[GROUP * REPLICAS];
-        for (Patience patience;; patience.wait()) {
-            unsigned missing = 0;
-#pragma unroll
-            for (int i = 0; i < GROUP * REPLICAS; ++i) {
-                words[i] = uint4{};
-                if (is_there(i)) words[i] = load_relaxed(place(i));
-            }
-#pragma unroll
-            for (int i = 0; i < GROUP * REPLICAS; ++i)
-                missing |= missing_marks(words[i], step, is_there(i) ? ALL_WORDS : 0);
-            if (missing == 0) break;
-        }
+        float numbers[GROUP * REPLICAS][4];
+        receive(numbers, step, place, is_there);
 #pragma unroll
         for (int i = first; i < smaller(first + GROUP, OWN_QUADS); ++i) {
             float (&sum)[4] = sums[i];
             sum[0] = sum[1] = sum[2] = sum[3] = 0;
 #pragma unroll
             for (int replica = 0; replica < REPLICAS; ++replica) {
-                const uint4& quad = words[(i - first) * REPLICAS + replica];
-                sum[0] += without_last_bit(quad.x);
-                sum[1] += without_last_bit(quad.y);
-                sum[2] += without_last_bit(quad.z);
-                sum[3] += without_last_bit(quad.w);
+                const float (&quad)[4] = numbers[(i - first) * REPLICAS + replica];
+#pragma unroll
+                for (int part = 0; part < 4; ++part) sum[part] += quad[part];
             }
         }
     }

@@ -45,16 +45,19 @@ __device__ inline unsigned missing_marks(const uint4& words, int turn, unsigned 
     return missing & LAST_BIT;
 }
 
-// Waits for the quads at place(i) for all i below QUADS.
-template <int QUADS, class F>
-__device__ inline void receive(float (&numbers)[QUADS][4], int turn, F place) {
+// Waits for the quads at place(i) for all i below QUADS for which comes(i); the others are 0.
+template <int QUADS, class F, class P>
+__device__ inline void receive(float (&numbers)[QUADS][4], int turn, F place, P comes) {
     uint4 words[QUADS];
     for (Patience patience;; patience.wait()) {
         unsigned missing = 0;
 #pragma unroll
-        for (int i = 0; i < QUADS; ++i) words[i] = load_relaxed(place(i));
+        for (int i = 0; i < QUADS; ++i) {
+            words[i] = uint4{};
+            if (comes(i)) words[i] = load_relaxed(place(i));
+        }
 #pragma unroll
-        for (int i = 0; i < QUADS; ++i) missing |= missing_marks(words[i], turn);
+        for (int i = 0; i < QUADS; ++i) missing |= comes(i) ? missing_marks(words[i], turn) : 0;
         if (missing == 0) break;
     }
 #pragma unroll
@@ -64,6 +67,11 @@ __device__ inline void receive(float (&numbers)[QUADS][4], int turn, F place) {
         numbers[i][2] = without_last_bit(words[i].z);
         numbers[i][3] = without_last_bit(words[i].w);
     }
+}
+
+template <int QUADS, class F>
+__device__ inline void receive(float (&numbers)[QUADS][4], int turn, F place) {
+    receive(numbers, turn, place, [](int) { return true; });
 }
 
 // Adds up what SENDERS have sent, in their order; quad i of a sender is at place(sender, i). As many quads at once as a
