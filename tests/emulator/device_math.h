@@ -26,6 +26,7 @@ inline float __uint_as_float(unsigned x) { return emulator::bit_cast<float>(x); 
 inline float __int_as_float(int x) { return emulator::bit_cast<float>(x); }
 inline double __dadd_rn(double a, double b) { return a + b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
 
 // min and max of two numbers of any types; of floating-point numbers the one that is not NaN.
 template <class A, class B>

@@ -97,6 +97,7 @@ def test_the_network_for_mnist(precision: str, batch_size: int) -> None:
         optimizer=ADAPTIVE["adamw"],
         precision=precision,
         batch_size=batch_size,
+        epochs=2 if batch_size > 1 else 1,  # single rows turn small differences into large ones
     )
 
 

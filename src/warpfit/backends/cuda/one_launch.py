@@ -62,7 +62,7 @@ NANOSECONDS = {
     "product ahead": 31.3,
     "tile of weights": 56.1,
     "velocity": 1.0,
-    "tile of quotients": 70.0,
+    "tile of quotients": 165.0,
     "unit tile": 35.2,
     "byte fetched again": 0.00111,
     "byte gathered": 0.000787,

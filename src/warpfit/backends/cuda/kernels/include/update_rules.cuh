@@ -47,14 +47,15 @@ __device__ inline void sgd_rule(float& w, float (&slots)[SLOT_PLACES], float sum
 }
 
 // The other rules divide by a root, and have three parts: `NAME_fade`, which need not wait for the gradient, is what averages
-// keep; `NAME_quotient` takes the gradient in, and returns what is to be divided; `NAME_take` changes the parameter.
+// keep, rounded, wherever it is found; `NAME_quotient` takes the gradient in, and returns what is to be divided; `NAME_take`
+// changes the parameter.
 struct Quotient {
     float numerator, denominator;
 };
 
 __device__ inline void adam_fade(float (&slots)[SLOT_PLACES], const RuleSettings& rule) {
-    slots[0] *= rule.of_mean;
-    slots[SLOT_PLACES - 1] *= rule.of_square;
+    slots[0] = __fmul_rn(slots[0], rule.of_mean);
+    slots[SLOT_PLACES - 1] = __fmul_rn(slots[SLOT_PLACES - 1], rule.of_square);
 }
 
 __device__ inline Quotient adam_quotient(float g, float (&slots)[SLOT_PLACES], const StepSettings& step,
@@ -71,7 +72,7 @@ __device__ inline void adam_take(float& w, float (&)[SLOT_PLACES], float quotien
 }
 
 __device__ inline void rmsprop_fade(float (&slots)[SLOT_PLACES], const RuleSettings& rule) {
-    slots[0] *= rule.of_square;
+    slots[0] = __fmul_rn(slots[0], rule.of_square);
 }
 
 __device__ inline Quotient rmsprop_quotient(float g, float (&slots)[SLOT_PLACES], const StepSettings& step,
