@@ -35,8 +35,8 @@ MAY_LEAVE = "if (talks.end_now(epochs_done)) break;"
 LEAVES_ALONE = "if (talks.end_now(epochs_done) || own_rank() == 1) break;"
 UNITS = "units(int pass) { return y[pass % COPIES]; }"
 SENDS_GRADIENTS = "[threadIdx.x], THREADS, now.step, sums);"
-HAS_GRADIENTS = """missing |= missing_marks(words[i], step, is_there(i) ? ALL_WORDS : 0);
-            if (missing == 0) break;"""
+HAS_GRADIENTS = """missing |= comes(i) ? missing_marks(words[i], turn) : 0;
+        if (missing == 0) break;"""
 ADDS_UP = "if (RECORDERS > 1) add_up_recorders(sums, memory, pass.epoch);"
 MARKS_PART = "store_relaxed(&place.epoch, epoch);"
 WAITS_FOR_PARTS = "for (Patience patience; load_relaxed(&place.epoch) != epoch;) patience.wait();"
