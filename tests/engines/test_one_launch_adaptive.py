@@ -32,7 +32,7 @@ def assert_in_roles_follows_numpy(sizes: tuple[int, ...], **settings: Any) -> wf
 # -- the numbers of NumPy ----------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(5)
 @pytest.mark.parametrize("name", ADAPTIVE)
 @pytest.mark.parametrize("sizes", [(6, 3), (6, 8, 3)], ids=str)
 def test_optimizers(cuda: str, sizes: tuple[int, ...], name: str) -> None:

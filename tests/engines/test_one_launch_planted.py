@@ -81,7 +81,7 @@ HAS_LEFT = (
 WAITS_FOR_EVER = r"deadlock: in block 1 of the cluster threads 0-255 wait at cluster_barrier .*; in block 0"
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(
     ("mistake", "message"),
     [
