@@ -88,11 +88,13 @@ def adam_step(
     torch._foreach_add_(means, gradients, alpha=1 - BETA1)
     torch._foreach_mul_(squares, BETA2)
     torch._foreach_addcmul_(squares, gradients, gradients, value=1 - BETA2)
+    # Numbers in lists: of a single tensor, what is compiled would have the host read the number.
+    count = len(parameters)
     roots = torch._foreach_sqrt(squares)
-    torch._foreach_add_(roots, eps)
+    torch._foreach_add_(roots, [eps] * count)
     changes = torch._foreach_div(means, roots)
-    torch._foreach_mul_(changes, rate)
-    torch._foreach_mul_(parameters, remaining)
+    torch._foreach_mul_(changes, [rate] * count)
+    torch._foreach_mul_(parameters, [remaining] * count)
     torch._foreach_sub_(parameters, changes)
 
 

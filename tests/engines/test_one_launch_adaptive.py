@@ -11,11 +11,11 @@ import pytest
 
 import warpfit as wf
 from conftest import on_emulator, on_gpu
-from emulator.runtime import EmulatedRuntime
+from support.devices import open_in_both_orders
 from support.one_launch import ADAPTIVE, LIMITS, NUM_ROWS, assert_follows_numpy, data, fit, flat
 from support.training import adam, assert_same_weights, blobs, mlp
 from warpfit import nn, optim
-from warpfit.backends.cuda import one_launch, runtime
+from warpfit.backends.cuda import one_launch
 from warpfit.backends.cuda.one_launch import OneLaunch, choose
 from warpfit.engines import launch_plan
 from warpfit.engines.base import TrainingData
@@ -175,10 +175,7 @@ def test_two_runs_are_bit_identical(cuda: str) -> None:
 def test_the_order_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     x, y = blobs(NUM_ROWS)
     models = [mlp(6, 40, 3) for _ in range(2)]
-    for model, reverse in zip(models, (False, True), strict=True):
-        device: Any = EmulatedRuntime(reverse=reverse)
-        device.name = "cuda:0"
-        monkeypatch.setitem(runtime._OPEN, 0, device)
+    for model, _ in zip(models, open_in_both_orders(monkeypatch), strict=True):
         choose.cache_clear()
         fit(model, x, y, ADAPTIVE[name](model), batch_size=48)
         model.to("cpu")

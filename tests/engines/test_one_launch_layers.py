@@ -15,7 +15,7 @@ import pytest
 
 import warpfit as wf
 from conftest import on_emulator, on_gpu
-from emulator.runtime import EmulatedRuntime
+from support.devices import open_in_both_orders
 from support.one_launch import (
     ACTIVATIONS,
     ADAPTIVE,
@@ -29,7 +29,7 @@ from support.one_launch import (
 )
 from support.training import assert_same_weights, blobs, mlp
 from warpfit import backends, losses, nn, optim
-from warpfit.backends.cuda import one_launch_layers, runtime
+from warpfit.backends.cuda import one_launch_layers
 from warpfit.backends.cuda.one_launch_layers import choose_layers
 from warpfit.engines import launch_plan
 from warpfit.engines.base import TrainingData
@@ -391,10 +391,7 @@ def assert_any_order_of_threads(
 ) -> None:
     x, y = data((case.sizes[0], case.sizes[-1]))
     models = [case.make() for _ in range(2)]
-    for model, reverse in zip(models, (False, True), strict=True):
-        device: Any = EmulatedRuntime(reverse=reverse)
-        device.name = "cuda:0"
-        monkeypatch.setitem(runtime._OPEN, 0, device)
+    for model, _ in zip(models, open_in_both_orders(monkeypatch), strict=True):
         fit(model, x, y, make_optimizer(model), batch_size=case.batch_size)
         model.to("cpu")
     assert_same_weights(*models)

@@ -10,10 +10,10 @@ import pytest
 
 import warpfit as wf
 from conftest import on_emulator
-from emulator.runtime import EmulatedRuntime
+from support.devices import open_emulated
 from support.one_launch import data, fit
 from support.training import assert_same_weights, mlp
-from warpfit.backends.cuda import jit, runtime
+from warpfit.backends.cuda import jit
 from warpfit.engines import launch_talk
 from warpfit.errors import DeviceError, DivergedError
 
@@ -59,9 +59,7 @@ def train(
             assert source.count(right) == 1, right
             source = source.replace(right, wrong)
         (tmp_path / f"{KERNEL}.cu").write_text(source)
-        device: Any = EmulatedRuntime(folder=tmp_path, reverse=reverse)
-        device.name = "cuda:0"
-        monkeypatch.setitem(runtime._OPEN, 0, device)
+        open_emulated(monkeypatch, folder=tmp_path, reverse=reverse)
         only_replicas(replicas)
         model = mlp(*SIZES)
         fit(model, X, LABELS, **{"epochs": 3, "batch_size": 16 * replicas, **settings})

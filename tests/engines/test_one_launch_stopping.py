@@ -11,11 +11,11 @@ import pytest
 
 import warpfit as wf
 from conftest import on_emulator
-from emulator.runtime import EmulatedRuntime
+from support.devices import open_in_both_orders
 from support.one_launch import BATCH, data, fit
 from support.training import mlp
 from warpfit import backends, losses, nn, optim
-from warpfit.backends.cuda import one_launch_layers, runtime
+from warpfit.backends.cuda import one_launch_layers
 from warpfit.backends.cuda.one_launch_layers import choose_layers
 from warpfit.engines import launch_plan, launch_run, launch_talk
 from warpfit.engines.base import TrainingData
@@ -120,13 +120,17 @@ def clipped(model: nn.Module) -> wf.optim.Optimizer:
 
 OF_LOSS = {"monitor": "loss", "patience": 2, "min_delta": 0.02}
 WEIGHTED = losses.SoftmaxCrossEntropy(0.1, class_weight=(0.5, 2.0, 1.0))
+DEEPER: dict[str, Any] = {"sizes": (6, 40, 33, 3), "make": adam}
+UNVALIDATED = {"validation_data": None, "precision": "bfloat16"}
+SAMPLES = {"sample_weight": np.random.default_rng(0).random(len(X))}
+SQUARES = {"loss": "mse", "rows": data(SIZES, "mse"), "validation_data": data(SIZES, "mse", 9)}
 
 
 @pytest.mark.parametrize(
     ("clusters", "settings"),
     [
         pytest.param((2,), {"make": adam, "report_every": 3}, id="adam"),
-        pytest.param((4,), {"sizes": (6, 40, 33, 3), "make": adam}, id="4", marks=pytest.mark.slow),
+        pytest.param((4,), DEEPER, id="4", marks=pytest.mark.slow),
         pytest.param((1,), {"sizes": (6, 3), "patience": 1}, id="no hidden layer", marks=pytest.mark.slow),
         pytest.param((1,), {"report_every": 7, "patience": 2}, id="one block", marks=pytest.mark.slow),
         pytest.param((8,), {"sizes": (6, 64, 3), "monitor": "loss"}, id="8", marks=pytest.mark.slow),
@@ -140,22 +144,12 @@ WEIGHTED = losses.SoftmaxCrossEntropy(0.1, class_weight=(0.5, 2.0, 1.0))
         pytest.param((2,), {"monitor": "loss", "loss": WEIGHTED}, id="weights", marks=pytest.mark.slow),
         pytest.param(
             (2,),
-            {"monitor": "accuracy", "validation_data": None, "precision": "bfloat16"},
+            {"monitor": "accuracy", **UNVALIDATED},
             id="without validation",
             marks=pytest.mark.slow,
         ),
-        pytest.param(
-            (2,),
-            {"monitor": "loss", "sample_weight": np.random.default_rng(0).random(len(X))},
-            id="samples",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            (2,),
-            {"loss": "mse", "rows": data(SIZES, "mse"), "validation_data": data(SIZES, "mse", 9)},
-            id="mse",
-            marks=pytest.mark.slow,
-        ),
+        pytest.param((2,), {"monitor": "loss", **SAMPLES}, id="samples", marks=pytest.mark.slow),
+        pytest.param((2,), SQUARES, id="mse", marks=pytest.mark.slow),
     ],
 )
 def test_networks(
@@ -177,13 +171,7 @@ def test_networks(
             2, (2,), {"monitor": "accuracy", "min_delta": 0.01}, id="accuracy", marks=pytest.mark.slow
         ),
         pytest.param(3, (2,), {"make": adam, "report_every": 3}, id="adam", marks=pytest.mark.slow),
-        pytest.param(
-            3,
-            (4,),
-            {"sizes": (6, 40, 33, 3), "make": adam, "restore_best": False},
-            id="4",
-            marks=pytest.mark.slow,
-        ),
+        pytest.param(3, (4,), {**DEEPER, "restore_best": False}, id="4", marks=pytest.mark.slow),
         pytest.param(2, (8,), {"sizes": (6, 64, 3)}, id="8", marks=pytest.mark.slow),
         pytest.param(3, (1,), {"sizes": (6, 3), "patience": 1}, id="no hidden layer", marks=pytest.mark.slow),
         pytest.param(5, (1,), {"batch_size": 70}, id="one batch", marks=pytest.mark.slow),
@@ -191,28 +179,10 @@ def test_networks(
         pytest.param(3, (2,), {"make": penalized}, id="penalized", marks=pytest.mark.slow),
         pytest.param(3, (2,), {"loss": WEIGHTED}, id="weighted", marks=pytest.mark.slow),
         pytest.param(3, (2,), {"loss": WEIGHTED, **OF_LOSS}, id="weights", marks=pytest.mark.slow),
-        pytest.param(
-            2,
-            (2,),
-            {**OF_LOSS, "sample_weight": np.random.default_rng(0).random(len(X))},
-            id="samples",
-            marks=pytest.mark.slow,
-        ),
+        pytest.param(2, (2,), {**OF_LOSS, **SAMPLES}, id="samples", marks=pytest.mark.slow),
         pytest.param(3, (2,), {"precision": "float32"}, id="float32", marks=pytest.mark.slow),
-        pytest.param(
-            3,
-            (2,),
-            {"validation_data": None, "precision": "bfloat16", **OF_LOSS},
-            id="without validation",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            2,
-            (2,),
-            {"loss": "mse", "rows": data(SIZES, "mse"), "validation_data": data(SIZES, "mse", 9)},
-            id="mse",
-            marks=pytest.mark.slow,
-        ),
+        pytest.param(3, (2,), {**UNVALIDATED, **OF_LOSS}, id="without validation", marks=pytest.mark.slow),
+        pytest.param(2, (2,), SQUARES, id="mse", marks=pytest.mark.slow),
     ],
 )
 def test_replicas(
@@ -311,10 +281,7 @@ def test_the_order_of_threads_changes_no_bit(
     only_replicas(replicas)
     settings: dict[str, Any] = {"sizes": (6, 40, 33, 3), "batch_size": BATCH * replicas}
     found = []
-    for reverse in (False, True):
-        device: Any = EmulatedRuntime(reverse=reverse)
-        device.name = "cuda:0"
-        monkeypatch.setitem(runtime._OPEN, 0, device)
+    for _ in open_in_both_orders(monkeypatch):
         found.append(numbers(run(wf.EarlyStopping(patience=3), **settings)[1]))
     np.testing.assert_equal(*found)
 
@@ -370,7 +337,7 @@ def test_it_is_the_hosts_where_shared_memory_has_no_room(cuda: str, launches: li
     plan = fit(mlp(*SIZES), X, LABELS, epochs=0).plan
     shape = launch_plan.launch_of(plan, TrainingData(X, LABELS))
     assert shape.that_stops(shape.shared_bytes) is None
-    assert shape.that_stops(shape.shared_bytes + one_launch_layers.STOPPING_BYTES).stops
+    assert shape.that_stops(shape.shared_bytes + one_launch_layers.STOPPING_STATE_BYTES).stops
 
 
 @pytest.mark.slow

@@ -10,12 +10,12 @@ import pytest
 
 import warpfit as wf
 from conftest import on_emulator
-from emulator.runtime import EmulatedRuntime
 from engines.test_one_launch_layers import CASES, OPTIMIZERS, REPLICATED, Case
+from support.devices import open_in_both_orders
 from support.one_launch import BATCH, LIMITS, NUM_ROWS, data, fit
 from support.training import assert_same_weights, blobs, mlp
 from warpfit import backends, losses, nn, optim
-from warpfit.backends.cuda import one_launch, runtime
+from warpfit.backends.cuda import one_launch
 from warpfit.backends.cuda.one_launch_layers import choose_layers
 from warpfit.engines import launch_plan
 from warpfit.engines import one_launch as one_launch_engine
@@ -186,10 +186,7 @@ def test_the_order_of_threads_changes_no_bit(
 ) -> None:
     only_cluster(cluster)
     found = []
-    for reverse in (False, True):
-        device: Any = EmulatedRuntime(reverse=reverse)
-        device.name = "cuda:0"
-        monkeypatch.setitem(runtime._OPEN, 0, device)
+    for _ in open_in_both_orders(monkeypatch):
         model = small()
         history = fit(model, X, LABELS, validation_data=VALIDATION)
         found.append((history["val_loss"], history["val_accuracy"], model.to("cpu").state_dict()))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import pytest
 
+from emulator.runtime import EmulatedRuntime
 from warpfit import backends
 from warpfit.backends.cuda import runtime
 
-__all__ = ["no_gpu", "open_devices"]
+__all__ = ["no_gpu", "open_devices", "open_emulated", "open_in_both_orders"]
 
 
 def open_devices(monkeypatch: pytest.MonkeyPatch, *opened: Any) -> None:
@@ -24,3 +26,17 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let there be no driver, so that no device can be opened."""
     open_devices(monkeypatch)
     monkeypatch.setattr(runtime, "_driver_library", lambda: None)
+
+
+def open_emulated(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+    """Let an emulated device with these settings be the first GPU."""
+    device: Any = EmulatedRuntime(**settings)
+    device.name = "cuda:0"
+    monkeypatch.setitem(runtime._OPEN, 0, device)
+
+
+def open_in_both_orders(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the first GPU be one that runs threads and blocks from the first to the last, then one from the last on."""
+    for reverse in (False, True):
+        open_emulated(monkeypatch, reverse=reverse)
+        yield

@@ -12,10 +12,9 @@ import pytest
 
 import warpfit as wf
 from conftest import on_emulator
-from emulator.runtime import EmulatedRuntime
+from support.devices import open_emulated
 from support.training import Taped, adam, assert_same_weights, blobs, mlp, sgd
 from warpfit import losses, nn, optim
-from warpfit.backends.cuda import runtime
 from warpfit.errors import ConfigError
 from warpfit.training.plan import resolve_precision
 
@@ -210,9 +209,7 @@ def test_layerwise_computes_in_the_parameters_dtype(cuda: str) -> None:
 def test_devices_without_the_tensor_cores_for_it(
     monkeypatch: pytest.MonkeyPatch, arch: str, x: Any, engine: str, reason: str
 ) -> None:
-    device: Any = EmulatedRuntime(arch=arch)
-    device.name = "cuda:0"
-    monkeypatch.setitem(runtime._OPEN, 0, device)
+    open_emulated(monkeypatch, arch=arch)
     model = mlp(6, 3)
     plan = wf.fit(model, x, LABELS, optimizer=sgd(model), device="cuda", epochs=0, verbose=False).plan
     assert plan.engine == engine

@@ -164,28 +164,35 @@ class Stream:
             .reshape(piece.num_rows, -1)
             for place, array, source in zip(places, self.arrays, self.sources, strict=True)
         ]
-        self._in_parts(piece, lambda part: self._gather(piece, part, targets))
+        rows = self._rows_of(piece)
+        self._in_parts(piece.num_rows, lambda part: self._gather(rows, part, targets))
         buffer.send(nbytes)
         self.fetched += 1
         self.num_fetched_rows = piece.num_rows
 
-    def _in_parts(self, piece: Piece, act: Callable[[slice], None]) -> None:
+    def _rows_of(self, piece: Piece) -> slice | npt.NDArray[np.int64]:
+        """Return which rows a piece has; in one thread: NumPy's short calls of several would wait for each other."""
+        first, end = piece.first, piece.first + piece.num_rows
+        if self.seed is None:
+            return slice(first, end)
+        return order_at(np.arange(first, end), self.num_rows, self.seed, piece.epoch)
+
+    def _in_parts(self, num_rows: int, act: Callable[[slice], None]) -> None:
         """Act on the rows of a piece, in several threads."""
-        size = -(-piece.num_rows // THREADS)
-        parts = [slice(at, min(at + size, piece.num_rows)) for at in range(0, piece.num_rows, size)]
+        size = -(-num_rows // THREADS)
+        parts = [slice(at, min(at + size, num_rows)) for at in range(0, num_rows, size)]
         list(self.pool.map(act, parts))  # raises what a thread has raised
 
-    def _gather(self, piece: Piece, part: slice, targets: list[npt.NDArray[Any]]) -> None:
+    def _gather(
+        self, rows: slice | npt.NDArray[np.int64], part: slice, targets: list[npt.NDArray[Any]]
+    ) -> None:
         """Gather some rows of a piece to their places."""
-        first, end = piece.first + part.start, piece.first + part.stop
-        if self.seed is None:
-            for source, target in zip(self.sources, targets, strict=True):
-                target[part] = source[first:end]
-            return
-        rows = order_at(np.arange(first, end), self.num_rows, self.seed, piece.epoch)
         for source, target in zip(self.sources, targets, strict=True):
-            # All rows are there; "raise" would gather into a copy first.
-            np.take(source, rows, axis=0, out=target[part], mode="clip")
+            if isinstance(rows, slice):
+                target[part] = source[rows][part]
+            else:
+                # All rows are there; "raise" would gather into a copy first.
+                np.take(source, rows[part], axis=0, out=target[part], mode="clip")
 
     @contextmanager
     def received(self) -> Iterator[tuple[Array, ...]]:

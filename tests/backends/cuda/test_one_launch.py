@@ -73,9 +73,9 @@ def assert_can_be_launched(launch: OneLaunch, arch: str, limit: int) -> None:
     if launch.looks_ahead:
         assert launch.hidden
         assert launch.row_warps >= launch.row_tiles
-        assert launch.slots > 2 * launch.row_tiles
+        assert launch.x_slots > 2 * launch.row_tiles
     else:
-        assert launch.slots >= max(2, launch.group)
+        assert launch.x_slots >= max(2, launch.group)
         assert launch.sum_slots >= max(launch.row_warps, launch.group)
 
 
@@ -149,7 +149,7 @@ def test_where_adam_remembers() -> None:
     assert launch.held == 8 * (7 + 2 * 5)
     assert launch.shared_parts["what the optimizer remembers"] == 9 * 256 * 2 * 4
     assert launch.registers == (216, 72)
-    assert launch.slots == 7
+    assert launch.x_slots == 7
 
 
 def test_batches_that_replicas_would_share_out_are_not_for_adam() -> None:
@@ -248,7 +248,7 @@ def test_a_shape_says_its_numbers(
     launch = choose(network(batch=batch), "sm_90a", SHARED_BYTES, MULTIPROCESSORS)
     choose.cache_clear()
     assert str(launch) == (
-        f"{words}{launch.warps_k}x{launch.warps_u} warps over features and units, {launch.slots} tiles of rows in "
+        f"{words}{launch.warps_k}x{launch.warps_u} warps over features and units, {launch.x_slots} tiles of rows in "
         f"{launch.shared_bytes} bytes of shared memory"
     )
 

@@ -91,7 +91,7 @@ class OneLaunch:
         Tiles that warps wait for together.
     looks_ahead : bool
         Whether products with a batch are found beside the step before.
-    slots, sum_slots : int
+    x_slots, sum_slots : int
         Tiles of x in shared memory at once, and of sums between weight warps and row warps.
     replicas : int
         Such clusters, which share out the rows of a batch and add up their gradients.
@@ -108,7 +108,7 @@ class OneLaunch:
     moves_registers: bool
     group: int
     looks_ahead: bool
-    slots: int
+    x_slots: int
     sum_slots: int
     replicas: int = 1
     near_k: int = 0
@@ -144,7 +144,7 @@ class OneLaunch:
     @property
     def kept(self) -> int:
         """Tiles of x that stay in shared memory until the backward pass; the others are fetched again."""
-        return self.row_tiles if self.slots >= self.row_tiles else 0
+        return self.row_tiles if self.x_slots >= self.row_tiles else 0
 
     @property
     def own_of_tile(self) -> int:
@@ -155,7 +155,7 @@ class OneLaunch:
     def target_steps(self) -> int:
         """Steps whose targets are in shared memory at once."""
         loads = 2 * self.row_tiles - self.kept
-        return -(-self.slots // loads) + (self.kept < self.row_tiles)
+        return -(-self.x_slots // loads) + (self.kept < self.row_tiles)
 
     @property
     def block_features(self) -> int:
@@ -281,11 +281,11 @@ class OneLaunch:
         rows, own_tiles = 16 * self.row_tiles, -(-self.row_tiles // self.cluster)
         places = 1 + max(1, network.slots)  # of a bias, and of what is remembered of it
         groups = self.row_tiles // self.group
-        barriers = self.slots // self.group + 1 + self.slots + self.sum_slots + own_tiles + groups + 5
+        barriers = self.x_slots // self.group + 1 + self.x_slots + self.sum_slots + own_tiles + groups + 5
         barriers += 1 if self.looks_ahead or network.is_adaptive else groups
         barriers += 2 * self.row_tiles if self.looks_ahead else self.sum_slots
         parts = {
-            "tiles of x": self.slots * self.slot_bytes,
+            "tiles of x": self.x_slots * self.slot_bytes,
             "sums of the first product": 64 * self.sum_slots * self.warps_k * units,
             "gradients of outputs": 2 * rows * (outputs + 8),
             "biases of outputs": 4 * places * outputs,
@@ -353,7 +353,7 @@ class OneLaunch:
             "OTHER_REGISTERS": self.registers[1] if self.moves_registers else 0,
             "GROUP": self.group,
             "AHEAD": int(self.looks_ahead),
-            "X_SLOTS": self.slots,
+            "X_SLOTS": self.x_slots,
             "KEPT": self.kept,
             "NEAR_TILES": self.near_tiles,
             "SUM_SLOTS": self.sum_slots,
@@ -384,7 +384,7 @@ class OneLaunch:
             blocks = f"{self.replicas} {whole} that share out a batch, in {each}"
         ahead = ", products of a batch ahead" if self.looks_ahead else ""
         return (
-            f"{blocks} {self.warps_k}x{self.warps_u} warps over features and units, {self.slots} tiles of rows in "
+            f"{blocks} {self.warps_k}x{self.warps_u} warps over features and units, {self.x_slots} tiles of rows in "
             f"{self.shared_bytes} bytes of shared memory{ahead}"
         )
 
@@ -482,12 +482,12 @@ def _filled(shape: OneLaunch, max_shared_bytes: int) -> OneLaunch | None:
         return None
     filled = shapes[0]
     # If tiles come twice, too few groups could be on their way: one by one, then.
-    is_slow = not filled.kept and filled.slots < 3 * filled.group
+    is_slow = not filled.kept and filled.x_slots < 3 * filled.group
     if shape.network.is_adaptive:
         # Its tiles are free again all at once, so that as many as possible of the next batch had better be there, and
         # the others be taken one by one as they come.
-        filled = max(shapes, key=lambda own: own.slots)
-        is_slow = filled.slots < 2 * filled.row_tiles
+        filled = max(shapes, key=lambda own: own.x_slots)
+        is_slow = filled.x_slots < 2 * filled.row_tiles
     return _filled(replace(shape, group=1), max_shared_bytes) if is_slow and shape.group > 1 else filled
 
 
@@ -503,13 +503,13 @@ def _with_sums(shape: OneLaunch, sum_slots: int, max_shared_bytes: int) -> OneLa
     is_needless = sum_slots > 1 and sum_slots >= 2 * row_tiles * (1 + shape.looks_ahead)
     if is_needless or sum_slots < least_sums:
         return None
-    empty = replace(shape, sum_slots=sum_slots, slots=0)
+    empty = replace(shape, sum_slots=sum_slots, x_slots=0)
     slots = min(most, (max_shared_bytes - empty.shared_bytes) // empty.slot_bytes)
-    while slots >= least and replace(empty, slots=slots).shared_bytes > max_shared_bytes:
+    while slots >= least and replace(empty, x_slots=slots).shared_bytes > max_shared_bytes:
         slots -= 1
     # The most sums only where the next batch has room beside them.
     if slots == most or (slots >= least and sum_slots < max(SUM_SLOTS)):
-        return replace(empty, slots=slots)
+        return replace(empty, x_slots=slots)
     return None
 
 
@@ -561,7 +561,7 @@ def _least(shape: OneLaunch) -> OneLaunch:
     group = _group(shape)
     sum_slots = min(count for count in SUM_SLOTS if count >= max(shape.row_warps, group))
     shape = replace(shape, group=group, sum_slots=sum_slots)
-    return replace(shape, slots=shape.least_slots)
+    return replace(shape, x_slots=shape.least_slots)
 
 
 def _group(shape: OneLaunch) -> int:

@@ -6,6 +6,7 @@ layer by layer; this module says how blocks and warps share them, or what is in 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise, product
@@ -34,7 +35,7 @@ REGISTERS, MOST_REGISTERS = 65536, 255
 # What a thread needs beside its weights, and beside what an optimizer remembers of them.
 WORKING_REGISTERS, UPDATING_REGISTERS = 80, 96
 # ``StoppingState`` of the kernel, and ``WatchedPart``.
-STOPPING_BYTES, WATCHED_PART_BYTES = 112, 32
+STOPPING_STATE_BYTES, WATCHED_PART_BYTES = 112, 32
 # Units lie, and go from block to block, in chunks of 16 bytes.
 CHUNK = 8
 # Microseconds that blocks take to meet.
@@ -317,7 +318,7 @@ class LayersLaunch:
             "losses and targets": 16 * rows + 4 * self.x_slots * self.target_rows * self.network.target_words,
             "dropout and norms": 16 * len(layers) + 4 * self.warps + 8 * self.cluster,
             "class weights": (4 * padded(self.network.outputs) + 16) * self.network.class_weights,
-            "early stopping": STOPPING_BYTES * self.stops,
+            "early stopping": STOPPING_STATE_BYTES * self.stops,
             "barriers": 32 * len(hidden) + 8 + 8 * max(2, self.x_slots),
         }
 
@@ -488,16 +489,7 @@ def choose_layers(
             f"expected at most {4 * (least.registers - WORKING_REGISTERS) * least.threads} bytes of weights for the "
             f"registers of a block, got {4 * (least.least_registers - WORKING_REGISTERS) * least.threads}"
         )
-    wider = [
-        replace(shape, x_slots=slots, unit_copies=copies)
-        for shape, slots, copies in product(held, X_SLOTS, UNIT_COPIES)
-        if copies == 1 or shape.may_keep_apart
-    ]
-    wider += [
-        replace(shape, x_slots=slots, unit_copies=2, looks_ahead=True)
-        for shape, slots in product(held, SLOTS_AHEAD)
-        if _may_look_ahead(shape)
-    ]
+    wider = [shape for narrow in held for shape in _wider(narrow)]
     filled = [_filled(shape, max_shared_bytes) for shape in wider if shape.shared_bytes <= max_shared_bytes]
     if not filled:
         least = min(held, key=lambda shape: shape.shared_bytes)
@@ -506,6 +498,15 @@ def choose_layers(
             f"{least.shared_bytes}"
         )
     return min(filled, key=_time)
+
+
+def _wider(shape: LayersLaunch) -> Iterator[LayersLaunch]:
+    """Yield a shape with all that it may have in shared memory, whether there is room or not."""
+    for slots, copies in product(X_SLOTS, UNIT_COPIES):
+        if copies == 1 or shape.may_keep_apart:
+            yield replace(shape, x_slots=slots, unit_copies=copies)
+    for slots in SLOTS_AHEAD if _may_look_ahead(shape) else ():
+        yield replace(shape, x_slots=slots, unit_copies=2, looks_ahead=True)
 
 
 def _may_look_ahead(shape: LayersLaunch) -> bool:

@@ -137,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                float* b2, float* w1_slot, float* b1_slot, float* w2_slot, float* b2_slot, float* w1_slot2,
                float* b1_slot2, float* w2_slot2, float* b2_slot2, double* record, const RowWords* gram,
                const float* gram_scales, Exchange* exchanges, int num_rows, int num_epochs, float scale,
-               float weight_decay, float momentum, float of_mean, float of_square, float slope,
+               float decay, float momentum, float of_mean, float of_square, float slope,
                float loss_setting, float of_term, float of_slope) {
     DYNAMIC_SHARED(Shared, whole);
     Shared& shared = *whole;
@@ -148,8 +148,6 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                   num_epochs,
                   ADAPTIVE ? 1 : scale,
                   ADAPTIVE ? 1 : unscale,
-                  momentum,
-                  weight_decay,
                   slope,
                   loss,
                   gram,
@@ -157,7 +155,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                   exchanges,
                   scale,
                   unscale,
-                  {weight_decay, momentum, of_mean, of_square}};
+                  {decay, momentum, of_mean, of_square}};
     const Part units = own_units();
     make_barriers(shared);
     clear_ring(shared);

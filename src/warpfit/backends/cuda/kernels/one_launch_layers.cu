@@ -17,8 +17,8 @@
 //           SHARED_BYTES of dynamic shared memory. Defines: DTYPE, TERMS (16-bit numbers
 //           whose sum a number of a product is: 1, or 2 for products as of float32), LAYERS, WIDTHS (of features and of each
 //           layer's units, a list), ACTIVATIONS, SLOPES and DROPOUTS (0 or 1; lists, too), BATCH, CLUSTER (1, 2,
-//           4, 8 or 16), REPLICAS (that share out a batch), WARPS (a power of two), OPTIMIZER, SLOTS (numbers that
-//           it remembers of a parameter), HELD_TILES, NEAR_TILES and FAR_TILES (tiles of a warp of which they are
+//           4, 8 or 16), REPLICAS (that share out a batch), WARPS (a power of two), OPTIMIZER, ADAPTIVE (1: it
+//           divides by a root), SLOTS (numbers that it remembers of a parameter), HELD_TILES, NEAR_TILES and FAR_TILES (tiles of a warp of which they are
 //           in registers, shared memory and memory), MOMENTUM, NESTEROV, DECAYS, LOSS, CROSS_ENTROPY, SMOOTHED,
 //           COUNTS_ROWS, WEIGHTED, CLASS_WEIGHTS, PENALIZED, CLIPS, RATE_IN_VELOCITY (0 or 1), X_SLOTS (batches
 //           in shared memory, 1 to 3), UNIT_COPIES (of the first layer's units, 1 or 2), SUMS (parts of

@@ -60,7 +60,7 @@ struct AdaptiveWeights {
         unsigned a[ROW_TILES][Weights::MINE_U][4];
         Weights::load_gradients(a, dz, UNIT_STRIDE);
         typename Weights::Sums sums[2];  // of a tile, and of the next one
-        Weights::find_product(sums[0], a, x, X_STRIDE, 0);
+        if (Weights::has_tile(0)) Weights::find_product(sums[0], a, x, X_STRIDE, 0);
 #pragma unroll
         for (int j = 0; j < Weights::MINE_K; ++j) {
             if (j >= num_tiles) break;

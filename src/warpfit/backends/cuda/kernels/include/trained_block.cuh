@@ -161,7 +161,7 @@ struct LayerArrays {
 struct Run {
     const StepRule* rules;
     int num_rows, num_epochs;
-    float scale, unscale, momentum, weight_decay, slope;
+    float scale, unscale, slope;
     LossSettings loss;
     const RowWords* gram;  // of gram_batches.cu
     const float* gram_scales;
@@ -172,9 +172,9 @@ struct Run {
     __device__ Step first_step() const { return Step(num_rows, num_epochs); }
 
     __device__ Forecast forecast(float rate) const {
-        if (!MOMENTUM) return {1 - rate * weight_decay, 0, 1};
-        const float more = NESTEROV ? 1 + momentum : 1;
-        return {1 - rate * weight_decay * more, -rate * momentum * (NESTEROV ? momentum : 1), -rate * more};
+        if (!MOMENTUM) return {1 - rate * rule.decay, 0, 1};
+        const float kept = rule.momentum, more = NESTEROV ? 1 + kept : 1;
+        return {1 - rate * rule.decay * more, -rate * kept * (NESTEROV ? kept : 1), -rate * more};
     }
 
     // A parameter takes the sum of its gradient in, with what is remembered of it at slot_of(number). SGD's comes times
@@ -190,13 +190,13 @@ struct Run {
         for (int i = 0; i < SLOTS; ++i) slot_of(i) = slots[i];
 #else
         if (!MOMENTUM) {
-            weight = weight * (1 - now * weight_decay) + gradient;
+            weight = weight * (1 - now * rule.decay) + gradient;
             return;
         }
         float& velocity = slot_of(0);
-        const float whole = gradient + weight_decay * weight;
-        velocity = momentum * velocity + whole;
-        weight -= now * (NESTEROV ? whole + momentum * velocity : velocity);
+        const float whole = gradient + rule.decay * weight;
+        velocity = rule.momentum * velocity + whole;
+        weight -= now * (NESTEROV ? whole + rule.momentum * velocity : velocity);
 #endif
     }
 };

@@ -77,13 +77,13 @@ __device__ inline void multiply_batch(Shared& shared, const Weights::Fragments& 
 // Decay, and what momentum does before the gradient comes; with it the gradient is added to the velocity.
 __device__ inline void begin_update(const Run& run, float rate, Weights& weights, Weights& velocities) {
     if (!MOMENTUM) {
-        if (run.weight_decay != 0)
-            weights.each([&](float& weight) { weight *= 1 - rate * run.weight_decay; });
+        if (run.rule.decay != 0)
+            weights.each([&](float& weight) { weight *= 1 - rate * run.rule.decay; });
         return;
     }
     weights.each_with(velocities, [&](float& weight, float& velocity) {
-        velocity *= run.momentum;
-        const float decay = run.weight_decay * weight;
+        velocity *= run.rule.momentum;
+        const float decay = run.rule.decay * weight;
         if (NESTEROV) weight += rate * velocity;
         velocity += decay;
     });
@@ -91,7 +91,7 @@ __device__ inline void begin_update(const Run& run, float rate, Weights& weights
 
 __device__ inline void end_update(const Run& run, float rate, Weights& weights, Weights& velocities) {
     if (!MOMENTUM) return;
-    const float step = NESTEROV ? rate * (1 + run.momentum) : rate;
+    const float step = NESTEROV ? rate * (1 + run.rule.momentum) : rate;
     weights.each_with(velocities, [&](float& weight, float& velocity) { weight -= step * velocity; });
 }
 
