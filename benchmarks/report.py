@@ -312,6 +312,21 @@ def launch_costs(results: Results) -> str:
     return _table(header, rows) + _source(results)
 
 
+def streaming(results: Results) -> str:
+    rows = [
+        [
+            row["case"],
+            str(row["batch"]),
+            f"{row['resident']:.2f}",
+            f"{row['streamed']:.2f}",
+            f"{row['gb_per_second']:.1f}",
+        ]
+        for row in results["rows"]
+    ]
+    header = ["network, x", "batch", "µs a step, x on the device", "x on the host", "GB/s"]
+    return _table(header, rows) + _source(results)
+
+
 def prompt(results: Results) -> str:
     """Return the table of the seconds from the prompt to a saved model, and of the stages that they go to."""
     caches = results["caches"]
@@ -350,6 +365,7 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "one_launch": one_launch,
     "one_launch_peers": one_launch_peers,
     "launch_costs": launch_costs,
+    "streaming": streaming,
     "prompt": prompt,
 }
 FILES = {"layerwise_cnn": "layerwise", "first_step": "layerwise", "one_launch_peers": "one_launch"}
