@@ -503,6 +503,7 @@ def _loss_cases() -> list[Loss]:
         losses.Huber(delta=0.35),
         losses.BinaryCrossEntropy(),
         losses.BinaryCrossEntropy(sum_outputs=True),
+        losses.Poisson(),
     ]
 
 
@@ -515,6 +516,8 @@ def _check_loss(loss: Loss, dtype: str, device: str) -> GradcheckResult:
         targets = np.arange(4) % 3
     elif isinstance(loss, losses.BinaryCrossEntropy):
         targets = np.clip(targets + 0.5, 0, 1)
+    elif isinstance(loss, losses.Poisson):
+        targets = np.abs(targets)
     weightings = (None, [0.5, 1.0, 0.0, 2.0])
     return _merged(
         [

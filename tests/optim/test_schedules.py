@@ -10,7 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warpfit.errors import ConfigError
-from warpfit.optim import Constant, Cosine, Exponential, OneCycle, ReduceOnPlateau, Schedule, Step
+from warpfit.optim import (
+    Constant,
+    Cosine,
+    Exponential,
+    InverseScaling,
+    OneCycle,
+    ReduceOnPlateau,
+    Schedule,
+    Step,
+)
 from warpfit.optim.schedules import PlateauState, Progress, as_schedule
 
 NAN, INF = float("nan"), float("inf")
@@ -19,6 +28,7 @@ ALL = [
     Constant(0.1),
     Step(0.1, every=3, factor=0.5),
     Exponential(0.1, factor=0.9),
+    InverseScaling(0.1, power=0.25, per_epoch=40, before=80),
     Cosine(0.1, final_lr=0.01, warmup_epochs=1.5),
     OneCycle(0.1, rise=0.4, start_divisor=10, final_divisor=100),
     ReduceOnPlateau(0.1, factor=0.5, patience=2, threshold=0.01, cooldown=1, min_lr=0.01),
@@ -137,6 +147,13 @@ def test_step_drops_after_every_so_many_epochs() -> None:
 def test_exponential_falls_with_every_epoch() -> None:
     np.testing.assert_allclose(rates(Exponential(0.8, factor=0.5), 3, 2), [0.8, 0.8, 0.4, 0.4, 0.2, 0.2])
     np.testing.assert_allclose(rates(Exponential(1.0), 3), [1, 0.95, 0.9025])
+
+
+def test_inverse_scaling() -> None:
+    np.testing.assert_allclose(rates(InverseScaling(0.6), 3, 2), np.repeat(0.6 / np.sqrt([1, 2, 3]), 2))
+    # scikit-learn's: rows seen are counted, and the first epoch of a run has the rate as it was given.
+    counted = InverseScaling(0.6, power=0.25, per_epoch=40, before=80)
+    np.testing.assert_allclose(rates(counted, 3), [0.6, 0.6 / 121**0.25, 0.6 / 161**0.25])
 
 
 def test_cosine() -> None:
@@ -363,6 +380,8 @@ def test_plateau_defaults_are_pytorchs(torch: Any) -> None:
         (lambda: Step(0.1, factor=0), r"Step: .* a factor in \(0, 1\]"),
         (lambda: Step(0.1, factor=1.5), r"Step: .* a factor in \(0, 1\]"),
         (lambda: Exponential(0.1, factor=NAN), r"Exponential: expected a factor in \(0, 1\]"),
+        (lambda: InverseScaling(0.1, power=-1), "InverseScaling: expected power, per_epoch and before"),
+        (lambda: InverseScaling(0.1, before=-1), "InverseScaling: expected power, per_epoch and before"),
         (lambda: Cosine(0.1, final_lr=-1), "Cosine: expected final_lr and warmup_epochs of at least 0"),
         (lambda: Cosine(0.1, warmup_epochs=-1), "Cosine: expected final_lr and warmup_epochs of at least 0"),
         (lambda: OneCycle(0.1, rise=0), r"OneCycle: expected a rise in \(0, 1\)"),
@@ -392,6 +411,7 @@ def test_the_names() -> None:
         "constant",
         "step",
         "exponential",
+        "inverse_scaling",
         "cosine",
         "one_cycle",
         "reduce_on_plateau",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import fields
@@ -82,6 +82,15 @@ class Layer(Module):
         """Return the layer of a spec, with initial values."""
         layer = object.__new__(Layer.by_spec[type(spec)].class_for(spec))
         Layer.__init__(layer, spec, **settings)
+        return layer
+
+    @classmethod
+    def holding(cls, spec: LayerSpec, arrays: Mapping[str, Array]) -> Layer:
+        """Return the layer of a spec around arrays, by the spec's names; they are not copied."""
+        layer = object.__new__(Layer.by_spec[type(spec)].class_for(spec))
+        layer.spec = spec
+        vars(layer).update({name: Parameter(arrays[name]) for name in spec.parameters()})
+        vars(layer).update({name: Buffer(arrays[name]) for name in spec.buffers()})
         return layer
 
     @classmethod

@@ -21,6 +21,7 @@ __all__ = [
     "Constant",
     "Cosine",
     "Exponential",
+    "InverseScaling",
     "OneCycle",
     "PlateauState",
     "Progress",
@@ -157,6 +158,33 @@ class Exponential(Schedule):
 
     def rate(self, progress: Progress) -> float:
         return self.lr * self.factor**progress.epoch
+
+
+@dataclass(frozen=True)
+class InverseScaling(Schedule):
+    """lr / (1 + n)^power, where n = before + per_epoch · epoch; the first epoch of a run has lr itself.
+
+    scikit-learn's ``'invscaling'`` counts rows in n: `before` are those of earlier runs.
+    """
+
+    name: ClassVar[str] = "inverse_scaling"
+    is_by_epoch: ClassVar[bool] = True
+    power: float = 0.5
+    per_epoch: int = 1
+    before: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require(
+            0 <= self.power < inf and self.per_epoch >= 0 and self.before >= 0,
+            self,
+            "power, per_epoch and before of at least 0",
+        )
+
+    def rate(self, progress: Progress) -> float:
+        if progress.epoch == 0:
+            return self.lr
+        return self.lr / (1 + self.before + self.per_epoch * progress.epoch) ** self.power
 
 
 def _steps(progress: Progress, count: int) -> Rates:

@@ -20,7 +20,7 @@ from warpfit.nn.spec import Call
 from warpfit.nn.taped import TapedNetwork
 from warpfit.training.inputs import as_rows, as_sample_weight, check_count, check_same_length
 
-__all__ = ["Evaluation", "evaluate", "evaluate_network", "network_of", "predict"]
+__all__ = ["Evaluation", "evaluate", "evaluate_network", "network_of", "predict", "predict_network"]
 
 PREDICTIONS = ("outputs", "probabilities", "labels")
 
@@ -170,11 +170,30 @@ def predict(model: Module, x: Any, *, kind: str = "outputs", batch_size: int = 1
     if kind not in PREDICTIONS:
         raise ConfigError(f"expected kind among {', '.join(PREDICTIONS)}, got {kind!r}")
     rows = as_rows("x", x, min_rows=0)
-    network = network_of(model, rows.shape[1:])
-    ops = backends.create(model.device)
-    arrays = {name: holder.data for name, holder in model.named_arrays().items()}
-    result = np.empty((len(rows), *network.output_shape), model.dtype)
-    size = check_count("batch_size", batch_size, 1)
-    for part, outputs in _batches(ops, network, arrays, rows, size, model.dtype):
-        result[part] = ops.to_numpy(ops.softmax_forward(outputs) if kind == "probabilities" else outputs)
+    result = predict_network(
+        backends.create(model.device),
+        network_of(model, rows.shape[1:]),
+        {name: holder.data for name, holder in model.named_arrays().items()},
+        rows,
+        batch_size=check_count("batch_size", batch_size, 1),
+        dtype=model.dtype,
+        softmax=kind == "probabilities",
+    )
     return result.argmax(axis=-1) if kind == "labels" else result
+
+
+def predict_network(
+    ops: Backend,
+    network: NetworkSpec | TapedNetwork,
+    arrays: Mapping[str, Array],
+    x: Array,
+    *,
+    batch_size: int = 1024,
+    dtype: str,
+    softmax: bool = False,
+) -> npt.NDArray[Any]:
+    """Return the outputs for rows x, or their softmax, for arrays on the backend; see `predict`."""
+    result = np.empty((len(x), *network.output_shape), dtype)
+    for part, outputs in _batches(ops, network, arrays, x, batch_size, dtype):
+        result[part] = ops.to_numpy(ops.softmax_forward(outputs) if softmax else outputs)
+    return result

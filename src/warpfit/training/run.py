@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from warpfit.backends import Backend
 from warpfit.engines.base import EpochReport, Plan, TrainState
@@ -41,3 +41,8 @@ class Run:
     def stop(self, reason: str) -> None:
         """End the run after this epoch, or after the last of those that were trained at once with it."""
         self.stop_reason = reason
+
+    def scale_lr(self, factor: float) -> None:
+        """Multiply the learning rate of all later steps, whatever the schedule, by `factor`."""
+        plateau = self.state.plateau
+        self.state.plateau = replace(plateau, scale=plateau.scale * factor)
