@@ -370,7 +370,14 @@ def test_resolve_by_name(loss_class: type[Loss]) -> None:
 
 
 def test_the_names() -> None:
-    assert list(Loss.by_name) == ["cross_entropy", "mse", "absolute_error", "huber", "binary_cross_entropy", "poisson"]
+    assert list(Loss.by_name) == [
+        "cross_entropy",
+        "mse",
+        "absolute_error",
+        "huber",
+        "binary_cross_entropy",
+        "poisson",
+    ]
 
 
 def test_resolve_returns_a_loss_itself(case: Any) -> None:

@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from warpfit import autograd, data, errors, losses, nn, optim
 from warpfit.autograd import Tensor, no_grad, tensor
 from warpfit.random import manual_seed
@@ -27,6 +29,9 @@ from warpfit.training import (
     save,
 )
 
+if TYPE_CHECKING:
+    from warpfit.estimators import MLPClassifier, MLPRegressor
+
 __version__ = "0.1.0.dev0"
 
 __all__ = [
@@ -37,6 +42,8 @@ __all__ = [
     "Evaluation",
     "History",
     "JSONLLog",
+    "MLPClassifier",
+    "MLPRegressor",
     "Tensor",
     "autograd",
     "data",
@@ -54,3 +61,12 @@ __all__ = [
     "save",
     "tensor",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the estimators when they are first asked for: scikit-learn takes longer to import than all else."""
+    if name in ("MLPClassifier", "MLPRegressor"):
+        from warpfit import estimators
+
+        return getattr(estimators, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,21 @@
+"""scikit-learn's `MLPClassifier` and `MLPRegressor` over this package's training.
+
+The shells hold parameters and fitted attributes; everything that computes is elsewhere. Who calls what, in a fit:
+
+* `mlp.BaseMLP` checks the input as scikit-learn does, draws initial values (`initial`), sets validation rows aside,
+  puts model, loss, optimizer and schedule together (`recipes`), and hands them to `warpfit.training.fit`;
+* `fit` runs the epochs, on any engine, and calls back between them:
+  `convergence.EpochLog` writes the curves, `convergence.Convergence` scores the validation rows, keeps the best
+  weights, lowers the rate of ``learning_rate='adaptive'`` and ends the run;
+* the solver ``'lbfgs'`` goes to `warpfit.training.lbfgs.fit_lbfgs` instead;
+* `classifier` and `regressor` say what targets and outputs mean: encoding, loss, score, prediction.
+
+Fitted weights are NumPy's arrays, whatever the device: ``coefs_`` and ``intercepts_`` are all that prediction reads.
+"""
+
+from __future__ import annotations
+
+from warpfit.estimators.classifier import MLPClassifier
+from warpfit.estimators.regressor import MLPRegressor
+
+__all__ = ["MLPClassifier", "MLPRegressor"]

@@ -1,0 +1,128 @@
+"""What scikit-learn does between two epochs: its curves, its adaptive rate, and when it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from warpfit.training.callbacks import Callback
+from warpfit.training.run import Run
+
+__all__ = ["Convergence", "EpochLog"]
+
+SMALLEST_RATE = 1e-6
+DIVISOR = 5
+
+
+class EpochLog(Callback):
+    """Writes an estimator's loss curve, epoch by epoch, and prints it if the estimator is verbose.
+
+    Parameters
+    ----------
+    estimator : BaseMLP
+        Whose ``n_iter_``, ``t_``, ``loss_``, ``loss_curve_`` and ``validation_loss_curve_`` are written.
+    num_rows : int
+        Rows of an epoch.
+    """
+
+    needs_run = False
+
+    def __init__(self, estimator: Any, num_rows: int) -> None:
+        self.estimator, self.num_rows = estimator, num_rows
+
+    def on_epoch_end(self, run: Run) -> None:
+        report = run.report
+        self.record(_mean_over_rows(report.step_losses, run.plan.batch_size, report.num_rows))
+        if report.val_loss is not None:
+            self.estimator.validation_loss_curve_.append(report.val_loss)
+
+    def record(self, loss: float) -> None:
+        """Take down an epoch that is done."""
+        estimator = self.estimator
+        estimator.n_iter_ += 1
+        estimator.t_ += self.num_rows
+        estimator.loss_ = loss
+        estimator.loss_curve_.append(loss)
+        if estimator.verbose:
+            print(f"Iteration {estimator.n_iter_}, loss = {loss:.8f}")
+
+
+def _mean_over_rows(step_losses: Any, batch_size: int, num_rows: int) -> float:
+    """Return the mean of the batches' losses, each counted with its rows, as scikit-learn does, not their weights."""
+    rows = np.full(len(step_losses), batch_size)
+    rows[-1] = num_rows - batch_size * (len(step_losses) - 1)
+    return float(step_losses @ rows / num_rows)
+
+
+class Convergence(Callback):
+    """Ends a run, or divides its learning rate by 5, when it has not improved by `tol` for too many epochs.
+
+    What is watched is the training loss, or, with early stopping, the score on the validation rows; the best
+    weights are then kept. Counts and bests live in the estimator, because warm starts go on with them.
+
+    Parameters
+    ----------
+    estimator : BaseMLP
+    score : function, optional
+        From a run to the score of its weights on the validation rows; may be NaN.
+    """
+
+    def __init__(self, estimator: Any, score: Callable[[Run], float] | None = None) -> None:
+        self.estimator, self.score = estimator, score
+        self.needs_run = score is not None or np.isfinite(estimator.n_iter_no_change)
+
+    def on_start(self, run: Run) -> None:
+        run.scale_lr(self.estimator._rate_scale)
+
+    def on_epoch_end(self, run: Run) -> None:
+        estimator = self.estimator
+        if self.score is not None:
+            self.record_score(self.score(run), run)
+        if not estimator.early_stopping:
+            self._watch_loss()
+        if estimator._no_improvement_count > estimator.n_iter_no_change:
+            self._act(run)
+
+    def record_score(self, score: float, run: Run | None = None) -> None:
+        """Take down a score, and, with early stopping, what follows from it; the run's weights if it is the best."""
+        estimator = self.estimator
+        estimator.validation_scores_.append(score)
+        if estimator.verbose:
+            print(f"Validation score: {score:f}")
+        if estimator.early_stopping:
+            estimator._no_improvement_count += 1
+            if not score < estimator.best_validation_score_ + estimator.tol:
+                estimator._no_improvement_count = 0
+        if score > estimator.best_validation_score_:
+            estimator.best_validation_score_ = score
+            if run is not None and estimator.early_stopping:
+                estimator._keep_best(run)
+
+    def _watch_loss(self) -> None:
+        estimator = self.estimator
+        is_stalled = estimator.loss_ > estimator.best_loss_ - estimator.tol
+        estimator._no_improvement_count = estimator._no_improvement_count + 1 if is_stalled else 0
+        estimator.best_loss_ = min(estimator.best_loss_, estimator.loss_)
+
+    def _act(self, run: Run) -> None:
+        estimator = self.estimator
+        watched = "Validation score" if estimator.early_stopping else "Training loss"
+        reason = (
+            f"{watched} did not improve more than tol={estimator.tol:f} "
+            f"for {estimator.n_iter_no_change} consecutive epochs."
+        )
+        is_adaptive = estimator.solver == "sgd" and estimator.learning_rate == "adaptive"
+        if is_adaptive and run.report.lr > SMALLEST_RATE:
+            run.scale_lr(1 / DIVISOR)
+            estimator._rate_scale /= DIVISOR
+            estimator._no_improvement_count = 0
+            self._say(f"{reason} Setting learning rate to {run.report.lr / DIVISOR:f}")
+            return
+        self._say(f"{reason} {'Learning rate too small. ' if is_adaptive else ''}Stopping.")
+        run.stop(reason)
+
+    def _say(self, text: str) -> None:
+        if self.estimator.verbose:
+            print(text)

@@ -1,0 +1,455 @@
+"""What classifier and regressor share: parameters, the way of a fit, and the outputs of a fitted network."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import issparse
+from sklearn.base import BaseEstimator, _fit_context
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import train_test_split
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, Options, StrOptions
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from warpfit.backends import resolve_device
+from warpfit.errors import DivergedError
+from warpfit.estimators.convergence import Convergence, EpochLog
+from warpfit.estimators.initial import initial_layer
+from warpfit.estimators.recipes import (
+    ACTIVATIONS,
+    OUTPUT_FUNCTIONS,
+    POLICIES,
+    SCHEDULES,
+    make_model,
+    make_optimizer,
+    make_schedule,
+    weights_of,
+)
+from warpfit.losses import Loss
+from warpfit.nn import Sequential
+from warpfit.optim import Constant, Optimizer, Schedule
+from warpfit.training.callbacks import Callback
+from warpfit.training.evaluate import predict, predict_network
+from warpfit.training.fit import fit
+from warpfit.training.lbfgs import fit_lbfgs
+from warpfit.training.run import Run
+
+__all__ = ["BaseMLP"]
+
+Array = npt.NDArray[Any]
+
+STOCHASTIC_SOLVERS = ("sgd", "adam", "adamw")
+FLOATS = (np.float64, np.float32)
+LARGEST_AUTO_BATCH = 200
+PREDICTED_ROWS = 1 << 14
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Checked input: X (N, K) dense, y (N, outputs) encoded as the network's outputs, weights (N,) or None."""
+
+    X: Array
+    y: Array
+    weight: Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+
+class BaseMLP(BaseEstimator, ABC):  # type: ignore[misc]
+    """Base of both estimators; subclasses say what targets and outputs mean."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
+        "activation": [StrOptions(set(ACTIVATIONS))],
+        "solver": [StrOptions({"lbfgs", *STOCHASTIC_SOLVERS})],
+        "alpha": [Interval(Real, 0, None, closed="left")],
+        "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "learning_rate": [StrOptions({*POLICIES, *SCHEDULES}), Schedule],
+        "learning_rate_init": [Interval(Real, 0, None, closed="neither")],
+        "power_t": [Interval(Real, 0, None, closed="left")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "shuffle": ["boolean"],
+        "random_state": ["random_state"],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "verbose": ["verbose"],
+        "warm_start": ["boolean"],
+        "momentum": [Interval(Real, 0, 1, closed="both")],
+        "nesterovs_momentum": ["boolean"],
+        "early_stopping": ["boolean"],
+        "validation_fraction": [Interval(Real, 0, 1, closed="left")],
+        "beta_1": [Interval(Real, 0, 1, closed="left")],
+        "beta_2": [Interval(Real, 0, 1, closed="left")],
+        "epsilon": [Interval(Real, 0, None, closed="neither")],
+        "n_iter_no_change": [Interval(Integral, 1, None, closed="left"), Options(Real, {np.inf})],
+        "max_fun": [Interval(Integral, 1, None, closed="left")],
+        "weight_decay": [Interval(Real, 0, None, closed="left")],
+        "dropout": [Interval(Real, 0, 1, closed="left")],
+        "callbacks": ["array-like", None],
+        "device": [str],
+        "precision": [str],
+        "engine": [str],
+    }
+
+    # -- what the subclasses say ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def _encode(self, X: Any, y: Any, *, incremental: bool, reset: bool) -> tuple[Any, Array]:
+        """Return X checked, and y as (N,) or (N, outputs) in the form of the network's outputs."""
+
+    @abstractmethod
+    def _encode_validation(self, y: Any) -> Array:
+        """Return checked targets of validation rows in the form of the network's outputs."""
+
+    @abstractmethod
+    def _output_activation(self) -> str:
+        """Return what `out_activation_` is for the targets that were seen."""
+
+    @abstractmethod
+    def _loss(self) -> Loss:
+        """Return the loss to train with."""
+
+    @abstractmethod
+    def _targets(self, y: Array) -> Array:
+        """Return encoded targets (N, outputs) as the loss takes them."""
+
+    @abstractmethod
+    def _score_outputs(self, outputs: Array, rows: Rows) -> float:
+        """Return the score of the network's outputs (N, outputs) for these rows."""
+
+    def _row_weights(self, X: Any, y: Any, sample_weight: Any, *, incremental: bool) -> Array | None:
+        """Return the weight of each row, None if all are 1."""
+        return None if sample_weight is None else _check_sample_weight(sample_weight, X)
+
+    _is_stratified = False
+    _reports_score = False  # whether `EpochReport.val_accuracy` is the score
+
+    # -- fit -----------------------------------------------------------------------------------------------
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, X_val: Any = None, y_val: Any = None) -> Self:
+        """Train on X and y.
+
+        Parameters
+        ----------
+        X : array_like or sparse matrix (n_samples, n_features)
+            float32 and float64 stay so, all else becomes float64. Sparse matrices become dense.
+        y : array_like (n_samples,) or (n_samples, n_outputs)
+        sample_weight : array_like (n_samples,), optional
+        X_val, y_val : array_like, optional
+            Rows to validate on after each epoch: ``validation_scores_`` and ``validation_loss_curve_`` are theirs,
+            and early stopping watches them instead of setting rows of X aside.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        sklearn.utils._param_validation.InvalidParameterError
+            If a parameter of the estimator is not what is described there.
+        ValueError
+            If the data are not what is described here, or the weights do not stay finite.
+        """
+        return self._fit(X, y, sample_weight, X_val, y_val)
+
+    def _check_solver(self) -> bool:
+        if self.solver not in STOCHASTIC_SOLVERS:
+            raise AttributeError(f"partial_fit needs a stochastic solver; {self.solver} is none")
+        return True
+
+    @available_if(lambda estimator: estimator._check_solver())
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train for one epoch on X and y, going on from the weights and the optimizer as they are.
+
+        Parameters, errors and result as `fit`'s. Not for the solver ``'lbfgs'``, nor with early stopping.
+        """
+        return self._fit(X, y, sample_weight, incremental=True)
+
+    def _fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        X_val: Any = None,
+        y_val: Any = None,
+        *,
+        incremental: bool = False,
+    ) -> Self:
+        hidden = self._hidden_layer_sizes()
+        is_first = not hasattr(self, "coefs_") or not (self.warm_start or incremental)
+        X, encoded = self._encode(X, y, incremental=incremental, reset=is_first)
+        weight = self._row_weights(X, y, sample_weight, incremental=incremental)
+        rows = Rows(_dense(X), encoded.reshape(len(encoded), -1), weight)
+        self.n_outputs_ = rows.y.shape[1]
+        rng = check_random_state(self.random_state)
+        if is_first:
+            self._initialize([rows.X.shape[1], *hidden, self.n_outputs_], rng, rows.X.dtype)
+        if self.solver == "lbfgs":
+            self._minimize(rows)
+        else:
+            self._train(rows, self._validation_rows(X_val, y_val), rng, incremental)
+        if not all(np.isfinite(array).all() for array in (*self.coefs_, *self.intercepts_)):
+            raise _not_finite()
+        return self
+
+    def _hidden_layer_sizes(self) -> list[int]:
+        sizes = self.hidden_layer_sizes
+        sizes = list(sizes) if hasattr(sizes, "__iter__") else [sizes]
+        if any(size <= 0 for size in sizes):
+            raise ValueError(f"hidden_layer_sizes must be > 0, got {sizes}.")
+        return sizes
+
+    def _initialize(self, sizes: Sequence[int], rng: np.random.RandomState, dtype: Any) -> None:
+        """Set the fitted attributes as they are before the first epoch."""
+        self.n_iter_ = self.t_ = 0
+        self.n_layers_ = len(sizes)
+        self.out_activation_ = self._output_activation()
+        layers = [
+            initial_layer(rng, *fans, self.activation, dtype)
+            for fans in zip(sizes[:-1], sizes[1:], strict=True)
+        ]
+        self.coefs_ = [weights for weights, _ in layers]
+        self.intercepts_ = [biases for _, biases in layers]
+        if self.solver in STOCHASTIC_SOLVERS:
+            self._no_improvement_count = 0
+            self._best_weights = None
+            self.loss_curve_: list[float] = []
+            self.best_loss_ = None if self.early_stopping else np.inf
+            self.best_validation_score_ = -np.inf if self.early_stopping else None
+            self.validation_scores_: list[float] | None = [] if self.early_stopping else None
+
+    # -- the stochastic solvers ----------------------------------------------------------------------------
+
+    def _train(
+        self, rows: Rows, validation: Rows | None, rng: np.random.RandomState, incremental: bool
+    ) -> None:
+        """Train for up to `max_iter` epochs, or one if incremental."""
+        if self.early_stopping:
+            if incremental:
+                raise ValueError("partial_fit does not support early_stopping=True")
+            if validation is None:
+                rows, validation = self._split(rows, rng)
+        if validation is not None:
+            self._begin_validation()
+        self.n_iter_ = 0
+        model = self._model(self.dropout, for_device=True)
+        optimizer = self._optimizer(model, rows, incremental)
+        log = EpochLog(self, len(rows))
+        convergence = Convergence(self, self._scorer(validation))
+        try:
+            history = fit(
+                model,
+                rows.X,
+                self._targets(rows.y),
+                loss=self._loss(),
+                optimizer=optimizer,
+                epochs=1 if incremental else self.max_iter,
+                batch_size=self._batch_size(len(rows)),
+                validation_data=None if validation is None else (validation.X, self._targets(validation.y)),
+                sample_weight=rows.weight,
+                device=self.device,
+                precision=self.precision,
+                engine=self.engine,
+                # Calls that go on from one another see other orders and masks.
+                seed=int(rng.randint(np.iinfo(np.int32).max)) + self.t_,
+                shuffle=self.shuffle,
+                callbacks=[log, convergence, *self._callbacks()],
+                verbose=False,
+            )
+        except DivergedError as error:
+            self._give_up(error, log, convergence)
+            return
+        self._take_over(model, optimizer)
+        if history.stopped_by == "interrupt":
+            warnings.warn("Training interrupted by user.", stacklevel=4)
+        elif history.stopped_by == "epochs" and not incremental:
+            warnings.warn(
+                f"Stochastic Optimizer: Maximum iterations ({self.max_iter}) reached and the optimization "
+                "hasn't converged yet.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+
+    def _take_over(self, model: Sequential, optimizer: Optimizer) -> None:
+        """Hold on the host what a run has left: the best weights, with early stopping, else the last."""
+        arrays = {name: holder.data for name, holder in model.named_arrays().items()}
+        last = weights_of(arrays, self.coefs_[0].dtype)
+        self.coefs_, self.intercepts_ = (self.early_stopping and self._best_weights) or last
+        self._optimizer_state = optimizer.state_dict()
+
+    def _give_up(self, error: DivergedError, log: EpochLog, convergence: Convergence) -> None:
+        """End a run whose loss is no number: with early stopping the best weights remain, else it is an error."""
+        if not self.early_stopping:
+            raise _not_finite() from error
+        log.record(np.nan)
+        convergence.record_score(np.nan)
+        if self._best_weights is not None:
+            self.coefs_, self.intercepts_ = self._best_weights
+        warnings.warn(f"Training ended early: {error}", ConvergenceWarning, stacklevel=5)
+
+    def _keep_best(self, run: Run) -> None:
+        self._best_weights = weights_of(run.state.parameters, self.coefs_[0].dtype)
+
+    def _split(self, rows: Rows, rng: np.random.RandomState) -> tuple[Rows, Rows]:
+        """Return the rows without, and those of, the share that is set aside for validation."""
+        arrays = [rows.X, rows.y] if rows.weight is None else [rows.X, rows.y, rows.weight]
+        parts = train_test_split(
+            *arrays,
+            random_state=rng,
+            test_size=self.validation_fraction,
+            stratify=rows.y if self._is_stratified and self.n_outputs_ == 1 else None,
+        )
+        training, validation = Rows(*parts[::2]), Rows(*parts[1::2])
+        if len(validation) < 2:
+            raise ValueError(
+                "The validation set is too small. Increase 'validation_fraction' or the size of your dataset."
+            )
+        return training, validation
+
+    def _validation_rows(self, X_val: Any, y_val: Any) -> Rows | None:
+        if X_val is None and y_val is None:
+            return None
+        if X_val is None or y_val is None:
+            raise ValueError("expected both X_val and y_val, or neither, got one of them")
+        X = validate_data(self, X_val, accept_sparse=["csr", "csc"], dtype=FLOATS, reset=False)
+        y = self._encode_validation(y_val)
+        if len(y) != X.shape[0]:
+            raise ValueError(f"expected as many rows in X_val as in y_val, got {X.shape[0]} and {len(y)}")
+        return Rows(_dense(X), y.reshape(len(y), -1))
+
+    def _begin_validation(self) -> None:
+        if self.validation_scores_ is None:
+            self.validation_scores_, self.best_validation_score_ = [], -np.inf
+        if not hasattr(self, "validation_loss_curve_"):
+            self.validation_loss_curve_: list[float] = []
+
+    def _scorer(self, validation: Rows | None) -> Any:
+        """Return the function from a run to the score of its weights, None without validation rows."""
+        if validation is None:
+            return None
+        if self._reports_score and validation.weight is None:
+            return lambda run: run.report.val_accuracy
+
+        def score(run: Run) -> float:
+            arrays, dtype = run.state.arrays, run.plan.dtype
+            outputs = predict_network(run.ops, run.plan.network, arrays, validation.X, dtype=dtype)
+            return self._score_outputs(outputs, validation)
+
+        return score
+
+    def _optimizer(self, model: Sequential, rows: Rows, incremental: bool) -> Optimizer:
+        """Return the optimizer of a run: one that goes on where the last one was, if incremental."""
+        goes_on = incremental and hasattr(self, "_optimizer_state")
+        if not goes_on:
+            self._rate_scale = 1.0
+        schedule = make_schedule(
+            self.learning_rate if self.solver == "sgd" or self._has_schedule() else "constant",
+            self.learning_rate_init,
+            power=self.power_t,
+            num_rows=len(rows),
+            seen=self.t_,
+        )
+        if goes_on and self.learning_rate == "invscaling" and self.solver == "sgd":
+            schedule = Constant(self.learning_rate_init / (self.t_ + 1) ** self.power_t)
+        # scikit-learn divides alpha by the sum of a batch's weights, an engine by its rows.
+        mean_weight = 1.0 if rows.weight is None else float(rows.weight.mean())
+        optimizer = make_optimizer(self, model, schedule, self.alpha / mean_weight if mean_weight else 0.0)
+        if goes_on and self._optimizer_state["slots"].keys() == optimizer.make_slots().keys():
+            optimizer.load_state_dict(self._optimizer_state)
+        return optimizer
+
+    def _has_schedule(self) -> bool:
+        return isinstance(self.learning_rate, Schedule) or self.learning_rate in SCHEDULES
+
+    def _batch_size(self, num_rows: int) -> int:
+        if self.batch_size == "auto":
+            return min(LARGEST_AUTO_BATCH, num_rows)
+        if self.batch_size > num_rows:
+            warnings.warn(
+                "Got `batch_size` less than 1 or larger than sample size. It is going to be clipped",
+                stacklevel=5,
+            )
+        return int(min(self.batch_size, num_rows))
+
+    def _callbacks(self) -> list[Callback]:
+        return list(self.callbacks or ())
+
+    # -- the solver 'lbfgs' --------------------------------------------------------------------------------
+
+    def _minimize(self, rows: Rows) -> None:
+        model = self._model(for_device=True).to(resolve_device(self.device))
+        result = fit_lbfgs(
+            model,
+            rows.X,
+            self._targets(rows.y),
+            loss=self._loss(),
+            l2=self.alpha,
+            sample_weight=rows.weight,
+            max_iterations=self.max_iter,
+            max_evaluations=self.max_fun,
+            tolerance=self.tol,
+            on_iteration=_print_iteration if self.verbose else None,
+        )
+        arrays = {name: holder.data for name, holder in model.named_arrays().items()}
+        self.coefs_, self.intercepts_ = weights_of(arrays, self.coefs_[0].dtype)
+        self.n_iter_, self.loss_ = min(result.num_iterations, self.max_iter), result.loss
+        if not result.converged:
+            warnings.warn(
+                f"lbfgs failed to converge after {self.n_iter_} iterations: {result.message}",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+
+    # -- prediction ----------------------------------------------------------------------------------------
+
+    def _model(self, dropout: float = 0.0, *, for_device: bool = False) -> Sequential:
+        """Return the network around the weights, in float32 where a device is to choose the precision itself."""
+        model = make_model(self.coefs_, self.intercepts_, self.activation, dropout)
+        if for_device and self.precision == "auto" and resolve_device(self.device) != "cpu":
+            model.to(dtype="float32")
+        return model
+
+    def _outputs(self, X: Any) -> Array:
+        """Return the network's outputs (N, outputs) for rows X, checked, some at a time, before `out_activation_`."""
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse=["csr", "csc"], dtype=FLOATS, reset=False)
+        model = self._model(for_device=True).to(resolve_device(self.device))
+        if not issparse(X):
+            return predict(model, X)
+        X = X.tocsr()
+        starts = range(0, X.shape[0], PREDICTED_ROWS)
+        return np.concatenate([predict(model, _dense(X[start : start + PREDICTED_ROWS])) for start in starts])
+
+    def _activated(self, outputs: Array) -> Array:
+        return OUTPUT_FUNCTIONS[self.out_activation_](outputs)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+def _dense(X: Any) -> Array:
+    return X.toarray() if issparse(X) else X
+
+
+def _not_finite() -> ValueError:
+    return ValueError(
+        "Solver produced non-finite parameter weights. The input data may contain large values and need to be "
+        "preprocessed."
+    )
+
+
+def _print_iteration(number: int, loss: float) -> None:
+    print(f"Iteration {number}, loss = {loss:.8f}")

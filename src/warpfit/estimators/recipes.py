@@ -1,0 +1,115 @@
+"""From scikit-learn's names to this package's things: layers, losses, optimizers, schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit, softmax
+
+from warpfit import losses, nn, optim
+from warpfit.backends import Activation
+from warpfit.backends.transfer import to_host
+from warpfit.losses import Loss
+from warpfit.nn.linear import LinearSpec
+from warpfit.optim.schedules import Schedule
+
+__all__ = [
+    "ACTIVATIONS",
+    "OUTPUT_FUNCTIONS",
+    "POLICIES",
+    "REGRESSION_LOSSES",
+    "make_model",
+    "make_optimizer",
+    "make_schedule",
+    "weights_of",
+]
+
+Array = npt.NDArray[Any]
+
+ACTIVATIONS = {
+    "identity": "identity",
+    "logistic": "sigmoid",
+    "tanh": "tanh",
+    "relu": "relu",
+    "leaky_relu": "leaky_relu",
+    "gelu": "gelu",
+    "silu": "silu",
+}
+
+# From what the network gives to what an estimator predicts, by `out_activation_`.
+OUTPUT_FUNCTIONS: dict[str, Callable[[Array], Array]] = {
+    "identity": lambda outputs: outputs,
+    "exp": np.exp,
+    "logistic": expit,
+    "softmax": lambda outputs: softmax(outputs, axis=1),
+}
+
+REGRESSION_LOSSES: dict[str, Loss] = {
+    "squared_error": losses.MeanSquaredError(half=True),
+    "poisson": losses.Poisson(),
+    "absolute_error": losses.AbsoluteError(),
+    "huber": losses.Huber(),
+}
+
+# Policies of scikit-learn, for its solver 'sgd' alone, and schedules by name, for every stochastic solver.
+POLICIES = ("constant", "invscaling", "adaptive")
+SCHEDULES: dict[str, type[Schedule]] = {"cosine": optim.Cosine, "one_cycle": optim.OneCycle}
+
+
+def make_model(
+    coefs: Sequence[Array], intercepts: Sequence[Array], activation: str, dropout: float = 0.0
+) -> nn.Sequential:
+    """Return the network around these weights, which are not copied, with dropout after each hidden layer."""
+    layers: list[nn.Module] = []
+    for idx, (coef, intercept) in enumerate(zip(coefs, intercepts, strict=True)):
+        is_hidden = idx < len(coefs) - 1
+        kind = Activation(ACTIVATIONS[activation] if is_hidden else "identity")
+        spec = LinearSpec(*coef.shape, activation=kind)
+        layers.append(nn.Linear.holding(spec, {"weight": coef, "bias": intercept}))
+        if is_hidden and dropout:
+            layers.append(nn.Dropout(dropout, seed=0))
+    return nn.Sequential(*layers)
+
+
+def weights_of(arrays: Mapping[str, Any], dtype: Any) -> tuple[list[Array], list[Array]]:
+    """Return copies of a network's weights and biases, which are its arrays by name, on the host."""
+    owned = {name: np.array(to_host(array), dtype) for name, array in arrays.items()}
+    return (
+        [array for name, array in owned.items() if name.endswith("weight")],
+        [array for name, array in owned.items() if name.endswith("bias")],
+    )
+
+
+def make_schedule(policy: str | Schedule, lr: float, *, power: float, num_rows: int, seen: int) -> Schedule:
+    """Return the schedule of a run over `num_rows` rows, before which `seen` rows were trained on.
+
+    ``'adaptive'`` is constant here; a callback lowers the rate.
+    """
+    if isinstance(policy, Schedule):
+        return policy
+    if policy in SCHEDULES:
+        return SCHEDULES[policy](lr)
+    if policy == "invscaling":
+        return optim.InverseScaling(lr, power, num_rows, seen)
+    return optim.Constant(lr)
+
+
+def make_optimizer(estimator: Any, model: nn.Sequential, schedule: Schedule, l2: float) -> optim.Optimizer:
+    """Return the optimizer of an estimator's solver, in scikit-learn's form, over a model's parameters."""
+    parameters = model.parameters()
+    if estimator.solver == "sgd":
+        return optim.SGD(
+            parameters,
+            schedule,
+            momentum=estimator.momentum,
+            nesterov=bool(estimator.nesterovs_momentum and estimator.momentum > 0),
+            l2=l2,
+            lr_in_velocity=True,
+        )
+    betas = (estimator.beta_1, estimator.beta_2)
+    if estimator.solver == "adamw":
+        return optim.AdamW(parameters, schedule, betas, estimator.epsilon, estimator.weight_decay)
+    return optim.Adam(parameters, schedule, betas, estimator.epsilon, l2=l2, eps_before_correction=True)

@@ -1,0 +1,149 @@
+"""MLPRegressor: one number or several for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import RegressorMixin
+from sklearn.metrics import r2_score
+from sklearn.utils import check_array, column_or_1d
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.validation import validate_data
+
+from warpfit.estimators.mlp import FLOATS, BaseMLP, Rows
+from warpfit.estimators.recipes import REGRESSION_LOSSES
+from warpfit.losses import Loss
+from warpfit.optim import Schedule
+from warpfit.training.callbacks import Callback
+
+__all__ = ["MLPRegressor"]
+
+Array = npt.NDArray[Any]
+
+
+class MLPRegressor(RegressorMixin, BaseMLP):  # type: ignore[misc]
+    """Multi-layer perceptron regressor."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **BaseMLP._parameter_constraints,
+        "loss": [StrOptions(set(REGRESSION_LOSSES)), Loss],
+    }
+
+    def __init__(
+        self,
+        loss: str | Loss = "squared_error",
+        hidden_layer_sizes: int | Sequence[int] = (100,),
+        activation: str = "relu",
+        *,
+        solver: str = "adam",
+        alpha: float = 0.0001,
+        batch_size: int | str = "auto",
+        learning_rate: str | Schedule = "constant",
+        learning_rate_init: float = 0.001,
+        power_t: float = 0.5,
+        max_iter: int = 200,
+        shuffle: bool = True,
+        random_state: Any = None,
+        tol: float = 1e-4,
+        verbose: bool | int = False,
+        warm_start: bool = False,
+        momentum: float = 0.9,
+        nesterovs_momentum: bool = True,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-8,
+        n_iter_no_change: float = 10,
+        max_fun: int = 15000,
+        weight_decay: float = 0.01,
+        dropout: float = 0.0,
+        callbacks: Sequence[Callback] | None = None,
+        device: str = "auto",
+        precision: str = "auto",
+        engine: str = "auto",
+    ) -> None:
+        self.loss = loss
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.solver = solver
+        self.alpha = alpha
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.learning_rate_init = learning_rate_init
+        self.power_t = power_t
+        self.max_iter = max_iter
+        self.shuffle = shuffle
+        self.random_state = random_state
+        self.tol = tol
+        self.verbose = verbose
+        self.warm_start = warm_start
+        self.momentum = momentum
+        self.nesterovs_momentum = nesterovs_momentum
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.epsilon = epsilon
+        self.n_iter_no_change = n_iter_no_change
+        self.max_fun = max_fun
+        self.weight_decay = weight_decay
+        self.dropout = dropout
+        self.callbacks = callbacks
+        self.device = device
+        self.precision = precision
+        self.engine = engine
+
+    def predict(self, X: Any) -> Array:
+        """Return what is predicted for each row, (n_samples,), or (n_samples, n_outputs) for several outputs.
+
+        Parameters
+        ----------
+        X : array_like or sparse matrix (n_samples, n_features)
+
+        Raises
+        ------
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        """
+        return self._decode(self._outputs(X))
+
+    def _decode(self, outputs: Array) -> Array:
+        predicted = self._activated(outputs)
+        return predicted.ravel() if predicted.shape[1] == 1 else predicted
+
+    # -- what BaseMLP asks ---------------------------------------------------------------------------------
+
+    def _encode(self, X: Any, y: Any, *, incremental: bool, reset: bool) -> tuple[Any, Array]:
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            accept_sparse=["csr", "csc"],
+            multi_output=True,
+            y_numeric=True,
+            dtype=FLOATS,
+            reset=reset,
+        )
+        return X, column_or_1d(y, warn=True) if y.ndim == 2 and y.shape[1] == 1 else y
+
+    def _encode_validation(self, y: Any) -> Array:
+        return check_array(y, dtype="numeric", ensure_2d=False, input_name="y_val")
+
+    def _output_activation(self) -> str:
+        return "exp" if self._loss().name == "poisson" else "identity"
+
+    def _loss(self) -> Loss:
+        return self.loss if isinstance(self.loss, Loss) else REGRESSION_LOSSES[self.loss]
+
+    def _targets(self, y: Array) -> Array:
+        return y
+
+    def _score_outputs(self, outputs: Array, rows: Rows) -> float:
+        predicted = self._activated(outputs)
+        if not np.isfinite(predicted).all():
+            return float("nan")
+        return float(r2_score(rows.y, predicted, sample_weight=rows.weight))
