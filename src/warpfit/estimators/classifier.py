@@ -27,7 +27,107 @@ Array = npt.NDArray[Any]
 
 
 class MLPClassifier(ClassifierMixin, BaseMLP):  # type: ignore[misc]
-    """Multi-layer perceptron classifier."""
+    """Multi-layer perceptron classifier: scikit-learn's, trained by this package, on a GPU where there is one.
+
+    Parameters
+    ----------
+    hidden_layer_sizes : int or sequence of int
+        Units of each hidden layer.
+    activation : str
+        Of the hidden layers: ``'identity'``, ``'logistic'``, ``'tanh'``, ``'relu'``, and, beyond scikit-learn,
+        ``'leaky_relu'``, ``'gelu'``, ``'silu'``.
+    solver : str
+        ``'sgd'``, ``'adam'``, ``'lbfgs'`` (SciPy's, over all rows at once), and, beyond scikit-learn, ``'adamw'``.
+    alpha : float
+        alpha / (2 n) · Σ w² joins the loss, n the rows of a batch (their weights' sum, on average); biases are left
+        out. Not for ``'adamw'``.
+    batch_size : int or 'auto'
+        ``'auto'`` is 200, or all rows if they are fewer. The last, shorter batch of an epoch counts.
+    learning_rate : str or Schedule
+        For ``'sgd'``: ``'constant'``; ``'invscaling'``, which is learning_rate_init / (1 + t)^power_t with t the rows
+        seen; ``'adaptive'``, which divides the rate by 5 where training would have ended, until it is 1e-6. Beyond
+        scikit-learn, for every stochastic solver: ``'cosine'`` and ``'one_cycle'`` from learning_rate_init over
+        max_iter epochs, or a schedule of `warpfit.optim`, whose own rate counts.
+    learning_rate_init : float
+    power_t : float
+    max_iter : int
+        Epochs at most; iterations at most for ``'lbfgs'``.
+    shuffle : bool
+        Whether every epoch of a stochastic solver has its own order. It is not scikit-learn's order.
+    random_state : int, RandomState or None
+        Decides initial values, which are scikit-learn's, rows set aside, likewise, orders, and dropout.
+    tol : float
+        What counts as an improvement of the loss, or of the validation score; largest component of the gradient
+        at which ``'lbfgs'`` ends.
+    verbose : bool or int
+        Whether each epoch is printed.
+    warm_start : bool
+        Whether `fit` goes on from the weights of the last one.
+    momentum : float
+        In [0, 1), for ``'sgd'``.
+    nesterovs_momentum : bool
+    early_stopping : bool
+        Whether rows are set aside, or those given to `fit` used, to score each epoch on; training ends when the
+        score does not improve, and the weights of the best epoch remain.
+    validation_fraction : float
+    beta_1, beta_2, epsilon : float
+        For ``'adam'`` and ``'adamw'``.
+    n_iter_no_change : int or inf
+        Epochs without an improvement, more than which end training.
+    max_fun : int
+        Evaluations of the loss at most, for ``'lbfgs'``.
+    class_weight : 'balanced', dict or None
+        Weights of the classes, which multiply sample weights; ``'balanced'`` is N / (C · rows of the class).
+    weight_decay : float
+        For ``'adamw'``: each step multiplies all weights by 1 - rate · weight_decay.
+    dropout : float
+        Probability in [0, 1) that a hidden unit is left out of a training step.
+    callbacks : sequence of Callback, optional
+        Called between epochs, as `warpfit.fit`'s.
+    device : str
+        ``'auto'`` is the first CUDA device, or the CPU; or ``'cpu'``, ``'cuda'``, ``'cuda:1'``, ...
+    precision : str
+        ``'auto'`` is the dtype of X on the CPU, and what the engine makes of float32 on a GPU; see `warpfit.fit`.
+    engine : str
+        See `warpfit.fit`.
+
+    Attributes
+    ----------
+    classes_ : ndarray (n_classes,)
+    coefs_, intercepts_ : list of ndarray (in, out), list of ndarray (out,)
+        A layer's weights and biases, on the host, in the dtype of X.
+    loss_ : float
+        The last epoch's, the penalty included: the mean over its rows, each batch taken before its update.
+    best_loss_ : float or None
+        None with early stopping.
+    loss_curve_ : list of float
+    validation_scores_ : list of float or None
+        None without validation rows.
+    best_validation_score_ : float or None
+    validation_loss_curve_ : list of float or None
+        The loss on the validation rows, without the penalty and their weights. Not in scikit-learn.
+    n_iter_ : int
+        Epochs, or iterations of ``'lbfgs'``, of the last fit.
+    t_ : int
+        Rows trained on in all epochs.
+    n_features_in_ : int
+    feature_names_in_ : ndarray (n_features_in_,)
+        If X has names for all.
+    n_layers_, n_outputs_ : int
+    out_activation_ : str
+        ``'softmax'``, or ``'logistic'`` for two classes and for several labels at once.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_classification
+    >>> from warpfit import MLPClassifier
+    >>> X, y = make_classification(random_state=1)
+    >>> classifier = MLPClassifier(random_state=1, max_iter=300, device="cpu").fit(X, y)
+    >>> classifier.predict(X[:5])
+    array([0, 0, 0, 1, 0])
+    >>> classifier.predict_proba(X[:1]).round(2)
+    array([[1., 0.]])
+    """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **BaseMLP._parameter_constraints,
@@ -72,36 +172,7 @@ class MLPClassifier(ClassifierMixin, BaseMLP):  # type: ignore[misc]
         precision: str = "auto",
         engine: str = "auto",
     ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.solver = solver
-        self.alpha = alpha
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.learning_rate_init = learning_rate_init
-        self.power_t = power_t
-        self.max_iter = max_iter
-        self.shuffle = shuffle
-        self.random_state = random_state
-        self.tol = tol
-        self.verbose = verbose
-        self.warm_start = warm_start
-        self.momentum = momentum
-        self.nesterovs_momentum = nesterovs_momentum
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.beta_1 = beta_1
-        self.beta_2 = beta_2
-        self.epsilon = epsilon
-        self.n_iter_no_change = n_iter_no_change
-        self.max_fun = max_fun
-        self.class_weight = class_weight
-        self.weight_decay = weight_decay
-        self.dropout = dropout
-        self.callbacks = callbacks
-        self.device = device
-        self.precision = precision
-        self.engine = engine
+        self._store(locals())
 
     @available_if(lambda estimator: estimator._check_solver())
     @_fit_context(prefer_skip_nested_validation=True)

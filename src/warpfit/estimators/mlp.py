@@ -6,6 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -99,6 +100,10 @@ class BaseMLP(BaseEstimator, ABC):  # type: ignore[misc]
         "precision": [str],
         "engine": [str],
     }
+
+    def _store(self, arguments: dict[str, Any]) -> None:
+        """Keep a constructor's local names as attributes, unchanged and unchecked, as scikit-learn asks."""
+        vars(self).update({name: value for name, value in arguments.items() if name != "self"})
 
     # -- what the subclasses say ---------------------------------------------------------------------------
 
@@ -215,10 +220,7 @@ class BaseMLP(BaseEstimator, ABC):  # type: ignore[misc]
         self.n_iter_ = self.t_ = 0
         self.n_layers_ = len(sizes)
         self.out_activation_ = self._output_activation()
-        layers = [
-            initial_layer(rng, *fans, self.activation, dtype)
-            for fans in zip(sizes[:-1], sizes[1:], strict=True)
-        ]
+        layers = [initial_layer(rng, *fans, self.activation, dtype) for fans in pairwise(sizes)]
         self.coefs_ = [weights for weights, _ in layers]
         self.intercepts_ = [biases for _, biases in layers]
         if self.solver in STOCHASTIC_SOLVERS:
@@ -228,6 +230,7 @@ class BaseMLP(BaseEstimator, ABC):  # type: ignore[misc]
             self.best_loss_ = None if self.early_stopping else np.inf
             self.best_validation_score_ = -np.inf if self.early_stopping else None
             self.validation_scores_: list[float] | None = [] if self.early_stopping else None
+            self.validation_loss_curve_: list[float] | None = [] if self.early_stopping else None
 
     # -- the stochastic solvers ----------------------------------------------------------------------------
 
@@ -243,7 +246,7 @@ class BaseMLP(BaseEstimator, ABC):  # type: ignore[misc]
         if validation is not None:
             self._begin_validation()
         self.n_iter_ = 0
-        model = self._model(self.dropout, for_device=True)
+        model = self._model(self.dropout)
         optimizer = self._optimizer(model, rows, incremental)
         log = EpochLog(self, len(rows))
         convergence = Convergence(self, self._scorer(validation))
@@ -330,9 +333,8 @@ class BaseMLP(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _begin_validation(self) -> None:
         if self.validation_scores_ is None:
-            self.validation_scores_, self.best_validation_score_ = [], -np.inf
-        if not hasattr(self, "validation_loss_curve_"):
-            self.validation_loss_curve_: list[float] = []
+            self.validation_scores_, self.validation_loss_curve_ = [], []
+            self.best_validation_score_ = -np.inf
 
     def _scorer(self, validation: Rows | None) -> Any:
         """Return the function from a run to the score of its weights, None without validation rows."""
@@ -388,7 +390,7 @@ class BaseMLP(BaseEstimator, ABC):  # type: ignore[misc]
     # -- the solver 'lbfgs' --------------------------------------------------------------------------------
 
     def _minimize(self, rows: Rows) -> None:
-        model = self._model(for_device=True).to(resolve_device(self.device))
+        model = self._model().to(resolve_device(self.device))
         result = fit_lbfgs(
             model,
             rows.X,
@@ -413,18 +415,17 @@ class BaseMLP(BaseEstimator, ABC):  # type: ignore[misc]
 
     # -- prediction ----------------------------------------------------------------------------------------
 
-    def _model(self, dropout: float = 0.0, *, for_device: bool = False) -> Sequential:
-        """Return the network around the weights, in float32 where a device is to choose the precision itself."""
+    def _model(self, dropout: float = 0.0) -> Sequential:
+        """Return the network around the weights; in float32 where a GPU's engine is to choose the precision."""
         model = make_model(self.coefs_, self.intercepts_, self.activation, dropout)
-        if for_device and self.precision == "auto" and resolve_device(self.device) != "cpu":
-            model.to(dtype="float32")
-        return model
+        is_open = self.precision == "auto" and resolve_device(self.device) != "cpu"
+        return model.to(dtype="float32") if is_open else model
 
     def _outputs(self, X: Any) -> Array:
         """Return the network's outputs (N, outputs) for rows X, checked, some at a time, before `out_activation_`."""
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse=["csr", "csc"], dtype=FLOATS, reset=False)
-        model = self._model(for_device=True).to(resolve_device(self.device))
+        model = self._model().to(resolve_device(self.device))
         if not issparse(X):
             return predict(model, X)
         X = X.tocsr()

@@ -25,7 +25,33 @@ Array = npt.NDArray[Any]
 
 
 class MLPRegressor(RegressorMixin, BaseMLP):  # type: ignore[misc]
-    """Multi-layer perceptron regressor."""
+    """Multi-layer perceptron regressor: scikit-learn's, trained by this package, on a GPU where there is one.
+
+    Parameters
+    ----------
+    loss : str or Loss
+        ``'squared_error'``: half the mean square. ``'poisson'``: half the Poisson deviance, of targets of at least
+        0; the network then gives the logarithm of the prediction. Beyond scikit-learn ``'absolute_error'`` and
+        ``'huber'``, or a loss of `warpfit.losses` for float targets, such as ``losses.Huber(delta=2.0)``.
+    hidden_layer_sizes, activation, ...
+        All others as `MLPClassifier`'s, but for ``class_weight``.
+
+    Attributes
+    ----------
+    out_activation_ : str
+        ``'identity'``, or ``'exp'`` for ``'poisson'``.
+    coefs_, intercepts_, ...
+        All others as `MLPClassifier`'s, but for ``classes_``. Scores are R².
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_regression
+    >>> from warpfit import MLPRegressor
+    >>> X, y = make_regression(n_features=5, random_state=1)
+    >>> regressor = MLPRegressor(random_state=1, solver="lbfgs", device="cpu").fit(X, y / 100)
+    >>> regressor.score(X, y / 100) > 0.99
+    True
+    """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **BaseMLP._parameter_constraints,
@@ -66,36 +92,7 @@ class MLPRegressor(RegressorMixin, BaseMLP):  # type: ignore[misc]
         precision: str = "auto",
         engine: str = "auto",
     ) -> None:
-        self.loss = loss
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.solver = solver
-        self.alpha = alpha
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.learning_rate_init = learning_rate_init
-        self.power_t = power_t
-        self.max_iter = max_iter
-        self.shuffle = shuffle
-        self.random_state = random_state
-        self.tol = tol
-        self.verbose = verbose
-        self.warm_start = warm_start
-        self.momentum = momentum
-        self.nesterovs_momentum = nesterovs_momentum
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.beta_1 = beta_1
-        self.beta_2 = beta_2
-        self.epsilon = epsilon
-        self.n_iter_no_change = n_iter_no_change
-        self.max_fun = max_fun
-        self.weight_decay = weight_decay
-        self.dropout = dropout
-        self.callbacks = callbacks
-        self.device = device
-        self.precision = precision
-        self.engine = engine
+        self._store(locals())
 
     def predict(self, X: Any) -> Array:
         """Return what is predicted for each row, (n_samples,), or (n_samples, n_outputs) for several outputs.
