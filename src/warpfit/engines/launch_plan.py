@@ -131,6 +131,8 @@ def trained_network(plan: Plan, data: TrainingData) -> Any:
         If the engine does not run such a network, loss, optimizer, precision or data.
     """
     _require(plan.device != "cpu", "a CUDA device", plan.device)
+    by_weight = plan.optimizer.l2 > 0 and plan.optimizer.l2_by_weight
+    _require(not by_weight or data.sample_weight is None, "no sample weights with l2_by_weight", "some")
     precision = "float16" if plan.precision == "auto" else plan.precision
     known = precision in (*HALF_DTYPES, "float32")
     _require(known, "precision 'float16', 'bfloat16' or 'float32'", repr(precision))

@@ -176,7 +176,9 @@ class _Run:
         named = pullback(loss_gradient())
         gradients = [named[name] for name in plan.trained]
         is_update = not self.is_scale_dynamic or self._rescale(step, gradients, loss)
-        penalty = plan.optimizer.add_penalty(ops, self.parameters, gradients, num_rows=len(x))
+        is_weighted = sample_weight is not None and plan.optimizer.l2_by_weight
+        count = float(ops.to_numpy(weight)) if is_weighted else len(x)
+        penalty = plan.optimizer.add_penalty(ops, self.parameters, gradients, num_rows=count)
         ops.record_step(record, idx, loss, weight, correct, penalty)
         if is_update:
             state.step += 1

@@ -26,7 +26,7 @@ __all__ = ["MLPClassifier"]
 Array = npt.NDArray[Any]
 
 
-class MLPClassifier(ClassifierMixin, BaseMLP):  # type: ignore[misc]
+class MLPClassifier(ClassifierMixin, BaseMLP):
     """Multi-layer perceptron classifier: scikit-learn's, trained by this package, on a GPU where there is one.
 
     Parameters
@@ -39,8 +39,8 @@ class MLPClassifier(ClassifierMixin, BaseMLP):  # type: ignore[misc]
     solver : str
         ``'sgd'``, ``'adam'``, ``'lbfgs'`` (SciPy's, over all rows at once), and, beyond scikit-learn, ``'adamw'``.
     alpha : float
-        alpha / (2 n) · Σ w² joins the loss, n the rows of a batch (their weights' sum, on average); biases are left
-        out. Not for ``'adamw'``.
+        alpha / (2 n) · Σ w² joins the loss, n the rows of a batch, or the sum of their weights; biases are left out.
+        Not for ``'adamw'``.
     batch_size : int or 'auto'
         ``'auto'`` is 200, or all rows if they are fewer. The last, shorter batch of an epoch counts.
     learning_rate : str or Schedule
@@ -124,9 +124,9 @@ class MLPClassifier(ClassifierMixin, BaseMLP):  # type: ignore[misc]
     >>> X, y = make_classification(random_state=1)
     >>> classifier = MLPClassifier(random_state=1, max_iter=300, device="cpu").fit(X, y)
     >>> classifier.predict(X[:5])
-    array([0, 0, 0, 1, 0])
+    array([1, 1, 1, 0, 0])
     >>> classifier.predict_proba(X[:1]).round(2)
-    array([[1., 0.]])
+    array([[0.01, 0.99]])
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {

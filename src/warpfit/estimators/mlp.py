@@ -47,6 +47,7 @@ from warpfit.training.run import Run
 __all__ = ["BaseMLP"]
 
 Array = npt.NDArray[Any]
+Weights = tuple[list[Array], list[Array]]
 
 STOCHASTIC_SOLVERS = ("sgd", "adam", "adamw")
 FLOATS = (np.float64, np.float32)
@@ -66,7 +67,7 @@ class Rows:
         return len(self.X)
 
 
-class BaseMLP(BaseEstimator, ABC):  # type: ignore[misc]
+class BaseMLP(BaseEstimator, ABC):
     """Base of both estimators; subclasses say what targets and outputs mean."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -103,7 +104,7 @@ class BaseMLP(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _store(self, arguments: dict[str, Any]) -> None:
         """Keep a constructor's local names as attributes, unchanged and unchecked, as scikit-learn asks."""
-        vars(self).update({name: value for name, value in arguments.items() if name != "self"})
+        self.__dict__.update({name: value for name, value in arguments.items() if name != "self"})
 
     # -- what the subclasses say ---------------------------------------------------------------------------
 
@@ -225,7 +226,7 @@ class BaseMLP(BaseEstimator, ABC):  # type: ignore[misc]
         self.intercepts_ = [biases for _, biases in layers]
         if self.solver in STOCHASTIC_SOLVERS:
             self._no_improvement_count = 0
-            self._best_weights = None
+            self._best_weights: Weights | None = None
             self.loss_curve_: list[float] = []
             self.best_loss_ = None if self.early_stopping else np.inf
             self.best_validation_score_ = -np.inf if self.early_stopping else None
@@ -364,9 +365,7 @@ class BaseMLP(BaseEstimator, ABC):  # type: ignore[misc]
         )
         if goes_on and self.learning_rate == "invscaling" and self.solver == "sgd":
             schedule = Constant(self.learning_rate_init / (self.t_ + 1) ** self.power_t)
-        # scikit-learn divides alpha by the sum of a batch's weights, an engine by its rows.
-        mean_weight = 1.0 if rows.weight is None else float(rows.weight.mean())
-        optimizer = make_optimizer(self, model, schedule, self.alpha / mean_weight if mean_weight else 0.0)
+        optimizer = make_optimizer(self, model, schedule)
         if goes_on and self._optimizer_state["slots"].keys() == optimizer.make_slots().keys():
             optimizer.load_state_dict(self._optimizer_state)
         return optimizer

@@ -67,7 +67,8 @@ def make_model(
     for idx, (coef, intercept) in enumerate(zip(coefs, intercepts, strict=True)):
         is_hidden = idx < len(coefs) - 1
         kind = Activation(ACTIVATIONS[activation] if is_hidden else "identity")
-        spec = LinearSpec(*coef.shape, activation=kind)
+        fan_in, fan_out = coef.shape
+        spec = LinearSpec(fan_in, fan_out, activation=kind)
         layers.append(nn.Linear.holding(spec, {"weight": coef, "bias": intercept}))
         if is_hidden and dropout:
             layers.append(nn.Dropout(dropout, seed=0))
@@ -97,7 +98,7 @@ def make_schedule(policy: str | Schedule, lr: float, *, power: float, num_rows: 
     return optim.Constant(lr)
 
 
-def make_optimizer(estimator: Any, model: nn.Sequential, schedule: Schedule, l2: float) -> optim.Optimizer:
+def make_optimizer(estimator: Any, model: nn.Sequential, schedule: Schedule) -> optim.Optimizer:
     """Return the optimizer of an estimator's solver, in scikit-learn's form, over a model's parameters."""
     parameters = model.parameters()
     if estimator.solver == "sgd":
@@ -106,10 +107,19 @@ def make_optimizer(estimator: Any, model: nn.Sequential, schedule: Schedule, l2:
             schedule,
             momentum=estimator.momentum,
             nesterov=bool(estimator.nesterovs_momentum and estimator.momentum > 0),
-            l2=l2,
+            l2=estimator.alpha,
+            l2_by_weight=True,
             lr_in_velocity=True,
         )
     betas = (estimator.beta_1, estimator.beta_2)
     if estimator.solver == "adamw":
         return optim.AdamW(parameters, schedule, betas, estimator.epsilon, estimator.weight_decay)
-    return optim.Adam(parameters, schedule, betas, estimator.epsilon, l2=l2, eps_before_correction=True)
+    return optim.Adam(
+        parameters,
+        schedule,
+        betas,
+        estimator.epsilon,
+        l2=estimator.alpha,
+        l2_by_weight=True,
+        eps_before_correction=True,
+    )

@@ -24,7 +24,7 @@ __all__ = ["MLPRegressor"]
 Array = npt.NDArray[Any]
 
 
-class MLPRegressor(RegressorMixin, BaseMLP):  # type: ignore[misc]
+class MLPRegressor(RegressorMixin, BaseMLP):
     """Multi-layer perceptron regressor: scikit-learn's, trained by this package, on a GPU where there is one.
 
     Parameters

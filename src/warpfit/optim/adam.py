@@ -80,6 +80,8 @@ class Adam(Optimizer):
         Largest joint norm of all gradients.
     l2 : float
         scikit-learn's alpha, see `OptimizerSpec`.
+    l2_by_weight : bool
+        See `OptimizerSpec`.
     eps_before_correction : bool
         scikit-learn's form: eps is added before the bias correction.
 
@@ -100,6 +102,7 @@ class Adam(Optimizer):
         clip_norm: float | None = None,
         *,
         l2: float = 0.0,
+        l2_by_weight: bool = False,
         eps_before_correction: bool = False,
     ) -> None:
         spec = AdamSpec(
@@ -111,6 +114,7 @@ class Adam(Optimizer):
             weight_decay,
             self.decoupled,
             eps_before_correction,
+            l2_by_weight=l2_by_weight,
         )
         super().__init__(parameters, spec)
 

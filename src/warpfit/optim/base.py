@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,6 +29,8 @@ class OptimizerSpec:
         Largest joint norm of all gradients; larger ones are scaled down.
     l2 : float
         scikit-learn's alpha: l2 / (2 n) · Σ w² joins the loss, n the rows of the batch, biases left out.
+    l2_by_weight : bool
+        Whether n is the sum of the rows' weights, as scikit-learn's is.
     """
 
     kind: ClassVar[str] = ""
@@ -37,6 +39,7 @@ class OptimizerSpec:
     lr: Schedule
     clip_norm: float | None = None
     l2: float = 0.0
+    l2_by_weight: bool = field(default=False, kw_only=True)
 
     def __init_subclass__(cls) -> None:
         OptimizerSpec.by_kind[cls.kind] = cls
@@ -71,10 +74,13 @@ class OptimizerSpec:
         raise NotImplementedError
 
     def add_penalty(
-        self, ops: Backend, parameters: Sequence[Array], gradients: Sequence[Array], *, num_rows: int
+        self, ops: Backend, parameters: Sequence[Array], gradients: Sequence[Array], *, num_rows: float
     ) -> Array | None:
-        """Add the penalty's gradient to the gradients, and return the penalty that joins the loss, if any."""
-        if not self.l2:
+        """Add the penalty's gradient to the gradients, and return the penalty that joins the loss, if any.
+
+        `num_rows` is the sum of the rows' weights with `l2_by_weight`.
+        """
+        if not self.l2 or not num_rows:
             return None
         pairs = [(w, g) for w, g in zip(parameters, gradients, strict=True) if w.ndim > 1]
         return ops.l2_penalty([w for w, _ in pairs], [g for _, g in pairs], self.l2 / num_rows)

@@ -73,6 +73,8 @@ class SGD(Optimizer):
         Largest joint norm of all gradients.
     l2 : float
         scikit-learn's alpha, see `OptimizerSpec`.
+    l2_by_weight : bool
+        See `OptimizerSpec`.
     lr_in_velocity : bool
         scikit-learn's form: the velocity holds the learning rates of its steps.
 
@@ -92,7 +94,17 @@ class SGD(Optimizer):
         clip_norm: float | None = None,
         *,
         l2: float = 0.0,
+        l2_by_weight: bool = False,
         lr_in_velocity: bool = False,
     ) -> None:
-        spec = SGDSpec(as_schedule(lr), clip_norm, l2, momentum, nesterov, weight_decay, lr_in_velocity)
+        spec = SGDSpec(
+            as_schedule(lr),
+            clip_norm,
+            l2,
+            momentum,
+            nesterov,
+            weight_decay,
+            lr_in_velocity,
+            l2_by_weight=l2_by_weight,
+        )
         super().__init__(parameters, spec)
