@@ -1,0 +1,38 @@
+"""scikit-learn's checks of what an estimator must do: with few units here, with all defaults among the slow tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from warpfit.estimators import MLPClassifier, MLPRegressor
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+Check = Callable[[Any], None]
+
+SMALL: dict[str, Any] = {"hidden_layer_sizes": 8, "learning_rate_init": 0.03, "max_iter": 40}
+
+
+@parametrize_with_checks([MLPClassifier(**SMALL), MLPRegressor(**SMALL)])
+def test_checks_with_few_units(estimator: Any, check: Check) -> None:
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [
+        kind(max_iter=100, **settings)
+        for kind in (MLPClassifier, MLPRegressor)
+        for settings in (
+            {},
+            {"solver": "sgd", "learning_rate": "adaptive", "learning_rate_init": 0.02},
+            {"solver": "adamw", "activation": "silu"},
+        )
+    ]
+)
+def test_checks(estimator: Any, check: Check) -> None:
+    check(estimator)
