@@ -17,6 +17,7 @@ from warpfit.losses import (
     Huber,
     Loss,
     MeanSquaredError,
+    Poisson,
     SoftmaxCrossEntropy,
     resolve,
 )
@@ -64,8 +65,9 @@ LOSSES: dict[str, tuple[Loss, RowFormula]] = {
     "huber 0.3": (Huber(delta=0.3), huber(0.3)),
     "binary": (BinaryCrossEntropy(), lambda z, t: binary(z, t).mean()),
     "binary sum": (BinaryCrossEntropy(sum_outputs=True), lambda z, t: binary(z, t).sum()),
+    "poisson": (Poisson(), lambda z, t: (np.exp(z) - t * z + t * np.log(t) - t).sum()),
 }
-DEFAULTS = (SoftmaxCrossEntropy, MeanSquaredError, AbsoluteError, Huber, BinaryCrossEntropy)
+DEFAULTS = (SoftmaxCrossEntropy, MeanSquaredError, AbsoluteError, Huber, BinaryCrossEntropy, Poisson)
 
 
 def example(loss: Loss, rows: int = ROWS) -> tuple[Any, Any, Any]:
@@ -354,6 +356,12 @@ def test_refuses_class_weights(weights: Any) -> None:
 def test_refuses_deltas(delta: float) -> None:
     with pytest.raises(ConfigError, match="expected a Huber delta above 0, got"):
         Huber(delta)
+
+
+def test_poisson_takes_counts_from_zero() -> None:
+    assert Poisson()(np.zeros((1, 2)), np.array([[0.0, 1.0]])) == 1.0
+    with pytest.raises(DataError, match="poisson: expected targets of at least 0, got -1"):
+        Poisson()(np.zeros((1, 1)), np.array([[-1.0]]))
 
 
 def test_class_weights_become_a_tuple() -> None:

@@ -111,6 +111,27 @@ def test_the_penalty_joins_the_loss_with_each_batchs_own_size() -> None:
     )
 
 
+def test_the_penalty_may_be_over_the_sum_of_weights() -> None:
+    x, y = blobs(16, dtype="float64")
+    weights = np.linspace(0, 3, 16)
+    for penalties, divisor in (({"l2": 0.3}, 16), ({"l2": 0.3, "l2_by_weight": True}, weights.sum())):
+        model, plain = mlp(6, 3, dtype="float64"), mlp(6, 3, dtype="float64")
+        start = model[0].weight.data.copy()
+        with_l2 = fit(model, x, y, sgd(model, **penalties), epochs=1, sample_weight=weights)
+        without = fit(plain, x, y, epochs=1, sample_weight=weights)
+        difference = plain[0].weight.data - model[0].weight.data
+        np.testing.assert_allclose(difference, 0.1 * 0.3 / divisor * start, rtol=1e-9)
+        penalty = with_l2.step_losses[0] - without.step_losses[0]
+        np.testing.assert_allclose(penalty, 0.3 / (2 * divisor) * (start**2).sum(), rtol=1e-9)
+
+
+def test_rows_of_no_weight_have_no_penalty() -> None:
+    x, y = blobs(16, dtype="float64")
+    model = mlp(6, 3, dtype="float64")
+    history = fit(model, x, y, sgd(model, l2=0.3, l2_by_weight=True), epochs=1, sample_weight=np.zeros(16))
+    assert history["loss"] == [0]
+
+
 def test_the_penaltys_gradient_shrinks_weights_but_not_biases() -> None:
     x, y = blobs(16, dtype="float64")
     plain, penalised = mlp(6, 3, dtype="float64"), mlp(6, 3, dtype="float64")

@@ -55,6 +55,15 @@ def same(one: Linear, other: Linear) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(weights(one), weights(other), strict=True))
 
 
+def test_a_layer_holds_the_arrays_it_is_given() -> None:
+    spec, arrays = LinearSpec(3, 2), {"weight": np.ones((3, 2)), "bias": np.zeros(2)}
+    layer = Layer.holding(spec, arrays)
+    assert isinstance(layer, Linear)
+    assert layer.weight.data is arrays["weight"]
+    assert [parameter.data for parameter in layer.parameters()] == [arrays["weight"], arrays["bias"]]
+    np.testing.assert_array_equal(layer(np.ones((1, 3))), [[3.0, 3.0]])
+
+
 # -- initial values ----------------------------------------------------------------------------------------
 
 

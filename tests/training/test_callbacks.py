@@ -98,6 +98,14 @@ def test_a_callback_may_stop_the_run_and_change_the_weights_at_its_end() -> None
     np.testing.assert_array_equal(model[0].bias.data, [7, 7, 7])
 
 
+def test_a_callback_may_scale_the_learning_rate() -> None:
+    class Halve(wf.Callback):
+        def on_epoch_end(self, run: Run) -> None:
+            run.scale_lr(0.5)
+
+    assert fit(mlp(6, 3), callbacks=[Halve()], epochs=3)["lr"] == [0.01, 0.005, 0.0025]
+
+
 # -- early stopping ------------------------------------------------------------------------------------------
 
 
