@@ -38,13 +38,17 @@ def test_ridge_regression_is_found_with_weights() -> None:
     features, decay = np.c_[X, np.ones(60)], 3.0 * np.diag([1, 1, 1, 1, 0])
     weighted = features.T * weights
     # SciPy ends when the loss hardly falls, before the gradient is as small as it is asked to be.
-    np.testing.assert_allclose(found, np.linalg.solve(weighted @ features + decay, weighted @ Y[:, :1]), atol=1e-3)
+    np.testing.assert_allclose(
+        found, np.linalg.solve(weighted @ features + decay, weighted @ Y[:, :1]), atol=1e-3
+    )
 
 
 def test_iterations_are_told_and_limited() -> None:
     told: list[tuple[int, float]] = []
     settings: dict[str, Any] = {"loss": "mse", "tolerance": 0.0}
-    result = fit_lbfgs(line(), X, Y, max_iterations=3, on_iteration=lambda *args: told.append(args), **settings)
+    result = fit_lbfgs(
+        line(), X, Y, max_iterations=3, on_iteration=lambda *args: told.append(args), **settings
+    )
     assert [number for number, _ in told] == [1, 2, 3]
     assert told[-1][1] == result.loss
     assert (result.num_iterations, result.converged) == (3, False)
