@@ -53,6 +53,13 @@ def test_import_and_training_work_without_them() -> None:
     run(f"import sys\nfor name in {HEAVY}: sys.modules[name] = None\n{TRAIN}")
 
 
+def test_estimators_are_imported_when_asked_for() -> None:
+    names = "import sys; from warpfit import MLPClassifier, MLPRegressor; print('sklearn' in sys.modules)"
+    assert run(names).strip() == "True"
+    with pytest.raises(AttributeError, match="module 'warpfit' has no attribute 'MLPTransformer'"):
+        warpfit.MLPTransformer  # noqa: B018
+
+
 def test_every_public_name_is_there() -> None:
     assert sorted(warpfit.__all__) == warpfit.__all__
     for name in warpfit.__all__:
@@ -61,7 +68,7 @@ def test_every_public_name_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["nn", "optim", "losses", "data", "autograd", "training", "files", "errors"]
+    "module", ["nn", "optim", "losses", "data", "autograd", "training", "estimators", "files", "errors"]
 )
 def test_modules_export_what_they_say(module: str) -> None:
     imported = __import__(f"warpfit.{module}", fromlist=["__all__"])

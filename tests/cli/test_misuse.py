@@ -24,7 +24,7 @@ from warpfit.data import write_idx
         (["--dropout", "1"], "dropout in [0, 1), got 1.0"),
         (["--optimizer", "sdg"], "optimizer among sgd, adam, adamw, rmsprop, got 'sdg'"),
         (["--optimizer", "adam", "--momentum", "0.5"], "momentum works with optimizer sgd or rmsprop"),
-        (["--momentum", "1"], "momentum in [0, 1), got 1.0"),
+        (["--momentum", "1.1"], "momentum in [0, 1], got 1.1"),
         (["--momentum", "0", "--nesterov"], "momentum above 0 for nesterov"),
         (["--schedule", "step", "--warmup-epochs", "1"], "warmup_epochs works with schedule cosine"),
         (["--lr", "-1"], "learning rate that is finite and at least 0"),

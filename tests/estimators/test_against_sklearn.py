@@ -50,6 +50,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "adaptive": {"learning_rate": "adaptive", "tol": 0.02, "n_iter_no_change": 2},
     "early stopping": {"early_stopping": True, "validation_fraction": 0.2, "n_iter_no_change": 3},
     "plain momentum": {"nesterovs_momentum": False, "alpha": 0.1},
+    "all momentum": {"momentum": 1, "max_iter": 4},
     "no momentum": {"momentum": 0, "activation": "logistic"},
     "two hidden layers": {"activation": "tanh", "batch_size": 64, "hidden_layer_sizes": (20, 10)},
     "tolerance": {"tol": 0.05, "n_iter_no_change": 1, "activation": "identity"},

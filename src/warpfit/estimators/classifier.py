@@ -64,7 +64,7 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
     warm_start : bool
         Whether `fit` goes on from the weights of the last one.
     momentum : float
-        In [0, 1), for ``'sgd'``.
+        In [0, 1], for ``'sgd'``.
     nesterovs_momentum : bool
     early_stopping : bool
         Whether rows are set aside, or those given to `fit` used, to score each epoch on; training ends when the

@@ -26,7 +26,7 @@ class SGDSpec(OptimizerSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require(0 <= self.momentum < 1, "momentum in [0, 1)", self.momentum)
+        self.require(0 <= self.momentum <= 1, "momentum in [0, 1]", self.momentum)
         self.require(self.weight_decay >= 0, "weight_decay of at least 0", self.weight_decay)
         self.require(self.momentum > 0 or not self.nesterov, "momentum above 0 for nesterov", self.momentum)
 
@@ -64,7 +64,7 @@ class SGD(Optimizer):
     parameters : sequence of Parameter
     lr : float or Schedule
     momentum : float
-        In [0, 1): share of the last velocity that is kept.
+        In [0, 1]: share of the last velocity that is kept.
     nesterov : bool
         Whether to look ahead along the velocity.
     weight_decay : float
