@@ -170,9 +170,10 @@ def predict(model: Module, x: Any, *, kind: str = "outputs", batch_size: int = 1
     if kind not in PREDICTIONS:
         raise ConfigError(f"expected kind among {', '.join(PREDICTIONS)}, got {kind!r}")
     rows = as_rows("x", x, min_rows=0)
+    network = network_of(model, rows.shape[1:])
     result = predict_network(
         backends.create(model.device),
-        network_of(model, rows.shape[1:]),
+        network,
         {name: holder.data for name, holder in model.named_arrays().items()},
         rows,
         batch_size=check_count("batch_size", batch_size, 1),
