@@ -186,6 +186,8 @@ def test_rows_to_validate_on_are_checked(labelled: Data) -> None:
         classifier.fit(X, y, X_val=X[:10], y_val=y[:9])
     with pytest.raises(ValueError, match=r"y_val to hold classes of y, got \[2\] besides"):
         classifier.fit(X, y, X_val=X[:2], y_val=[0, 2])
+    with pytest.raises(ValueError, match="no X_val and y_val for the solver 'lbfgs'"):
+        MLPClassifier(solver="lbfgs").fit(X, y, X_val=X, y_val=y)
     with pytest.raises(ValueError, match="X has 3 features"):
         classifier.fit(X, y, X_val=X[:2, :3], y_val=[0, 1])
 

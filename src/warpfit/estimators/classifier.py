@@ -81,7 +81,7 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
     weight_decay : float
         For ``'adamw'``: each step multiplies all weights by 1 - rate · weight_decay.
     dropout : float
-        Probability in [0, 1) that a hidden unit is left out of a training step.
+        Probability in [0, 1) that a hidden unit is left out of a training step; ``'lbfgs'`` leaves out none.
     callbacks : sequence of Callback, optional
         Called between epochs, as `warpfit.fit`'s.
     device : str

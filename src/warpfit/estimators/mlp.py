@@ -153,7 +153,7 @@ class BaseMLP(BaseEstimator, ABC):
         sample_weight : array_like (n_samples,), optional
         X_val, y_val : array_like, optional
             Rows to validate on after each epoch: ``validation_scores_`` and ``validation_loss_curve_`` are theirs,
-            and early stopping watches them instead of setting rows of X aside.
+            and early stopping watches them instead of setting rows of X aside. Not for the solver ``'lbfgs'``.
 
         Returns
         -------
@@ -202,6 +202,10 @@ class BaseMLP(BaseEstimator, ABC):
         if is_first:
             self._initialize([rows.X.shape[1], *hidden, self.n_outputs_], rng, rows.X.dtype)
         if self.solver == "lbfgs":
+            if X_val is not None or y_val is not None:
+                raise ValueError(
+                    "expected no X_val and y_val for the solver 'lbfgs', which has no epochs, got some"
+                )
             self._minimize(rows)
         else:
             self._train(rows, self._validation_rows(X_val, y_val), rng, incremental)
