@@ -320,6 +320,29 @@ def test_a_launch_is_as_long_as_those_before_it_allow(
     assert launches == [1, 1, 1]
 
 
+class LooksLater(wf.Callback):
+    """Looks at the run at the earliest three epochs after the last that it has heard of."""
+
+    heard = 0
+
+    def needs_run_after(self, epoch: int) -> bool:
+        return epoch >= self.heard + 3
+
+    def on_epoch_end(self, run: Any) -> None:
+        self.heard = run.report.epoch
+
+
+def test_a_border_that_is_put_off_is_no_border(cuda: str, launches: list[int]) -> None:
+    """Rates and keys of a launch are found before the reports of the one before it."""
+    x, y = blobs(NUM_ROWS)
+    models = [mlp(6, 8, 3) for _ in range(2)]
+    for model, callbacks in zip(models, ([], [LooksLater()]), strict=True):
+        launches.clear()
+        fit(model, x, y, sgd(model, optim.Cosine(0.1)), epochs=9, callbacks=callbacks)
+    assert launches == [1, 3, 3, 2]
+    assert_same_weights(*models)
+
+
 def test_seconds_are_shared_out_evenly(cuda: str, launches: list[int]) -> None:
     x, y = blobs(NUM_ROWS)
     seconds = fit(mlp(6, 3), x, y, epochs=4)["seconds"]

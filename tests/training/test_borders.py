@@ -76,6 +76,19 @@ class Listens(Looks):
     needs_run = False
 
 
+class LooksFrom(Looks):
+    """Looks at the run from the fourth epoch on, or, once it has heard of an epoch, from two epochs after that on."""
+
+    first = 4
+
+    def needs_run_after(self, epoch: int) -> bool:
+        return epoch >= self.first
+
+    def on_epoch_end(self, run: Any) -> None:
+        super().on_epoch_end(run)
+        self.first = run.report.epoch + 2
+
+
 class HearsNothing(wf.Callback):
     pass
 
@@ -92,10 +105,21 @@ class HearsNothing(wf.Callback):
         ({"lr": optim.Cosine(0.1)}, []),
         ({"callbacks": [Looks()]}, [1, 2, 3, 4, 5, 6]),
         ({"callbacks": [Looks()], "report_every": 4}, [4, 6]),
+        ({"callbacks": [LooksFrom()]}, [4, 5, 6]),
         ({"lr": optim.ReduceOnPlateau(0.1), "report_every": 2}, [2, 4, 6]),
         ({"validation_data": VALIDATION, "report_every": 3}, [3, 6]),
     ],
-    ids=["none", "bar", "deaf", "cosine", "looks", "looks at fourths", "plateau", "validation"],
+    ids=[
+        "none",
+        "bar",
+        "deaf",
+        "cosine",
+        "looks",
+        "looks at fourths",
+        "looks later",
+        "plateau",
+        "validation",
+    ],
 )
 def test_the_state_is_wanted_where_someone_looks_at_it(
     at_once: None, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], borders: list[int]

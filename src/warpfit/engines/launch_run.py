@@ -188,6 +188,10 @@ class Run:
         start = perf_counter()
         state, ops, steps = self.state, self.ops, self.reports.steps_per_epoch
         first_epoch, epochs = state.epoch, self._epochs_from(state.epoch, self.epochs_at_once)
+        if (
+            len(self.inputs.rates) < epochs * steps
+        ):  # a border was expected that the last reports have put off
+            self.inputs = self._inputs(first_epoch, epochs)
         rates = self.inputs.rates[: epochs * steps] * state.plateau.scale
         shape = (epochs, steps + self.val_batches, self.shape.recorders, 3)
         talk = Talk(self.shared, shape) if self.shape.talks else None

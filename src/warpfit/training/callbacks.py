@@ -33,6 +33,13 @@ class Callback:
 
     needs_run = True
 
+    def needs_run_after(self, epoch: int) -> bool:
+        """Return whether that holds for an epoch to come, counted from 1, as far as is known now.
+
+        A callback that cannot act before some epoch saves an engine from coming back to the host until then.
+        """
+        return self.needs_run
+
     def on_start(self, run: Run) -> None:
         """Act before the first epoch."""
 
