@@ -807,15 +807,6 @@ def test_it_says_what_optimizer_it_takes(cuda: str, make: Any, words: str) -> No
         fit(model, x, y, make(model))
 
 
-def test_it_leaves_penalties_over_weights_to_layerwise(cuda: str) -> None:
-    x, y = blobs(NUM_ROWS)
-    model = mlp(6, 3)
-    optimizer = sgd(model, l2=0.1, l2_by_weight=True)
-    with pytest.raises(ConfigError, match="no sample weights with l2_by_weight, got some"):
-        fit(model, x, y, optimizer, sample_weight=np.ones(NUM_ROWS))
-    assert fit(model, x, y, optimizer).plan.engine == "one_launch"
-
-
 def test_it_needs_a_gpu() -> None:
     x, y = blobs(NUM_ROWS)
     model = mlp(6, 3)

@@ -19,6 +19,7 @@ from support.devices import open_in_both_orders
 from support.one_launch import (
     ACTIVATIONS,
     ADAPTIVE,
+    BATCH,
     LIMITS,
     NUM_ROWS,
     MakeOptimizer,
@@ -215,6 +216,24 @@ def test_scikit_learns_forms(
     only_cluster(cluster)
     settings = {"momentum": 0.9, "nesterov": nesterov, "l2": 0.5, "lr_in_velocity": True}
     assert_follows_numpy((6, 17 * cluster, 33, 3), activation=nn.Tanh, optimizer=settings)
+
+
+@pytest.mark.parametrize("replicas", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_a_penalty_over_what_rows_weigh(
+    cuda: str, only_cluster: Callable[..., None], only_replicas: Callable[[int], None], replicas: int
+) -> None:
+    only_cluster(2)
+    only_replicas(replicas)
+    weights = np.random.default_rng(1).random(NUM_ROWS)
+    weights[:BATCH] = 0  # of a batch that weighs nothing, without shuffling
+    assert_follows_numpy(
+        (6, 20, 9, 3),
+        activation=nn.Tanh,
+        optimizer={"momentum": 0.9, "l2": 0.5, "l2_by_weight": True},
+        sample_weight=weights,
+        shuffle=False,
+        batch_size=BATCH * replicas,
+    )
 
 
 @pytest.mark.slow

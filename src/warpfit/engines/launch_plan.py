@@ -131,13 +131,12 @@ def trained_network(plan: Plan, data: TrainingData) -> Any:
         If the engine does not run such a network, loss, optimizer, precision or data.
     """
     _require(plan.device != "cpu", "a CUDA device", plan.device)
-    by_weight = plan.optimizer.l2 > 0 and plan.optimizer.l2_by_weight
-    _require(not by_weight or data.sample_weight is None, "no sample weights with l2_by_weight", "some")
     precision = "float16" if plan.precision == "auto" else plan.precision
     known = precision in (*HALF_DTYPES, "float32")
     _require(known, "precision 'float16', 'bfloat16' or 'float32'", repr(precision))
     _require(plan.loss_scale != DYNAMIC, "a fixed loss_scale", plan.loss_scale)
-    layers, rule, smoothed = layers_of(plan), _rule_of(plan.optimizer), _is_smoothed(plan.loss)
+    optimizer = plan.optimizer
+    layers, rule, smoothed = layers_of(plan), _rule_of(optimizer), _is_smoothed(plan.loss)
     names = {f"{name}.{part}" for name, *_ in layers for part in ("weight", "bias")}
     _require(set(plan.trained) == names, "an optimizer over all parameters", f"one over {len(plan.trained)}")
     specs = [layer.linear for layer in layers]
@@ -155,6 +154,7 @@ def trained_network(plan: Plan, data: TrainingData) -> Any:
         loss=plan.loss.name,
         smoothed=smoothed,
         weighted=data.sample_weight is not None,
+        weighed_penalty=data.sample_weight is not None and optimizer.l2 > 0 and optimizer.l2_by_weight,
         class_weights=plan.loss.class_weights() is not None,
         is_cut=data.is_streamed,
         **rule,

@@ -428,6 +428,7 @@ class LayersLaunch:
             "CLIPS": int(network.clips),
             "CLASS_WEIGHTS": int(network.class_weights),
             "PENALIZED": int(network.penalized),
+            "WEIGHED_PENALTY": int(network.weighed_penalty),
             "X_SLOTS": self.x_slots,
             "UNIT_COPIES": self.unit_copies,
             "SUMS": self.sums,
@@ -576,7 +577,9 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         replace(base, weighted=True, class_weights=True, smoothed=True, clips=True),
         replace(base, **momentum, penalized=True, decays=True, rate_in_velocity=True),
         replace(base, **adam, batch=512, weighted=True, clips=True),
-        replace(base, **momentum, batch=512, penalized=True, decays=True),
+        replace(
+            base, **momentum, batch=512, penalized=True, decays=True, weighted=True, weighed_penalty=True
+        ),
     ]
     validating = [*stopping, replace(base, **adam), mnist]
     networks = [

@@ -66,6 +66,8 @@ class TrainedNetwork:
         Numbers of `dtype` whose sum a number of a product is: two for products as of float32.
     penalized : bool
         Whether the squares of weights join the loss.
+    weighed_penalty : bool
+        Whether they do so over the sum of the samples' weights, in place of their number.
     rate_in_velocity : bool
         Whether velocities have the learning rate in them.
     is_cut : bool
@@ -89,6 +91,7 @@ class TrainedNetwork:
     class_weights: bool = False
     clips: bool = False
     penalized: bool = False
+    weighed_penalty: bool = False
     rate_in_velocity: bool = False
     is_cut: bool = False
     terms: int = 1

@@ -18,12 +18,12 @@
 //           whose sum a number of a product is: 1, or 2 for products as of float32), LAYERS, WIDTHS (of features and of each
 //           layer's units, a list), ACTIVATIONS, SLOPES and DROPOUTS (0 or 1; lists, too), BATCH, CLUSTER (1, 2,
 //           4, 8 or 16), REPLICAS (that share out a batch), WARPS (a power of two), OPTIMIZER, ADAPTIVE (1: it
-//           divides by a root), SLOTS (numbers that it remembers of a parameter), HELD_TILES, NEAR_TILES and FAR_TILES (tiles of a warp of which they are
-//           in registers, shared memory and memory), MOMENTUM, NESTEROV, DECAYS, LOSS, CROSS_ENTROPY, SMOOTHED,
-//           COUNTS_ROWS, WEIGHTED, CLASS_WEIGHTS, PENALIZED, CLIPS, RATE_IN_VELOCITY (0 or 1), X_SLOTS (batches
-//           in shared memory, 1 to 3), UNIT_COPIES (of the first layer's units, 1 or 2), SUMS (parts of
-//           products there), SHARED_BYTES, EXCHANGE_BYTES (for each rank), AHEAD (see layer_ahead.cuh), VALIDATES,
-//           STOPS (0 or 1), BOUNDED_WAITS.
+//           divides by a root), SLOTS (numbers that it remembers of a parameter), HELD_TILES, NEAR_TILES and FAR_TILES
+//           (tiles of a warp of which they are in registers, shared memory and memory), MOMENTUM, NESTEROV, DECAYS, LOSS,
+//           CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS, WEIGHTED, CLASS_WEIGHTS, PENALIZED, WEIGHED_PENALTY (over what rows
+//           weigh in place of rows), CLIPS, RATE_IN_VELOCITY (0 or 1), X_SLOTS (batches in shared memory, 1 to 3),
+//           UNIT_COPIES (of the first layer's units, 1 or 2), SUMS (parts of products there), SHARED_BYTES,
+//           EXCHANGE_BYTES (for each rank), AHEAD (see layer_ahead.cuh), VALIDATES, STOPS (0 or 1), BOUNDED_WAITS.
 // Numerics: products of 16-bit numbers with float32 sums; weights and sums in float32; gradients times `scale`, a power
 //           of two that keeps them in the range of 16 bits. Sums in a fixed order.
 // Cost:     of a step 6 BATCH FLOP for each weight, or 4 for one of the first layer; without replicas those of all layers
@@ -222,9 +222,11 @@ __device__ inline void go_back(Shared& shared, const Run& run, const Now& now, c
     }
 }
 
-// What the penalty of this block's weights adds to the loss of a batch.
-__device__ inline float find_penalty(Shared& shared, const Run& run, int count, const Network& network) {
-    return 0.5f * run.penalty / count * sum_of_block(shared, network.sum_squared());
+// The penalty as a decay of weights: shared out to the rows of the batch, or to what these weigh.
+__device__ inline float penalty_of_batch(const Shared& shared, const Run& run, const Now& now) {
+    if (!WEIGHED_PENALTY) return run.penalty / now.count;
+    const float weight = weigh_batch(shared, now.slot(), now.count);
+    return weight > 0 ? run.penalty / weight : 0;
 }
 
 // From the gradients of the outputs to updates of all layers.
@@ -255,13 +257,17 @@ __device__ inline void prepare(Shared& shared, const Arrays& arrays, const Dropo
 }
 
 // Goes through a pass, forward and in training back. Returns what is to be written of it.
-__device__ inline Losses take_pass(Shared& shared, const Run& run, const Now& now, Network& network,
-                                   Ahead& ahead) {
+__device__ inline Losses take_pass(Shared& shared, const Run& run, Now& now, Network& network, Ahead& ahead) {
     const Passes& pass = now.pass;
     if (pass.trains() || pass.batch == 0) network.begin(pass.trains() ? now.step : now.step + 1);
     wait(shared.x_full[now.slot()], pass.index() / X_SLOTS);
     Losses losses;
-    losses.penalty = PENALIZED && pass.trains() ? find_penalty(shared, run, now.count, network) : 0;
+    losses.penalty = 0;
+    if (PENALIZED && pass.trains()) {
+        const float penalty = penalty_of_batch(shared, run, now);
+        now.of_weights.decay += penalty;
+        losses.penalty = 0.5f * penalty * sum_of_block(shared, network.sum_squared());
+    }
     Rests rests;
     losses.weight = go_forward<0>(shared, run, now, 0, network, rests);
     losses.row = pass.row();
@@ -321,9 +327,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     Losses losses = {};
     while (pass.is_there()) {
         const int step = pass.training.index;
-        RuleSettings of_weights = run.rule;
-        if (PENALIZED) of_weights.decay += run.penalty / pass.count();
-        const Now now{pass, step, pass.count(), own_rows(pass.count()), next, last, of_weights, losses};
+        Now now{pass, step, pass.count(), own_rows(pass.count()), next, last, run.rule, losses};
         last = next;
         if (step + 1 < pass.training.num_steps) next = settings[step + 1];  // memory is far
         losses = take_pass(shared, run, now, network, ahead);
