@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -33,6 +35,15 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 @pytest.fixture
 def device(driver: FakeDriver) -> Runtime:
     return runtime.open_device(0)
+
+
+@pytest.fixture
+def short_turns() -> Iterator[None]:
+    """Threads take turns so often that none is safe from the others by chance."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
 
 
 def launch(device: Runtime, *names: str) -> None:
@@ -188,6 +199,23 @@ def test_bytes_come_back_as_they_went(device: Runtime, nbytes: int) -> None:
         received = np.empty_like(values)
         device.download(received, memory.pointer)
         np.testing.assert_array_equal(received, expected)
+
+
+def test_threads_that_upload_at_once(device: Runtime, short_turns: None) -> None:
+    def come_back(value: int) -> bool:
+        sent, memory = np.full(1 << 18, value, np.uint8), device.allocate(1 << 18)
+        received = np.empty_like(sent)
+        device.upload(memory.pointer, sent)
+        device.download(received, memory.pointer)
+        return bool((received == value).all())
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(come_back, range(200)))
+
+
+def test_threads_that_open_a_device_at_once(driver: FakeDriver, short_turns: None) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(runtime.open_device, [0] * 8))) == 1
 
 
 def test_uploads_do_not_wait_for_the_device(driver: FakeDriver, device: Runtime) -> None:
