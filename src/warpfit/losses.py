@@ -89,6 +89,10 @@ class Loss:
         """Return the weight of each class, or None for a loss without."""
         return None
 
+    def slope(self, distance: float) -> float:
+        """Return how steep the loss of a row may be where its outputs are this far off, at least 1."""
+        return 1.0
+
     def count_correct(self, ops: Backend, outputs: Array, targets: Array) -> Array | None:
         """Return how many rows are right, (), or None unless `counts_correct`."""
         return None
@@ -233,6 +237,9 @@ class MeanSquaredError(Loss):
     name: ClassVar[str] = "mse"
     half: bool = False
 
+    def slope(self, distance: float) -> float:
+        return max(1.0, distance if self.half else 2 * distance)
+
     def vjp(
         self,
         ops: Backend,
@@ -285,6 +292,9 @@ class Huber(Loss):
     def __post_init__(self) -> None:
         if not 0 < self.delta < float("inf"):
             raise ConfigError(f"expected a Huber delta above 0, got {self.delta!r}")
+
+    def slope(self, distance: float) -> float:
+        return max(1.0, min(self.delta, distance))
 
     def vjp(
         self,
@@ -348,6 +358,9 @@ class Poisson(Loss):
     """
 
     name: ClassVar[str] = "poisson"
+
+    def slope(self, distance: float) -> float:
+        return max(1.0, distance)
 
     def vjp(
         self,

@@ -236,6 +236,21 @@ def test_a_penalty_over_what_rows_weigh(
     )
 
 
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_errors_in_the_hundreds(cuda: str, precision: str) -> None:
+    """Of targets, and of outputs to begin with, as x is far from 0."""
+    x, noise = data((6, 3), "mse")
+    assert_follows_numpy(
+        (6, 20, 9, 3),
+        loss="mse",
+        precision=precision,
+        activation=nn.Tanh,
+        rows=(100 + x, 200 * noise),
+        optimizer={"lr": 1e-3},
+        times_limit=4.0,  # of x itself, which float16 rounds
+    )
+
+
 @pytest.mark.slow
 def test_a_penalty_of_weights_and_adam(cuda: str) -> None:
     assert_follows_numpy(
@@ -280,7 +295,7 @@ def test_1000_steps_in_float32(cuda: str, name: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("largest", "name"), [(1025.0, "x"), (17.0, "y")])
+@pytest.mark.parametrize(("largest", "name"), [(1025.0, "x"), (1026.0, "y")])
 def test_numbers_beyond_the_range_of_float32_products(cuda: str, largest: float, name: str) -> None:
     x, y = data((6, 3), "mse")
     (x if name == "x" else y)[3, 2] = largest

@@ -17,7 +17,7 @@ from support.training import assert_same_weights, blobs, mlp, sgd
 from warpfit import backends, nn, optim
 from warpfit.backends.cuda import one_launch
 from warpfit.data.order import epoch_order
-from warpfit.engines import launch_plan, launch_run, streaming
+from warpfit.engines import launch_plan, launch_run, scaling, streaming
 from warpfit.engines import one_launch as one_launch_engine
 from warpfit.engines.base import TrainingData
 from warpfit.engines.streaming import Cut, Piece, Stream, cut_of
@@ -313,7 +313,7 @@ def test_the_largest_number_of_all_pieces_counts(
     x, y = blobs(1000)
     x[700] = -2000
     left(60_000)
-    monkeypatch.setattr(one_launch_engine, "PIECE_BYTES", 240)
+    monkeypatch.setattr(scaling, "PIECE_BYTES", 240)
     plan = fit(mlp(6, 3), x, y, precision="auto", epochs=0).plan
     assert plan.precision == "bfloat16"
     assert "x reaches 2000" in plan.reason

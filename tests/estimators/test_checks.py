@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from conftest import on_gpu
 from warpfit.estimators import MLPClassifier, MLPRegressor
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -35,4 +36,17 @@ def test_checks_with_few_units(estimator: Any, check: Check) -> None:
     ]
 )
 def test_checks(estimator: Any, check: Check) -> None:
+    check(estimator)
+
+
+@pytest.mark.gpu
+@on_gpu
+@parametrize_with_checks(
+    [
+        kind(device="cuda", **SMALL, **settings)
+        for kind in (MLPClassifier, MLPRegressor)
+        for settings in ({}, {"precision": "float32"})
+    ]
+)
+def test_checks_on_a_gpu(estimator: Any, check: Check) -> None:
     check(estimator)

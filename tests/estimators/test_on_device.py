@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from joblib import parallel_config
 from sklearn.datasets import make_classification
+from sklearn.model_selection import GridSearchCV
 
+from conftest import on_gpu
 from warpfit.estimators import MLPClassifier, MLPRegressor
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -62,3 +65,16 @@ def test_what_is_fitted_holds_nothing_of_the_device(cuda: str, data: tuple[Array
     np.testing.assert_array_equal(copy.predict(X), fitted.predict(X))
     assert all(type(array) is np.ndarray for array in (*copy.coefs_, *copy.intercepts_))
     copy.partial_fit(X, y)
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("backend", ["loky", "threading"])
+def test_workers_share_a_gpu(data: tuple[Array, Array], backend: str) -> None:
+    grid = {"alpha": [1e-4, 1.0], "solver": ["adam", "sgd"], "activation": ["relu", "tanh"]}
+    one, several = (GridSearchCV(MLPClassifier(device="cuda", **FEW), grid, cv=3, n_jobs=n) for n in (1, 4))
+    one.fit(*data)
+    with parallel_config(backend):
+        several.fit(*data)
+    np.testing.assert_array_equal(several.cv_results_["mean_test_score"], one.cv_results_["mean_test_score"])
+    np.testing.assert_array_equal(several.predict_proba(data[0]), one.predict_proba(data[0]))

@@ -111,11 +111,10 @@ def test_precision() -> None:
         ),
         ({"precision": "bfloat16"}, "bfloat16", "one_launch runs it; one block"),
         ({"precision": "float16", "loss_scale": 512}, "float16", "one_launch runs it; one block"),
-        ({"loss": "mse", "y": 16 * X[:, :3]}, "float16", "the data suits float16; one block"),
         (
-            {"loss": "mse", "y": 30 * X[:, :3]},
+            {"loss": "mse", "y": 2000 * X[:, :3]},
             "bfloat16",
-            r"y reaches \S+, float16 is for at most 16; one block",
+            r"y reaches \S+, float16 is for at most 1024; one block",
         ),
     ],
 )
@@ -133,6 +132,30 @@ def test_auto_takes_one_launch_where_it_can(
     assert wf.fit(model, **{**asked, "engine": "one_launch"}).plan == replace(
         plan, reason=plan.reason.replace("one_launch runs it", "engine 'one_launch' was asked for")
     )
+
+
+@pytest.mark.parametrize(
+    ("loss", "largest_x", "largest_y", "over"),
+    [
+        ("cross_entropy", 900.0, None, 1),
+        ("huber", 900.0, 900.0, 1),
+        ("mse", 0.5, 0.25, 1),
+        ("mse", 100.0, 0.25, 256),
+        ("mse", 0.5, 900.0, 2048),
+    ],
+)
+@pytest.mark.parametrize("precision", ["auto", "float32"])
+def test_errors_that_may_be_large_to_begin_with_are_scaled_less(
+    cuda: str, precision: str, loss: str, largest_x: float, largest_y: float | None, over: float
+) -> None:
+    """Products as of float32 are of numbers in float16."""
+    x = X * (largest_x / np.abs(X).max())
+    y = LABELS if largest_y is None else X[:, :3] * (largest_y / np.abs(X[:, :3]).max())
+    model = mlp(6, 3)
+    settings: dict[str, Any] = {"loss": loss, "precision": precision, "device": cuda, "epochs": 0}
+    plan = wf.fit(model, x, y, optimizer=sgd(model), verbose=False, **settings).plan
+    assert plan.engine == "one_launch"
+    assert plan.loss_scale == 2.0**15 / over
 
 
 @pytest.mark.parametrize(
@@ -227,7 +250,7 @@ def test_a_resumed_run_keeps_engine_and_precision(cuda: str, tmp_path: Any) -> N
     resumed, history = train(epochs=3, resume_from=tmp_path / "run")
     assert (history.plan.engine, history.plan.precision) == ("one_launch", "float16")
     assert_same_weights(resumed, whole)
-    with pytest.raises(ConfigError, match="differs in loss_scale, precision"):
+    with pytest.raises(ConfigError, match="differs in precision"):
         train(epochs=3, resume_from=tmp_path / "run", precision="float32")
 
 

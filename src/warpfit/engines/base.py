@@ -6,13 +6,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from warpfit.backends import Array, Backend
-from warpfit.engines.scaling import LossScale
+from warpfit.engines.scaling import LossScale, magnitude
 from warpfit.losses import Loss
 from warpfit.nn.network import NetworkSpec
 from warpfit.nn.taped import TapedNetwork
@@ -190,6 +191,16 @@ class TrainingData:
     def __len__(self) -> int:
         return len(self.x)
 
+    @cached_property
+    def largest_x(self) -> float:
+        """The largest magnitude of x's numbers, as training takes them."""
+        return magnitude(self.x)
+
+    @cached_property
+    def largest_y(self) -> float:
+        """That of the targets'."""
+        return magnitude(self.y)
+
 
 @dataclass(frozen=True)
 class EpochReport:
@@ -282,6 +293,10 @@ class Engine(ABC):
             If the engine cannot run it; the message says what is in the way.
         """
         return ""
+
+    def gradient_precision(self, precision: str) -> str:
+        """Return what gradients are rounded to on their way from layer to layer, in a plan's precision."""
+        return precision
 
     def auto_precision(self, plan: Plan, data: TrainingData) -> tuple[str, str]:
         """Return what the open precision of a plan is here, and in words why, if there is anything to say.

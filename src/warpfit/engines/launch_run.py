@@ -34,7 +34,6 @@ from warpfit.engines.launch_settings import (
     dropout_settings,
     loss_settings,
     rule_settings,
-    scale_of_gradients,
     scale_of_weights,
     step_settings,
 )
@@ -393,7 +392,7 @@ class Run:
             self._exchange(),
             span.num_rows,
             span.epochs,
-            scale_of_gradients(self.plan) if is_adaptive else scale_of_weights(self.plan),
+            float(self.plan.loss_scale) if is_adaptive else scale_of_weights(self.plan),
             *rule_settings(optimizer),
             shape.activation.slope,
         ]
@@ -414,7 +413,7 @@ class Run:
             record,
             span.num_rows,
             span.epochs,
-            scale_of_gradients(self.plan),
+            float(self.plan.loss_scale),
             optimizer.clip_norm or 0.0,
             *rule_settings(optimizer),
             optimizer.l2,

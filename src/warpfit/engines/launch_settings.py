@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit.engines.base import Plan
-from warpfit.engines.scaling import resolve_loss_scale
 from warpfit.losses import BinaryCrossEntropy, Huber, Loss, MeanSquaredError, SoftmaxCrossEntropy
 from warpfit.nn.dropout import DropoutSpec
 from warpfit.optim.adam import AdamSpec
@@ -22,7 +21,6 @@ __all__ = [
     "dropout_settings",
     "loss_settings",
     "rule_settings",
-    "scale_of_gradients",
     "scale_of_weights",
     "step_settings",
 ]
@@ -76,13 +74,6 @@ def rule_settings(optimizer: OptimizerSpec) -> tuple[float, float, float, float]
         return optimizer.weight_decay, optimizer.momentum, 0.0, optimizer.alpha
     sgd = cast(SGDSpec, optimizer)
     return sgd.weight_decay, sgd.momentum, 0.0, 0.0
-
-
-def scale_of_gradients(plan: Plan) -> float:
-    """Return the power of two that gradients come times where weights do not; products as of float32 need one, too."""
-    if plan.precision == "float32":
-        return float(resolve_loss_scale("auto", "float16", plan.batch_size, plan.num_rows))
-    return float(plan.loss_scale)
 
 
 def scale_of_weights(plan: Plan) -> float:

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from warpfit import backends
-from warpfit.backends import Array
 from warpfit.engines.base import (
     BorderTest,
     Engine,
@@ -36,14 +35,13 @@ from warpfit.engines.launch_plan import (
     shared_bytes_of_plan,
 )
 from warpfit.engines.launch_run import Run, StreamedRun
-from warpfit.engines.streaming import PIECE_BYTES
 from warpfit.errors import ConfigError
-from warpfit.losses import Huber, Loss, MeanSquaredError
+from warpfit.losses import Loss
 
 __all__ = ["OneLaunchEngine"]
 
-# What x and targets may reach in magnitude for float16. A gradient of mse comes times 2048 over the number of outputs.
-LARGEST_X, LARGEST_TARGET = 1024.0, 16.0
+# What x, and the targets of a loss whose slope grows with them, may reach in magnitude for float16.
+LARGEST = 1024.0
 
 
 class OneLaunchEngine(Engine):
@@ -59,16 +57,15 @@ class OneLaunchEngine(Engine):
         words = f"{launch}; about {launch.microseconds:.1f} µs a step on an H200"
         return f"{words}; {cut_of_plan(launch, plan, data)}" if data.is_streamed else words
 
+    def gradient_precision(self, precision: str) -> str:
+        return "float16" if precision == "float32" else precision  # by sums of two float16
+
     def auto_precision(self, plan: Plan, data: TrainingData) -> tuple[str, str]:
         """Return float16, or bfloat16 where numbers of the data are too large for it."""
         launch_of(plan, data)  # what it cannot run it need not look at
-        largest = _magnitude(data.x)
-        if largest > LARGEST_X:
-            return "bfloat16", f"x reaches {largest:g}, float16 is for at most {LARGEST_X:g}"
-        if _has_steep_slopes(plan.loss):
-            largest = _magnitude(data.y)
-            if largest > LARGEST_TARGET:
-                return "bfloat16", f"y reaches {largest:g}, float16 is for at most {LARGEST_TARGET:g}"
+        for name, largest in _magnitudes(plan.loss, data):
+            if largest > LARGEST:
+                return "bfloat16", f"{name} reaches {largest:g}, float16 is for at most {LARGEST:g}"
         return "float16", "the data suits float16"
 
     def streams(self, plan: Plan, data: TrainingData) -> bool:
@@ -81,7 +78,7 @@ class OneLaunchEngine(Engine):
             return False
         if not backends.is_device_array(validation.x):
             return False
-        if plan.precision != "bfloat16" and _magnitude(validation.x) > LARGEST_X:
+        if plan.precision != "bfloat16" and validation.largest_x > LARGEST:
             return False
         copies = gathered_bytes(launch, len(validation)) + epoch_bytes(launch, len(data), len(validation))
         return copies + int(launch.exchange_bytes) <= memory_left(plan)
@@ -127,30 +124,13 @@ class OneLaunchEngine(Engine):
 
 def _check_range(loss: Loss, data: TrainingData) -> None:
     """Raise ConfigError if numbers of the data are too large for sums of two float16."""
-    found = [("x", data.x, LARGEST_X)] + ([("y", data.y, LARGEST_TARGET)] if _has_steep_slopes(loss) else [])
-    for name, array, most in found:
-        if (largest := _magnitude(array)) > most:
-            raise ConfigError(f"expected {name} of at most {most:g} in magnitude, got {largest:g}")
+    for name, largest in _magnitudes(loss, data):
+        if largest > LARGEST:
+            raise ConfigError(f"expected {name} of at most {LARGEST:g} in magnitude, got {largest:g}")
 
 
-def _has_steep_slopes(loss: Loss) -> bool:
-    """Return whether a loss's slope grows with the distance from the target, beyond what float16 takes."""
-    return isinstance(loss, MeanSquaredError) or (isinstance(loss, Huber) and loss.delta > LARGEST_TARGET)
-
-
-def _magnitude(array: Array) -> float:
-    """Return the largest magnitude of an array's numbers, as training takes them."""
-    if not array.size or str(array.dtype) in ("uint8", "bool"):
-        return 1.0  # uint8 means x / 255
-    if not backends.is_device_array(array):  # may be larger than the memory that is left for a copy
-        at_once = max(1, PIECE_BYTES * len(array) // array.nbytes)
-        pieces = (array[first : first + at_once] for first in range(0, len(array), at_once))
-        return max(map(_magnitude_of_piece, pieces))
-    return _magnitude_of_piece(array)
-
-
-def _magnitude_of_piece(array: Array) -> float:
-    ops = backends.of(array)
-    numbers = ops.asarray(array, "float32")
-    least, most = (float(ops.to_numpy(ops.reduce(name, numbers))) for name in ("min", "max"))
-    return max(-least, most)
+def _magnitudes(loss: Loss, data: TrainingData) -> Iterator[tuple[str, float]]:
+    """Yield by name what the numbers of the data reach that float16 has to do with."""
+    yield "x", data.largest_x
+    if loss.slope(LARGEST) >= LARGEST:
+        yield "y", data.largest_y

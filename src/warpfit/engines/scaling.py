@@ -6,23 +6,38 @@ A scale is a power of two, so it costs no rounding. `layerwise` and the engines 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import frexp, isfinite
+from math import ceil, frexp, isfinite, log2
 from typing import Any
 
+from warpfit import backends
+from warpfit.backends import Array
 from warpfit.errors import ConfigError
 
-__all__ = ["DYNAMIC", "LossScale", "resolve_loss_scale"]
+__all__ = ["DYNAMIC", "LossScale", "magnitude", "resolve_loss_scale"]
 
 AUTO, DYNAMIC = "auto", "dynamic"
 LARGEST, SMALLEST = 2.0**24, 2.0**-24
+# Of an array on the host that are looked at together.
+PIECE_BYTES = 1 << 25
 
 
-def resolve_loss_scale(loss_scale: Any, precision: str, batch_size: int, num_rows: int) -> float | str:
+def resolve_loss_scale(
+    loss_scale: Any, precision: str, batch_size: int, num_rows: int, slope: float = 1.0
+) -> float | str:
     """Return the loss scale of a plan, also for one that has it: a power of two, or ``'dynamic'``.
 
-    ``'auto'`` is a power of two near 1024 times the rows of the smallest batch, an epoch's last. The gradient of a mean
-    over a batch has entries of at most 1 / rows at the outputs, so this puts them below 1024, with six bits of room
-    above, and everything down to 2**-34 of the largest above underflow.
+    ``'auto'`` is a power of two near 1024 times the rows of the smallest batch, an epoch's last, over the slope. The
+    gradient of a mean over a batch has entries of at most slope / rows at the outputs, so this puts them below 1024,
+    with six bits of room above, and everything down to 2**-34 of the largest above underflow.
+
+    Parameters
+    ----------
+    loss_scale : float or str
+    precision : str
+        That of gradients on their way from layer to layer.
+    batch_size, num_rows : int
+    slope : float
+        How steep the loss of a row may be to begin with, at least 1.
 
     Raises
     ------
@@ -33,7 +48,8 @@ def resolve_loss_scale(loss_scale: Any, precision: str, batch_size: int, num_row
         return 1.0
     if loss_scale == AUTO:
         least = num_rows % batch_size or batch_size
-        return min(LARGEST, 2.0 ** (10 + least.bit_length() - 1)) if precision == "float16" else 1.0
+        power = 10 + least.bit_length() - 1 - ceil(log2(slope))
+        return max(SMALLEST, min(LARGEST, 2.0**power)) if precision == "float16" else 1.0
     is_number = isinstance(loss_scale, (int, float)) and isfinite(loss_scale)
     is_power = is_number and SMALLEST <= loss_scale <= LARGEST and frexp(loss_scale)[0] == 0.5
     if loss_scale != DYNAMIC and not is_power:
@@ -80,3 +96,21 @@ class LossScale:
         if self.good_steps + 1 < 2000:
             return LossScale(self.value, self.good_steps + 1)
         return LossScale(min(LARGEST, self.value * 2))
+
+
+def magnitude(array: Array) -> float:
+    """Return the largest magnitude of an array's numbers, as training takes them."""
+    if not array.size or str(array.dtype) in ("uint8", "bool"):
+        return 1.0  # uint8 means x / 255
+    if not backends.is_device_array(array):  # may be larger than the memory that is left for a copy
+        at_once = max(1, PIECE_BYTES * len(array) // array.nbytes)
+        pieces = (array[first : first + at_once] for first in range(0, len(array), at_once))
+        return max(map(_magnitude_of_piece, pieces))
+    return _magnitude_of_piece(array)
+
+
+def _magnitude_of_piece(array: Array) -> float:
+    ops = backends.of(array)
+    numbers = ops.asarray(array, "float32")
+    least, most = (float(ops.to_numpy(ops.reduce(name, numbers))) for name in ("min", "max"))
+    return max(-least, most)

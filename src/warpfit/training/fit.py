@@ -95,11 +95,12 @@ def fit(
         ``'float32'`` or ``'float64'``; on CUDA also ``'tf32'``, ``'float16'`` and ``'bfloat16'``: products on
         tensor cores, with sums and parameters in float32. The model's parameters are float64 afterwards for
         ``'float64'``, else float32. ``'auto'`` is their own dtype, except where ``'one_launch'`` runs a model in
-        float32: float16 then, or bfloat16 if x exceeds 1024 in magnitude, or the targets of ``'mse'`` 16.
+        float32: float16 then, or bfloat16 if x exceeds 1024 in magnitude, or the targets of ``'mse'`` do.
     loss_scale : 'auto', 'dynamic' or float
         For ``'float16'``: what gradients are multiplied by, lest small ones become zero; a power of two.
-        ``'auto'`` derives it from the batch size. ``'dynamic'`` leaves out a step whose gradients overflow and
-        halves the scale, doubles it after 2,000 steps without, and waits for the device at every step.
+        ``'auto'`` derives it from the batch size, and for ``'mse'`` from what x and targets reach. ``'dynamic'``
+        leaves out a step whose gradients overflow and halves the scale, doubles it after 2,000 steps without, and
+        waits for the device at every step.
     engine : str
         ``'layerwise'``, or ``'one_launch'``: many epochs as one kernel, on CUDA in half precision. ``'auto'`` is
         ``'one_launch'`` wherever that runs the model in this precision. The plan, ``history.plan``, says what was

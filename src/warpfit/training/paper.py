@@ -10,6 +10,7 @@ import numpy as np
 from warpfit import backends
 from warpfit.engines.base import Plan, TrainingData
 from warpfit.engines.launch_plan import LaunchDescription, describe
+from warpfit.engines.one_launch import OneLaunchEngine
 from warpfit.engines.scaling import resolve_loss_scale
 from warpfit.errors import ConfigError
 from warpfit.training.evaluate import network_of
@@ -53,7 +54,9 @@ def plan_on_paper(
         epochs=resolved.epochs or 1,
         trained=tuple(model.state_dict()),
         num_rows=num_rows,
-        loss_scale=resolve_loss_scale("auto", precision, resolved.batch_size, num_rows),
+        loss_scale=resolve_loss_scale(
+            "auto", OneLaunchEngine().gradient_precision(precision), resolved.batch_size, num_rows
+        ),
     )
     description = describe(
         plan, _blank(num_rows, features, 0 if resolved.loss == "cross_entropy" else outputs), found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -93,10 +94,18 @@ def _run_by(name: str, draft: Plan, data: TrainingData, why: str) -> Plan:
     engine, precision, why_precision = ENGINES[name](), draft.precision, ""
     if precision == AUTO:
         precision, why_precision = engine.auto_precision(draft, data)
-    scale = resolve_loss_scale(draft.loss_scale, precision, draft.batch_size, len(data))
+    scale = _loss_scale(draft, engine.gradient_precision(precision), data)
     chosen = replace(draft, engine=name, precision=precision, loss_scale=scale)
     reason = "; ".join(filter(None, (why, why_precision, engine.explain(chosen, data))))
     return replace(chosen, reason=reason)
+
+
+def _loss_scale(draft: Plan, precision: str, data: TrainingData) -> float | str:
+    """Return the loss scale for gradients in a precision; outputs may be off by as much as x is large to begin with."""
+    slope, loss = 1.0, draft.loss
+    if precision == "float16" and draft.loss_scale == AUTO and loss.slope(inf) > 1:
+        slope = loss.slope(max(data.largest_x, data.largest_y))
+    return resolve_loss_scale(draft.loss_scale, precision, draft.batch_size, len(data), slope)
 
 
 def engine_of(plan: Plan) -> Engine:
