@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -512,6 +513,41 @@ class BaseMLP(BaseEstimator, ABC):
 
     def _activated(self, outputs: Array) -> Array:
         return OUTPUT_FUNCTIONS[self.out_activation_](outputs)
+
+    # -- files ---------------------------------------------------------------------------------------------
+
+    def to_onnx(self, path: str | os.PathLike[str]) -> None:
+        """Write an ONNX file, with which other programs predict; the package onnx is needed.
+
+        The input ``X`` is float32, (N, n_features_in_). A classifier's outputs are ``label``, int64 or string (or bool
+        or float64, as its classes are), (N,), and ``probabilities``, float32, (N, n_classes), as `predict` and
+        `predict_proba` give them; for several labels at once ``label`` is int64, (N, n_classes). A regressor's is
+        ``variable``, float32, (N, n_outputs). All is computed in float32, whatever the weights' dtype.
+
+        Parameters
+        ----------
+        path : path of the file, by convention ending in .onnx
+            It is replaced at once.
+
+        Raises
+        ------
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        ConfigError
+            If onnx is not installed, classes are neither numbers nor strings, or the file cannot be written.
+
+        Examples
+        --------
+        >>> from tempfile import TemporaryDirectory
+        >>> from warpfit import MLPRegressor
+        >>> regressor = MLPRegressor(solver="lbfgs", device="cpu").fit([[0.0], [1.0]], [0.0, 1.0])
+        >>> with TemporaryDirectory() as folder:
+        ...     regressor.to_onnx(f"{folder}/line.onnx")
+        """
+        from warpfit.estimators.onnx_graph import write_onnx
+
+        check_is_fitted(self)
+        write_onnx(self, path)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
