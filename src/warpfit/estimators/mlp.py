@@ -316,7 +316,7 @@ class BaseMLP(BaseEstimator, ABC):
         if validation is not None:
             self._begin_validation()
         self.n_iter_ = 0
-        model = self._model(self.dropout)
+        model = self._model((self.coefs_, self.intercepts_), self.dropout)
         optimizer = self._optimizer(model, rows, incremental)
         log = EpochLog(self, len(rows))
         convergence = Convergence(self, self._scorer(validation))
@@ -460,7 +460,7 @@ class BaseMLP(BaseEstimator, ABC):
 
     def _minimize(self, rows: Rows) -> str:
         """Run L-BFGS, and return SciPy's words for why it ended."""
-        model = self._model().to(resolve_device(self.device))
+        model = self._model((self.coefs_, self.intercepts_)).to(resolve_device(self.device))
         result = fit_lbfgs(
             model,
             rows.X,
@@ -486,9 +486,9 @@ class BaseMLP(BaseEstimator, ABC):
 
     # -- prediction ----------------------------------------------------------------------------------------
 
-    def _model(self, dropout: float = 0.0) -> Sequential:
-        """Return the network around the weights; in float32 where a GPU's engine is to choose the precision."""
-        model = make_model(self.coefs_, self.intercepts_, self.activation, dropout)
+    def _model(self, weights: Weights, dropout: float = 0.0) -> Sequential:
+        """Return the network around weights; in float32 where a GPU's engine is to choose the precision."""
+        model = make_model(*weights, self.activation, dropout)
         is_open = self.precision == "auto" and resolve_device(self.device) != "cpu"
         return model.to(dtype="float32") if is_open else model
 
@@ -497,14 +497,14 @@ class BaseMLP(BaseEstimator, ABC):
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse=["csr", "csc"], dtype=FLOATS, reset=False)
         first, *others = self._fitted_networks()
-        total = first._activated(first._outputs(X))
+        total = self._activated(self._outputs((first.coefs_, first.intercepts_), X))
         for network in others:
-            total += network._activated(network._outputs(X))
+            total += self._activated(self._outputs((network.coefs_, network.intercepts_), X))
         return total / (1 + len(others)) if others else total
 
-    def _outputs(self, X: Any) -> Array:
-        """Return this network's outputs (N, outputs) for checked rows X, some at a time, before `out_activation_`."""
-        model = self._model().to(resolve_device(self.device))
+    def _outputs(self, weights: Weights, X: Any) -> Array:
+        """Return a network's outputs (N, outputs) for checked rows X, some at a time, before `out_activation_`."""
+        model = self._model(weights).to(resolve_device(self.device))
         if not issparse(X):
             return predict(model, X)
         X = X.tocsr()
@@ -515,6 +515,54 @@ class BaseMLP(BaseEstimator, ABC):
         return OUTPUT_FUNCTIONS[self.out_activation_](outputs)
 
     # -- files ---------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all parameters and fitted attributes to a safetensors file, from which `load` makes an equal estimator.
+
+        The optimizer's memory is among them: partial fits go on. Reading the file runs no code, unlike unpickling.
+
+        Parameters
+        ----------
+        path : path of the file, by convention ending in .safetensors
+            It is replaced at once.
+
+        Raises
+        ------
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        ConfigError
+            If a parameter is something that only pickle can store, such as a callback or a RandomState, or the file
+            cannot be written.
+
+        Examples
+        --------
+        >>> from tempfile import TemporaryDirectory
+        >>> from warpfit import MLPClassifier
+        >>> classifier = MLPClassifier(solver="lbfgs", device="cpu").fit([[0.0], [1.0]], ["low", "high"])
+        >>> with TemporaryDirectory() as folder:
+        ...     classifier.save(f"{folder}/height.safetensors")
+        ...     MLPClassifier.load(f"{folder}/height.safetensors").predict([[0.9]])
+        array(['high'], dtype='<U4')
+        """
+        from warpfit.estimators.storage import save_estimator
+
+        check_is_fitted(self)
+        save_estimator(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the estimator in a file that `save` wrote; no device is needed.
+
+        ``set_params(device=...)`` lets one that was fitted on a device that is not there predict on another.
+
+        Raises
+        ------
+        FileFormatError
+            If the file is missing, cut short, of another kind or of another estimator.
+        """
+        from warpfit.estimators.storage import load_estimator
+
+        return load_estimator(cls, path)
 
     def to_onnx(self, path: str | os.PathLike[str]) -> None:
         """Write an ONNX file, with which other programs predict; the package onnx is needed.

@@ -109,8 +109,8 @@ class _Graph:
         for idx, (weights, biases) in enumerate(layers):
             x = self._add("Gemm", x, self._float(weights), self._float(biases))
             if idx < len(layers) - 1:
-                x = self._activation(x, Activation(ACTIVATIONS[network.activation]))
-        operator = OUTPUT_OPERATORS.get(network.out_activation_)
+                x = self._activation(x, Activation(ACTIVATIONS[self.estimator.activation]))
+        operator = OUTPUT_OPERATORS.get(self.estimator.out_activation_)
         return self._add(operator, x) if operator else x
 
     def _activation(self, z: str, activation: Activation) -> str:
