@@ -514,7 +514,37 @@ class BaseMLP(BaseEstimator, ABC):
     def _activated(self, outputs: Array) -> Array:
         return OUTPUT_FUNCTIONS[self.out_activation_](outputs)
 
-    # -- files ---------------------------------------------------------------------------------------------
+    # -- other forms, and files ----------------------------------------------------------------------
+
+    def to_sklearn(self) -> Any:
+        """Return scikit-learn's estimator with the same parameters, weights and fitted attributes, which are copied.
+
+        It predicts the same, and partial fits and warm starts go on there as here. What only training reads and
+        scikit-learn lacks, such as dropout, ``'adamw'`` or a schedule, has its default there, and a warning names it.
+
+        Returns
+        -------
+        sklearn.neural_network.MLPClassifier or sklearn.neural_network.MLPRegressor
+
+        Raises
+        ------
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        ConfigError
+            If it would not predict the same: for activations that scikit-learn lacks, and for several networks.
+
+        Examples
+        --------
+        >>> from warpfit import MLPRegressor
+        >>> ours = MLPRegressor(solver="lbfgs", device="cpu").fit([[0.0], [1.0]], [0.0, 1.0])
+        >>> theirs = ours.to_sklearn()
+        >>> float(abs(theirs.predict([[0.5]]) - ours.predict([[0.5]])).max()) < 1e-12
+        True
+        """
+        from warpfit.estimators.sklearn_models import to_sklearn
+
+        check_is_fitted(self)
+        return to_sklearn(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all parameters and fitted attributes to a safetensors file, from which `load` makes an equal estimator.
