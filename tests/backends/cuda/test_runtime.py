@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -208,6 +211,43 @@ def test_out_of_memory_says_how_much_and_can_be_recovered_from(driver: FakeDrive
     assert driver.calls["synchronize"] == 1  # what is freed in the stream's order may suffice
     del held
     assert device.allocate(GIB).nbytes == GIB
+
+
+def test_threads_open_one_device_between_them(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    class Slow(Runtime):
+        def __init__(self, index: int) -> None:
+            time.sleep(0.05)
+            made.append(index)
+            super().__init__(index)
+
+    monkeypatch.setattr(runtime, "Runtime", Slow)
+    with ThreadPoolExecutor(4) as threads:
+        opened = set(threads.map(runtime.open_device, [0] * 4))
+    assert made == [0]
+    assert opened == {runtime.open_device(0)}
+
+
+def test_uploads_of_several_threads_do_not_mix(device: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "STAGING_BYTES", 256)
+    move = device._driver.cuMemcpyHtoDAsync
+
+    def late(*arguments: Any) -> Any:
+        time.sleep(1e-4)  # time enough for another thread to fill the half that is copied from
+        return move(*arguments)
+
+    monkeypatch.setattr(device._driver, "cuMemcpyHtoDAsync", late)
+
+    def uploaded(value: int) -> bool:
+        sent, received = np.full(8192, value, np.uint8), np.empty(8192, np.uint8)
+        memory = device.allocate(sent.nbytes)
+        device.upload(memory.pointer, sent)
+        device.download(received, memory.pointer)
+        return bool((received == sent).all())
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(uploaded, range(16)))
 
 
 def test_memory_goes_with_its_last_array(driver: FakeDriver, device: Runtime) -> None:

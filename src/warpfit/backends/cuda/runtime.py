@@ -44,6 +44,7 @@ NOT_READY = 600  # CUDA_ERROR_NOT_READY
 Grid = tuple[int, int, int]
 
 _OPEN: dict[int, Runtime] = {}
+_opening = threading.Lock()
 _active = threading.local()
 
 
@@ -193,14 +194,21 @@ def open_device(index: int) -> Runtime:
         If there is no usable driver or no such device; the message says what is missing.
     """
     if index not in _OPEN:
-        reason = why_unavailable(opening=index)
-        if reason is not None:
-            raise DeviceError(f"expected a CUDA device for 'cuda:{index}', but {reason}")
-        _, count = _driver().cuDeviceGetCount()
-        if index >= count:
-            raise DeviceError(f"expected a device among cuda:0 to cuda:{count - 1}, got 'cuda:{index}'")
-        _OPEN[index] = Runtime(index)
+        # Threads that start together share one stream, on which everything is in order.
+        with _opening:
+            if index not in _OPEN:
+                _OPEN[index] = _opened(index)
     return _OPEN[index]
+
+
+def _opened(index: int) -> Runtime:
+    reason = why_unavailable(opening=index)
+    if reason is not None:
+        raise DeviceError(f"expected a CUDA device for 'cuda:{index}', but {reason}")
+    _, count = _driver().cuDeviceGetCount()
+    if index >= count:
+        raise DeviceError(f"expected a device among cuda:0 to cuda:{count - 1}, got 'cuda:{index}'")
+    return Runtime(index)
 
 
 class Memory:
@@ -609,12 +617,17 @@ class _Staging:
         self._runtime = runtime
         self._halves: list[tuple[Any, npt.NDArray[np.uint8], Any]] = []
         self._next = 0
+        self._lock = threading.Lock()
 
     def _allocate(self) -> None:
         for _ in range(2):
             self._halves.append((*_pin(STAGING_BYTES), self._runtime.device.create_event()))
 
     def upload(self, pointer: int, content: npt.NDArray[np.uint8]) -> None:
+        with self._lock:
+            self._upload(pointer, content)
+
+    def _upload(self, pointer: int, content: npt.NDArray[np.uint8]) -> None:
         if not self._halves:
             self._allocate()
         runtime = self._runtime
