@@ -33,6 +33,7 @@ def test_checks_with_few_units(estimator: Any, check: Check) -> None:
             {},
             {"solver": "sgd", "learning_rate": "adaptive", "learning_rate_init": 0.02},
             {"solver": "adamw", "activation": "silu"},
+            {"n_ensemble": 2},
         )
     ]
 )

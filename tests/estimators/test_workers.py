@@ -76,6 +76,20 @@ def test_threads_share_one_fitted_estimator(data: Data) -> None:
         np.testing.assert_array_equal(predicted, alone)
 
 
+@pytest.mark.parametrize("engine", ["layerwise", "one_launch"])
+def test_threads_share_one_device(cuda: str, data: Data, engine: str) -> None:
+    X, y = data[0].astype(np.float32), data[1]
+    settings = {**FEW, "device": cuda, "engine": engine, "precision": "float32", "batch_size": 24}
+
+    def fit(seed: int) -> Array:
+        return MLPClassifier(**{**settings, "random_state": seed}).fit(X, y).predict_proba(X)
+
+    alone = [fit(seed) for seed in range(4)]
+    together = joblib.Parallel(4, backend="threading")(joblib.delayed(fit)(seed) for seed in range(4))
+    np.testing.assert_array_equal(together, alone)
+    assert not np.array_equal(alone[0], alone[1])
+
+
 PREDICT = """
 import sys
 import joblib
