@@ -21,6 +21,7 @@ HEAVY = [
     "cuda",
     "torch",
     "pandas",
+    "onnx",
 ]
 
 TRAIN = """

@@ -30,7 +30,7 @@ from warpfit.training import (
 )
 
 if TYPE_CHECKING:
-    from warpfit.estimators import MLPClassifier, MLPRegressor
+    from warpfit.estimators import MLPClassifier, MLPRegressor, from_sklearn
 
 __version__ = "0.1.0.dev0"
 
@@ -50,6 +50,7 @@ __all__ = [
     "errors",
     "evaluate",
     "fit",
+    "from_sklearn",
     "load",
     "load_metadata",
     "losses",
@@ -65,7 +66,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import the estimators when they are first asked for: scikit-learn takes longer to import than all else."""
-    if name in ("MLPClassifier", "MLPRegressor"):
+    if name in ("MLPClassifier", "MLPRegressor", "from_sklearn"):
         from warpfit import estimators
 
         return getattr(estimators, name)

@@ -18,7 +18,9 @@ Check = Callable[[Any], None]
 SMALL: dict[str, Any] = {"hidden_layer_sizes": 8, "learning_rate_init": 0.03, "max_iter": 40}
 
 
-@parametrize_with_checks([MLPClassifier(**SMALL), MLPRegressor(**SMALL)])
+@parametrize_with_checks(
+    [MLPClassifier(**SMALL), MLPRegressor(**SMALL), MLPClassifier(n_ensemble=2, **SMALL)],
+)
 def test_checks_with_few_units(estimator: Any, check: Check) -> None:
     check(estimator)
 
@@ -32,6 +34,7 @@ def test_checks_with_few_units(estimator: Any, check: Check) -> None:
             {},
             {"solver": "sgd", "learning_rate": "adaptive", "learning_rate_init": 0.02},
             {"solver": "adamw", "activation": "silu"},
+            {"n_ensemble": 2},
         )
     ]
 )

@@ -25,7 +25,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils._param_validation import InvalidParameterError
 
-from warpfit.estimators import MLPClassifier, MLPRegressor, classifier, regressor
+from warpfit.estimators import MLPClassifier, MLPRegressor, classifier, mlp, regressor
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -117,7 +117,7 @@ def test_names_of_features(data: tuple[Array, Array]) -> None:
         fitted.predict(frame.rename(columns={"a": "z"}))
 
 
-@pytest.mark.parametrize("module", [classifier, regressor])
+@pytest.mark.parametrize("module", [classifier, regressor, mlp])
 def test_examples(module: ModuleType) -> None:
     assert doctest.testmod(module).failed == 0
 

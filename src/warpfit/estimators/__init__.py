@@ -10,6 +10,8 @@ The shells hold parameters and fitted attributes; everything that computes is el
 * the solver ``'lbfgs'`` goes to `warpfit.training.lbfgs.fit_lbfgs` instead;
 * `classifier` and `regressor` say what targets and outputs mean: encoding, loss, score, prediction.
 
+What is fitted takes other forms in `sklearn_models`, `storage` (safetensors) and `onnx_graph`.
+
 Fitted weights are NumPy's arrays, whatever the device: ``coefs_`` and ``intercepts_`` are all that prediction reads.
 """
 
@@ -17,5 +19,6 @@ from __future__ import annotations
 
 from warpfit.estimators.classifier import MLPClassifier
 from warpfit.estimators.regressor import MLPRegressor
+from warpfit.estimators.sklearn_models import from_sklearn
 
-__all__ = ["MLPClassifier", "MLPRegressor"]
+__all__ = ["MLPClassifier", "MLPRegressor", "from_sklearn"]

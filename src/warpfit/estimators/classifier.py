@@ -82,8 +82,13 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
         For ``'adamw'``: each step multiplies all weights by 1 - rate · weight_decay.
     dropout : float
         Probability in [0, 1) that a hidden unit is left out of a training step; ``'lbfgs'`` leaves out none.
+    n_ensemble : int
+        Networks that are trained, one after another on the same rows, and whose probabilities (a regressor's
+        predictions) are averaged. The first is the one that there would be with 1. Each of the others has a
+        random_state drawn from this one's, for its initial values, orders and dropout; rows set aside are the same
+        for all. Ctrl-C ends all training, and leaves the networks that there are.
     callbacks : sequence of Callback, optional
-        Called between epochs, as `warpfit.fit`'s.
+        Called between epochs, as `warpfit.fit`'s, for each network in turn.
     device : str
         ``'auto'`` is the first CUDA device, or the CPU; or ``'cpu'``, ``'cuda'``, ``'cuda:1'``, ...
     precision : str
@@ -110,6 +115,9 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
         Epochs, or iterations of ``'lbfgs'``, of the last fit.
     t_ : int
         Rows trained on in all epochs.
+    estimators_ : list of MLPClassifier
+        Only if n_ensemble is more than 1: the networks, each a fitted estimator with ``n_ensemble=1``. Weights,
+        losses, scores, curves and counts above are then the first one's.
     n_features_in_ : int
     feature_names_in_ : ndarray (n_features_in_,)
         If X has names for all.
@@ -167,6 +175,7 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
         class_weight: str | dict[Any, float] | None = None,
         weight_decay: float = 0.01,
         dropout: float = 0.0,
+        n_ensemble: int = 1,
         callbacks: Sequence[Callback] | None = None,
         device: str = "auto",
         precision: str = "auto",
@@ -207,7 +216,7 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
         sklearn.exceptions.NotFittedError
             Before `fit`.
         """
-        return self._decode(self._outputs(X))
+        return self._decode(self._predicted(X))
 
     def predict_proba(self, X: Any) -> Array:
         """Return the probability of each class for each row, (n_samples, n_classes), as `classes_` has them.
@@ -215,7 +224,7 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
         Parameters and errors as `predict`'s. Of several labels at once each has its own, and they need not add up
         to 1.
         """
-        probabilities = self._activated(self._outputs(X))
+        probabilities = self._predicted(X)
         if probabilities.shape[1] == 1:
             return np.hstack([1 - probabilities, probabilities])
         return probabilities
@@ -225,8 +234,7 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
         probabilities = self.predict_proba(X)
         return np.log(probabilities, out=probabilities)
 
-    def _decode(self, outputs: Array) -> Array:
-        probabilities = self._activated(outputs)
+    def _decode(self, probabilities: Array) -> Array:
         if self.n_outputs_ == 1:
             probabilities = probabilities.ravel()
         return self._label_binarizer.inverse_transform(probabilities)
@@ -293,7 +301,8 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
 
     def _score_outputs(self, outputs: Array, rows: Rows) -> float:
         labels = self._label_binarizer.inverse_transform(rows.y)
-        return float(accuracy_score(labels, self._decode(outputs), sample_weight=rows.weight))
+        predicted = self._decode(self._activated(outputs))
+        return float(accuracy_score(labels, predicted, sample_weight=rows.weight))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

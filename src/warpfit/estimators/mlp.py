@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Integral, Real
@@ -22,7 +24,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from warpfit.backends import resolve_device
-from warpfit.errors import DivergedError
+from warpfit.errors import ConfigError, DivergedError
 from warpfit.estimators.convergence import Convergence, EpochLog
 from warpfit.estimators.initial import initial_layer
 from warpfit.estimators.recipes import (
@@ -53,6 +55,9 @@ STOCHASTIC_SOLVERS = ("sgd", "adam", "adamw")
 FLOATS = (np.float64, np.float32)
 LARGEST_AUTO_BATCH = 200
 PREDICTED_ROWS = 1 << 14
+STACKLEVEL = (
+    6  # from what trains one network to the user's call: `_optimize`, `_fit`, `fit`, scikit-learn's context
+)
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,7 @@ class BaseMLP(BaseEstimator, ABC):
         "max_fun": [Interval(Integral, 1, None, closed="left")],
         "weight_decay": [Interval(Real, 0, None, closed="left")],
         "dropout": [Interval(Real, 0, 1, closed="left")],
+        "n_ensemble": [Interval(Integral, 1, None, closed="left")],
         "callbacks": ["array-like", None],
         "device": [str],
         "precision": [str],
@@ -194,24 +200,88 @@ class BaseMLP(BaseEstimator, ABC):
     ) -> Self:
         hidden = self._hidden_layer_sizes()
         is_first = not hasattr(self, "coefs_") or not (self.warm_start or incremental)
+        if not is_first:
+            self._check_ensemble()
         X, encoded = self._encode(X, y, incremental=incremental, reset=is_first)
         weight = self._row_weights(X, y, sample_weight, incremental=incremental)
         rows = Rows(_dense(X), encoded.reshape(len(encoded), -1), weight)
         self.n_outputs_ = rows.y.shape[1]
-        rng = check_random_state(self.random_state)
-        if is_first:
-            self._initialize([rows.X.shape[1], *hidden, self.n_outputs_], rng, rows.X.dtype)
+        validation = self._validation_rows(X_val, y_val)
+        self._check_validation(validation, incremental)
+        trained: list[Self] = []
+        for network, rng in self._networks(is_first):
+            if is_first:
+                network._initialize([rows.X.shape[1], *hidden, self.n_outputs_], rng, rows.X.dtype)
+            if self._sets_rows_aside() and validation is None:
+                rows, validation = self._split(rows, rng)
+            trained.append(network)
+            if network._optimize(rows, validation, rng, incremental) == "interrupt":
+                break
+        untouched = [] if is_first else self._fitted_networks()[len(trained) :]
+        self._take_over_networks(trained + untouched)
+        return self
+
+    def _check_validation(self, validation: Rows | None, incremental: bool) -> None:
         if self.solver == "lbfgs":
-            if X_val is not None or y_val is not None:
+            if validation is not None:
                 raise ValueError(
                     "expected no X_val and y_val for the solver 'lbfgs', which has no epochs, got some"
                 )
-            self._minimize(rows)
-        else:
-            self._train(rows, self._validation_rows(X_val, y_val), rng, incremental)
+        elif self.early_stopping and incremental:
+            raise ValueError("partial_fit does not support early_stopping=True")
+
+    def _sets_rows_aside(self) -> bool:
+        return self.early_stopping and self.solver in STOCHASTIC_SOLVERS
+
+    def _optimize(
+        self, rows: Rows, validation: Rows | None, rng: np.random.RandomState, incremental: bool
+    ) -> str:
+        """Train this network alone, and return why training ended."""
+        is_full_batch = self.solver == "lbfgs"
+        ended_by = self._minimize(rows) if is_full_batch else self._train(rows, validation, rng, incremental)
         if not all(np.isfinite(array).all() for array in (*self.coefs_, *self.intercepts_)):
             raise _not_finite()
-        return self
+        return ended_by
+
+    # -- ensembles -----------------------------------------------------------------------------------------
+
+    def _networks(self, is_first: bool) -> Iterator[tuple[Self, np.random.RandomState]]:
+        """Yield what holds each network to train, with the random numbers that it draws: itself, or the members."""
+        rng = check_random_state(self.random_state)
+        if self.n_ensemble == 1:
+            yield self, rng
+            return
+        for idx in range(self.n_ensemble):
+            member = copy.copy(self) if is_first else self.estimators_[idx]
+            member.__dict__.pop("estimators_", None)
+            seed = member.random_state if idx else self.random_state
+            if is_first and idx:
+                # Drawn when the one before is trained: the first is then what n_ensemble=1 would be.
+                seed = int(rng.randint(np.iinfo(np.int32).max))
+            member.__dict__.update(self.get_params(deep=False), n_ensemble=1, random_state=seed)
+            yield member, check_random_state(seed) if idx else rng
+
+    def _take_over_networks(self, networks: list[Self]) -> None:
+        """Keep the members of an ensemble, and show the first one's attributes as this estimator's."""
+        if self.n_ensemble == 1:
+            self.__dict__.pop("estimators_", None)
+            return
+        parameters = self.get_params(deep=False)
+        self.__dict__.update(
+            {name: value for name, value in vars(networks[0]).items() if name not in parameters}
+        )
+        self.estimators_ = networks
+
+    def _check_ensemble(self) -> None:
+        """Raise ConfigError unless there are as many networks to go on with as there are to be."""
+        if (fitted := len(self._fitted_networks())) != self.n_ensemble:
+            raise ConfigError(
+                f"expected n_ensemble={fitted}, the networks that were fitted and that warm_start and partial_fit "
+                f"go on with, got n_ensemble={self.n_ensemble}"
+            )
+
+    def _fitted_networks(self) -> list[Self]:
+        return getattr(self, "estimators_", [self])
 
     def _hidden_layer_sizes(self) -> list[int]:
         sizes = self.hidden_layer_sizes
@@ -241,17 +311,12 @@ class BaseMLP(BaseEstimator, ABC):
 
     def _train(
         self, rows: Rows, validation: Rows | None, rng: np.random.RandomState, incremental: bool
-    ) -> None:
-        """Train for up to `max_iter` epochs, or one if incremental."""
-        if self.early_stopping:
-            if incremental:
-                raise ValueError("partial_fit does not support early_stopping=True")
-            if validation is None:
-                rows, validation = self._split(rows, rng)
+    ) -> str:
+        """Train for up to `max_iter` epochs, or one if incremental, and return why that ended."""
         if validation is not None:
             self._begin_validation()
         self.n_iter_ = 0
-        model = self._model(self.dropout)
+        model = self._model((self.coefs_, self.intercepts_), self.dropout)
         optimizer = self._optimizer(model, rows, incremental)
         log = EpochLog(self, len(rows))
         convergence = Convergence(self, self._scorer(validation))
@@ -277,17 +342,18 @@ class BaseMLP(BaseEstimator, ABC):
             )
         except DivergedError as error:
             self._give_up(error, log, convergence)
-            return
+            return "divergence"
         self._take_over(model, optimizer)
         if history.stopped_by == "interrupt":
-            warnings.warn("Training interrupted by user.", stacklevel=4)
+            warnings.warn("Training interrupted by user.", stacklevel=STACKLEVEL)
         elif history.stopped_by == "epochs" and not incremental:
             warnings.warn(
                 f"Stochastic Optimizer: Maximum iterations ({self.max_iter}) reached and the optimization "
                 "hasn't converged yet.",
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=STACKLEVEL,
             )
+        return history.stopped_by
 
     def _take_over(self, model: Sequential, optimizer: Optimizer) -> None:
         """Hold on the host what a run has left: the best weights, with early stopping, else the last."""
@@ -304,7 +370,7 @@ class BaseMLP(BaseEstimator, ABC):
         convergence.record_score(np.nan)
         if self._best_weights is not None:
             self.coefs_, self.intercepts_ = self._best_weights
-        warnings.warn(f"Training ended early: {error}", ConvergenceWarning, stacklevel=5)
+        warnings.warn(f"Training ended early: {error}", ConvergenceWarning, stacklevel=STACKLEVEL + 1)
 
     def _keep_best(self, run: Run) -> None:
         self._best_weights = weights_of(run.state.parameters, self.coefs_[0].dtype)
@@ -383,7 +449,7 @@ class BaseMLP(BaseEstimator, ABC):
         if self.batch_size > num_rows:
             warnings.warn(
                 "Got `batch_size` less than 1 or larger than sample size. It is going to be clipped",
-                stacklevel=5,
+                stacklevel=STACKLEVEL + 1,
             )
         return int(min(self.batch_size, num_rows))
 
@@ -392,8 +458,9 @@ class BaseMLP(BaseEstimator, ABC):
 
     # -- the solver 'lbfgs' --------------------------------------------------------------------------------
 
-    def _minimize(self, rows: Rows) -> None:
-        model = self._model().to(resolve_device(self.device))
+    def _minimize(self, rows: Rows) -> str:
+        """Run L-BFGS, and return SciPy's words for why it ended."""
+        model = self._model((self.coefs_, self.intercepts_)).to(resolve_device(self.device))
         result = fit_lbfgs(
             model,
             rows.X,
@@ -413,22 +480,31 @@ class BaseMLP(BaseEstimator, ABC):
             warnings.warn(
                 f"lbfgs failed to converge after {self.n_iter_} iterations: {result.message}",
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=STACKLEVEL,
             )
+        return result.message
 
     # -- prediction ----------------------------------------------------------------------------------------
 
-    def _model(self, dropout: float = 0.0) -> Sequential:
-        """Return the network around the weights; in float32 where a GPU's engine is to choose the precision."""
-        model = make_model(self.coefs_, self.intercepts_, self.activation, dropout)
+    def _model(self, weights: Weights, dropout: float = 0.0) -> Sequential:
+        """Return the network around weights; in float32 where a GPU's engine is to choose the precision."""
+        model = make_model(*weights, self.activation, dropout)
         is_open = self.precision == "auto" and resolve_device(self.device) != "cpu"
         return model.to(dtype="float32") if is_open else model
 
-    def _outputs(self, X: Any) -> Array:
-        """Return the network's outputs (N, outputs) for rows X, checked, some at a time, before `out_activation_`."""
+    def _predicted(self, X: Any) -> Array:
+        """Return what is predicted for rows X, (N, outputs): the mean over the networks, after `out_activation_`."""
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse=["csr", "csc"], dtype=FLOATS, reset=False)
-        model = self._model().to(resolve_device(self.device))
+        first, *others = self._fitted_networks()
+        total = self._activated(self._outputs((first.coefs_, first.intercepts_), X))
+        for network in others:
+            total += self._activated(self._outputs((network.coefs_, network.intercepts_), X))
+        return total / (1 + len(others)) if others else total
+
+    def _outputs(self, weights: Weights, X: Any) -> Array:
+        """Return a network's outputs (N, outputs) for checked rows X, some at a time, before `out_activation_`."""
+        model = self._model(weights).to(resolve_device(self.device))
         if not issparse(X):
             return predict(model, X)
         X = X.tocsr()
@@ -437,6 +513,119 @@ class BaseMLP(BaseEstimator, ABC):
 
     def _activated(self, outputs: Array) -> Array:
         return OUTPUT_FUNCTIONS[self.out_activation_](outputs)
+
+    # -- other forms, and files ----------------------------------------------------------------------
+
+    def to_sklearn(self) -> Any:
+        """Return scikit-learn's estimator with the same parameters, weights and fitted attributes, which are copied.
+
+        It predicts the same, and partial fits and warm starts go on there as here. What only training reads and
+        scikit-learn lacks, such as dropout, ``'adamw'`` or a schedule, has its default there, and a warning names it.
+
+        Returns
+        -------
+        sklearn.neural_network.MLPClassifier or sklearn.neural_network.MLPRegressor
+
+        Raises
+        ------
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        ConfigError
+            If it would not predict the same: for activations that scikit-learn lacks, and for several networks.
+
+        Examples
+        --------
+        >>> from warpfit import MLPRegressor
+        >>> ours = MLPRegressor(solver="lbfgs", device="cpu").fit([[0.0], [1.0]], [0.0, 1.0])
+        >>> theirs = ours.to_sklearn()
+        >>> float(abs(theirs.predict([[0.5]]) - ours.predict([[0.5]])).max()) < 1e-12
+        True
+        """
+        from warpfit.estimators.sklearn_models import to_sklearn
+
+        check_is_fitted(self)
+        return to_sklearn(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all parameters and fitted attributes to a safetensors file, from which `load` makes an equal estimator.
+
+        The optimizer's memory is among them: partial fits go on. Reading the file runs no code, unlike unpickling.
+
+        Parameters
+        ----------
+        path : path of the file, by convention ending in .safetensors
+            It is replaced at once.
+
+        Raises
+        ------
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        ConfigError
+            If a parameter is something that only pickle can store, such as a callback or a RandomState, or the file
+            cannot be written.
+
+        Examples
+        --------
+        >>> from tempfile import TemporaryDirectory
+        >>> from warpfit import MLPClassifier
+        >>> classifier = MLPClassifier(solver="lbfgs", device="cpu").fit([[0.0], [1.0]], ["low", "high"])
+        >>> with TemporaryDirectory() as folder:
+        ...     classifier.save(f"{folder}/height.safetensors")
+        ...     MLPClassifier.load(f"{folder}/height.safetensors").predict([[0.9]])
+        array(['high'], dtype='<U4')
+        """
+        from warpfit.estimators.storage import save_estimator
+
+        check_is_fitted(self)
+        save_estimator(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the estimator in a file that `save` wrote; no device is needed.
+
+        ``set_params(device=...)`` lets one that was fitted on a device that is not there predict on another.
+
+        Raises
+        ------
+        FileFormatError
+            If the file is missing, cut short, of another kind or of another estimator.
+        """
+        from warpfit.estimators.storage import load_estimator
+
+        return load_estimator(cls, path)
+
+    def to_onnx(self, path: str | os.PathLike[str]) -> None:
+        """Write an ONNX file, with which other programs predict; the package onnx is needed.
+
+        The input ``X`` is float32, (N, n_features_in_). A classifier's outputs are ``label``, int64 or string (or bool
+        or float64, as its classes are), (N,), and ``probabilities``, float32, (N, n_classes), as `predict` and
+        `predict_proba` give them; for several labels at once ``label`` is int64, (N, n_classes). A regressor's is
+        ``variable``, float32, (N, n_outputs). All is computed in float32, whatever the weights' dtype.
+
+        Parameters
+        ----------
+        path : path of the file, by convention ending in .onnx
+            It is replaced at once.
+
+        Raises
+        ------
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        ConfigError
+            If onnx is not installed, classes are neither numbers nor strings, or the file cannot be written.
+
+        Examples
+        --------
+        >>> from tempfile import TemporaryDirectory
+        >>> from warpfit import MLPRegressor
+        >>> regressor = MLPRegressor(solver="lbfgs", device="cpu").fit([[0.0], [1.0]], [0.0, 1.0])
+        >>> with TemporaryDirectory() as folder:
+        ...     regressor.to_onnx(f"{folder}/line.onnx")
+        """
+        from warpfit.estimators.onnx_graph import write_onnx
+
+        check_is_fitted(self)
+        write_onnx(self, path)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

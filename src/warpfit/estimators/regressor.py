@@ -87,6 +87,7 @@ class MLPRegressor(RegressorMixin, BaseMLP):
         max_fun: int = 15000,
         weight_decay: float = 0.01,
         dropout: float = 0.0,
+        n_ensemble: int = 1,
         callbacks: Sequence[Callback] | None = None,
         device: str = "auto",
         precision: str = "auto",
@@ -106,10 +107,9 @@ class MLPRegressor(RegressorMixin, BaseMLP):
         sklearn.exceptions.NotFittedError
             Before `fit`.
         """
-        return self._decode(self._outputs(X))
+        return self._decode(self._predicted(X))
 
-    def _decode(self, outputs: Array) -> Array:
-        predicted = self._activated(outputs)
+    def _decode(self, predicted: Array) -> Array:
         return predicted.ravel() if predicted.shape[1] == 1 else predicted
 
     # -- what BaseMLP asks ---------------------------------------------------------------------------------

@@ -26,7 +26,17 @@ from warpfit.nn.network import NetworkSpec, Sequential
 from warpfit.nn.spec import LayerSpec, Shape
 from warpfit.optim.schedules import PlateauState
 
-__all__ = ["CallbackState", "Snapshot", "load", "load_checkpoint", "load_metadata", "save", "save_checkpoint"]
+__all__ = [
+    "CallbackState",
+    "Snapshot",
+    "load",
+    "load_checkpoint",
+    "load_metadata",
+    "read_file",
+    "save",
+    "save_checkpoint",
+    "write_file",
+]
 
 MODEL, CHECKPOINT = "warpfit-model", "warpfit-checkpoint"
 VERSION = 1
@@ -36,7 +46,8 @@ HostArrays = dict[str, npt.NDArray[Any]]
 PathLike = str | os.PathLike[str]
 
 
-def _write(path: PathLike, kind: str, arrays: HostArrays, header: dict[str, Any]) -> None:
+def write_file(path: PathLike, kind: str, arrays: HostArrays, header: dict[str, Any]) -> None:
+    """Write arrays and one JSON text as a file of `kind`, or raise ConfigError."""
     from safetensors.numpy import save as to_bytes
 
     try:
@@ -62,7 +73,7 @@ def _int64(digits: str) -> int:
     return value
 
 
-def _read(path: PathLike, kind: str) -> tuple[dict[str, Any], HostArrays]:
+def read_file(path: PathLike, kind: str) -> tuple[dict[str, Any], HostArrays]:
     """Return the JSON text and the arrays of a file of `kind`, or raise FileFormatError."""
     from safetensors import SafetensorError, safe_open
 
@@ -116,7 +127,7 @@ def save(model: Sequential, path: PathLike, *, metadata: Mapping[str, Any] | Non
         "dtype": model.dtype,
         "metadata": dict(metadata or {}),
     }
-    _write(path, MODEL, model.state_dict(), header)
+    write_file(path, MODEL, model.state_dict(), header)
 
 
 def load(path: PathLike) -> Sequential:
@@ -127,7 +138,7 @@ def load(path: PathLike) -> Sequential:
     FileFormatError
         If the file is missing, cut short, of another kind, or its arrays do not fit its layers.
     """
-    header, arrays = _read(path, MODEL)
+    header, arrays = read_file(path, MODEL)
     dtype = header.get("dtype")
     if dtype not in FLOAT_DTYPES or any(str(array.dtype) != dtype for array in arrays.values()):
         raise FileFormatError(
@@ -160,7 +171,7 @@ def _check_arrays(network: NetworkSpec, arrays: HostArrays) -> None:
 
 def load_metadata(path: PathLike) -> dict[str, Any]:
     """Return the metadata that `save` was given, or raise FileFormatError."""
-    header, _ = _read(path, MODEL)
+    header, _ = read_file(path, MODEL)
     metadata = header.get("metadata")
     if not isinstance(metadata, dict):
         raise FileFormatError(f"{path}: expected metadata as a JSON object, found {type(metadata).__name__}")
@@ -211,7 +222,7 @@ def save_checkpoint(path: PathLike, plan: Plan, snapshot: Snapshot, ops: Backend
         ],
         "callbacks": [{"kind": kind, "numbers": numbers} for kind, numbers, _ in snapshot.callbacks],
     }
-    _write(path, CHECKPOINT, host, header)
+    write_file(path, CHECKPOINT, host, header)
 
 
 def load_checkpoint(path: PathLike, plan: Plan, like: TrainState, ops: Backend) -> Snapshot:
@@ -234,7 +245,7 @@ def load_checkpoint(path: PathLike, plan: Plan, like: TrainState, ops: Backend) 
     ConfigError
         If it comes from another plan or seed.
     """
-    header, arrays = _read(path, CHECKPOINT)
+    header, arrays = read_file(path, CHECKPOINT)
     try:
         _check_same_run(path, header, plan, like.seed)
         state = TrainState(

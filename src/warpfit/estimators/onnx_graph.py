@@ -1,0 +1,183 @@
+"""A fitted estimator as an ONNX graph, with the inputs and outputs that scikit-learn's converters give theirs."""
+
+from __future__ import annotations
+
+import os
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit.backends import Activation
+from warpfit.errors import ConfigError
+from warpfit.estimators.recipes import ACTIVATIONS
+from warpfit.files import atomic_path
+
+__all__ = ["write_onnx"]
+
+Array = npt.NDArray[Any]
+
+# Old enough for the runtimes of years past; all that is needed has been there since.
+OPSET, IR_VERSION = 17, 8
+# What protobuf, of which ONNX files are made, takes at most.
+MOST_BYTES = (1 << 31) - (1 << 20)
+
+# `out_activation_` as an operator; 'identity' is none.
+OUTPUT_OPERATORS = {"logistic": "Sigmoid", "softmax": "Softmax", "exp": "Exp"}
+
+
+def write_onnx(estimator: Any, path: str | os.PathLike[str]) -> None:
+    """Write a fitted estimator's graph to a file; see `BaseMLP.to_onnx`."""
+    num_bytes = 4 * sum(
+        array.size
+        for network in estimator._fitted_networks()
+        for array in network.coefs_ + network.intercepts_
+    )
+    if num_bytes > MOST_BYTES:
+        raise ConfigError(
+            f"to_onnx: expected weights of at most {MOST_BYTES} bytes in float32, as ONNX files hold no more, "
+            f"got {num_bytes}"
+        )
+    content = _Graph(estimator).model().SerializeToString()
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def _onnx() -> Any:
+    try:
+        import onnx
+    except ImportError:
+        raise ConfigError("to_onnx needs the package onnx: pip install 'warpfit[onnx]'") from None
+    return onnx
+
+
+class _Graph:
+    """Nodes and constants of a graph, added one by one."""
+
+    def __init__(self, estimator: Any) -> None:
+        self.onnx = _onnx()
+        self.estimator = estimator
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def model(self) -> Any:
+        """Return the whole model."""
+        from warpfit import __version__
+
+        helper = self.onnx.helper
+        outputs = self._outputs([self._network(network) for network in self.estimator._fitted_networks()])
+        inputs = [self._value("X", "FLOAT", self.estimator.n_features_in_)]
+        name = type(self.estimator).__name__
+        graph = helper.make_graph(self.nodes, name, inputs, outputs, initializer=self.constants)
+        return helper.make_model(
+            graph,
+            opset_imports=[helper.make_opsetid("", OPSET)],
+            ir_version=IR_VERSION,
+            producer_name="warpfit",
+            producer_version=__version__,
+        )
+
+    # -- parts of a graph ----------------------------------------------------------------------------------
+
+    def _add(self, operator: str, *inputs: str, output: str = "", **attributes: Any) -> str:
+        """Add an operator, and return the name of its output."""
+        output = output or f"{operator.lower()}_{len(self.nodes)}"
+        self.nodes.append(self.onnx.helper.make_node(operator, inputs, [output], **attributes))
+        return output
+
+    def _constant(self, values: Any) -> str:
+        """Add an array, and return its name."""
+        name = f"constant_{len(self.constants)}"
+        self.constants.append(self.onnx.numpy_helper.from_array(np.asarray(values), name))
+        return name
+
+    def _float(self, values: Any) -> str:
+        return self._constant(np.asarray(values, np.float32))
+
+    def _value(self, name: str, kind: str, *sizes: int) -> Any:
+        """Return the description of an input or output with rows of these sizes."""
+        dtype = getattr(self.onnx.TensorProto, kind)
+        return self.onnx.helper.make_tensor_value_info(name, dtype, ["N", *sizes])
+
+    # -- networks ------------------------------------------------------------------------------------------
+
+    def _network(self, network: Any) -> str:
+        """Add a network, its output activation included, and return the name of what it gives."""
+        x = "X"
+        layers = list(zip(network.coefs_, network.intercepts_, strict=True))
+        for idx, (weights, biases) in enumerate(layers):
+            x = self._add("Gemm", x, self._float(weights), self._float(biases))
+            if idx < len(layers) - 1:
+                x = self._activation(x, Activation(ACTIVATIONS[self.estimator.activation]))
+        operator = OUTPUT_OPERATORS.get(self.estimator.out_activation_)
+        return self._add(operator, x) if operator else x
+
+    def _activation(self, z: str, activation: Activation) -> str:
+        match activation.name:
+            case "relu" | "tanh" | "sigmoid" as name:
+                return self._add({"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}[name], z)
+            case "leaky_relu":
+                return self._add("LeakyRelu", z, alpha=activation.slope)
+            case "silu":
+                return self._add("Mul", z, self._add("Sigmoid", z))
+            case "gelu":
+                # z · Φ(z), by erf: ONNX has had an operator of that name only since 2023.
+                erf = self._add("Erf", self._add("Mul", z, self._float(sqrt(0.5))))
+                cdf = self._add("Mul", self._add("Add", erf, self._float(1.0)), self._float(0.5))
+                return self._add("Mul", z, cdf)
+        return z
+
+    # -- outputs -------------------------------------------------------------------------------------------
+
+    def _outputs(self, predicted: list[str]) -> list[Any]:
+        """Add the mean of what the networks give, and what follows from it; return the graph's outputs."""
+        estimator = self.estimator
+        if not hasattr(estimator, "classes_"):
+            self._add("Mean", *predicted, output="variable")
+            return [self._value("variable", "FLOAT", estimator.n_outputs_)]
+        if estimator.n_outputs_ == 1:
+            yes = self._add("Mean", *predicted)
+            no = self._add("Sub", self._float(1.0), yes)
+            self._add("Concat", no, yes, axis=1, output="probabilities")
+        else:
+            self._add("Mean", *predicted, output="probabilities")
+        if estimator.out_activation_ == "logistic" and estimator.n_outputs_ > 1:
+            return self._several_labels()
+        return self._one_label()
+
+    def _several_labels(self) -> list[Any]:
+        is_there = self._add("Greater", "probabilities", self._float(0.5))
+        self._add("Cast", is_there, to=self.onnx.TensorProto.INT64, output="label")
+        num_labels = self.estimator.n_outputs_
+        return [
+            self._value("label", "INT64", num_labels),
+            self._value("probabilities", "FLOAT", num_labels),
+        ]
+
+    def _one_label(self) -> list[Any]:
+        classes, kind = _as_onnx_has_them(self.estimator.classes_)
+        if len(classes) == 1:
+            classes = np.repeat(classes, 2)  # there are probabilities of two all the same
+        place = self._add("ArgMax", "probabilities", axis=1, keepdims=0)
+        self._add("Gather", self._constant(classes), place, output="label")
+        return [self._value("label", kind), self._value("probabilities", "FLOAT", len(classes))]
+
+
+def _as_onnx_has_them(classes: Array) -> tuple[Array, str]:
+    """Return classes (C,) in a dtype that ONNX has, and its name there.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+    """
+    if classes.dtype.kind in "iu":
+        return classes.astype(np.int64), "INT64"
+    if classes.dtype.kind == "b":
+        return classes, "BOOL"
+    if classes.dtype.kind == "f":
+        return classes.astype(np.float64), "DOUBLE"
+    if classes.dtype.kind in "UO" and all(isinstance(label, str) for label in classes):
+        return classes.astype(object), "STRING"
+    raise ConfigError(f"to_onnx: expected classes that are numbers or strings, got dtype {classes.dtype}")
