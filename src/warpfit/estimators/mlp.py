@@ -55,9 +55,8 @@ STOCHASTIC_SOLVERS = ("sgd", "adam", "adamw")
 FLOATS = (np.float64, np.float32)
 LARGEST_AUTO_BATCH = 200
 PREDICTED_ROWS = 1 << 14
-STACKLEVEL = (
-    6  # from what trains one network to the user's call: `_optimize`, `_fit`, `fit`, scikit-learn's context
-)
+# From what trains one network to the user's call: through `_optimize`, `_fit`, `fit` and scikit-learn's context.
+STACKLEVEL = 6
 
 
 @dataclass(frozen=True)
