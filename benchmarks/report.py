@@ -359,7 +359,7 @@ def estimators_cpu(results: Results) -> str:
 
 
 def estimators_gpu(results: Results) -> str:
-    """Return the tables of the estimators on a GPU, how many times as quick, and where a fit goes."""
+    """Return the tables of the estimators on a GPU, as multiples of speed, and of the stages of a fit."""
     header = ["warpfit on a GPU", "warpfit", "scikit-learn", "times as quick", "spread", "hoped for"]
     text = _estimators(results, ("gpu", "search"), header, _multiple)
     return text + _fit_stages(results["parts"]["gpu"]) if "gpu" in results["parts"] else text

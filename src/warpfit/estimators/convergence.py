@@ -72,12 +72,19 @@ class Convergence(Callback):
     def __init__(self, estimator: Any, score: Callable[[Run], float] | None = None) -> None:
         self.estimator, self.score = estimator, score
         self.needs_run = score is not None or np.isfinite(estimator.n_iter_no_change)
+        self.last_epoch = 0
 
     def on_start(self, run: Run) -> None:
         run.scale_lr(self.estimator._rate_scale)
 
-    def on_epoch_end(self, run: Run) -> None:
+    def may_act_after(self, epoch: int) -> bool:
+        """Return whether there is a score to be found, or, at worst, too many epochs without an improvement."""
         estimator = self.estimator
+        at_worst = estimator._no_improvement_count + epoch - self.last_epoch
+        return self.score is not None or at_worst > estimator.n_iter_no_change
+
+    def on_epoch_end(self, run: Run) -> None:
+        estimator, self.last_epoch = self.estimator, run.report.epoch
         if self.score is not None:
             self.record_score(self.score(run), run)
         if not estimator.early_stopping:

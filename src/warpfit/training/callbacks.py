@@ -33,6 +33,14 @@ class Callback:
 
     needs_run = True
 
+    def may_act_after(self, epoch: int) -> bool:
+        """Return whether `on_epoch_end` may have to act on the run after an epoch that has not been reported yet.
+
+        It is asked again as reports come. A callback with `needs_run` that knows of some epochs that nothing can
+        follow from them, whatever they bring, lets these be trained at once.
+        """
+        return True
+
     def on_start(self, run: Run) -> None:
         """Act before the first epoch."""
 

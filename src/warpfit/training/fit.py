@@ -355,7 +355,11 @@ class _Job:
         return self.run.plan.reports(epoch) and (
             (self.validation is not None and not self.engine_validates)
             or _watches_the_loss(self.run.plan.optimizer.lr)
-            or any(_looks_at_the_run(c) for c in self.callbacks if c is not self.followed)
+            or any(
+                _looks_at_the_run(c) and c.may_act_after(epoch)
+                for c in self.callbacks
+                if c is not self.followed
+            )
         )
 
     def _followed(self) -> EarlyStopping | None:
