@@ -352,6 +352,101 @@ def _seconds(measured: Results) -> str:
     return f"{measured['median']:.2f} ({measured['min']:.2f} to {measured['max']:.2f})"
 
 
+def estimators_cpu(results: Results) -> str:
+    """Return the tables of the estimators on the CPU, as shares of scikit-learn's time."""
+    header = ["on the CPU", "warpfit", "scikit-learn", "ratio", "spread", "hoped for"]
+    return _estimators(results, ("cpu", "tabular"), header, _share)
+
+
+def estimators_gpu(results: Results) -> str:
+    """Return the tables of the estimators on a GPU, as multiples of speed, and of the stages of a fit."""
+    header = ["warpfit on a GPU", "warpfit", "scikit-learn", "times as quick", "spread", "hoped for"]
+    text = _estimators(results, ("gpu", "search"), header, _multiple)
+    return text + _fit_stages(results["parts"]["gpu"]) if "gpu" in results["parts"] else text
+
+
+def _estimators(
+    results: Results, parts: tuple[str, ...], header: list[str], compare: Callable[[Results], list[str]]
+) -> str:
+    """Return a table for each of the parts that are there, with the machine that it was measured on."""
+    text = ""
+    for part in (results["parts"][name] for name in parts if name in results["parts"]):
+        rows = [
+            [
+                case,
+                *(_brief(row[key]["median"]) for key in ("warpfit_seconds", "sklearn_seconds")),
+                *compare(row),
+            ]
+            for case, row in part["rows"].items()
+        ]
+        note = f"\nMedians of {part['rounds']} fits of each, in turns; BLAS threads: {part['blas_threads']}."
+        measured = {
+            (row["sklearn_epochs_measured"], row["sklearn_epochs"])
+            for row in part["rows"].values()
+            if "sklearn_epochs" in row
+        }
+        for few, all_of_them in measured:
+            note += f" Of scikit-learn's {all_of_them} epochs {few} were measured, the time multiplied."
+        text += ("\n" if text else "") + _table(header, rows) + note + "\n" + _source(part)
+    return text
+
+
+def _share(row: Results) -> list[str]:
+    measured = row["ratio"]
+    goal = f"at most {row['largest_ratio']:.1f}"
+    return [f"{measured['median']:.2f}", f"{measured['min']:.2f} to {measured['max']:.2f}", goal]
+
+
+def _multiple(row: Results) -> list[str]:
+    measured = row["speed"]
+    goal = f"at least {row['least_speed']:.0f}" if "least_speed" in row else "-"
+    return [f"{measured['median']:.1f}", f"{measured['min']:.1f} to {measured['max']:.1f}", goal]
+
+
+def _brief(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
+
+
+def _fit_stages(part: Results) -> str:
+    cases = part["rows"]
+    rows = [
+        [stage, *(f"{row['stages'][stage]['median'] * 1e3:.1f} ms" for row in cases.values())]
+        for stage in next(iter(cases.values()))["stages"]
+    ]
+    return "\n" + _table(["a fit of ours, under clocks", *cases], rows)
+
+
+def estimator_scores(results: Results) -> str:
+    """Return a table for each device of ours, with the machine that it was measured on."""
+    text = ""
+    for device, measured in results["devices"].items():
+        rows = [
+            [
+                name,
+                f"{row['warpfit_mean']:.4f}",
+                f"{row['sklearn_mean']:.4f}",
+                f"{row['sklearn_deviation']:.4f}",
+                "{:+.4f} ({:+.4f} to {:+.4f})".format(row["difference"], *row["interval"]),
+                f"{row['p_t']:.2f}",
+                f"{row['p_wilcoxon']:.2f}",
+                f"{row['p_equivalence']:.0e}",
+            ]
+            for name, row in measured["rows"].items()
+        ]
+        header = [
+            f"{measured['seeds']} seeds, ours on {device}",
+            "warpfit",
+            "scikit-learn",
+            "deviation between seeds",
+            "mean difference (95 % interval)",
+            "p, paired t",
+            "p, Wilcoxon",
+            f"p, {measured['bound']:g} or more",
+        ]
+        text += ("\n" if text else "") + _table(header, rows) + _source(measured)
+    return text
+
+
 # By the name of a table, or by the name of its results file where they differ.
 RENDERERS: dict[str, Callable[[Results], str]] = {
     "cpu_epoch": cpu_epoch,
@@ -367,8 +462,17 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "launch_costs": launch_costs,
     "streaming": streaming,
     "prompt": prompt,
+    "estimators_cpu": estimators_cpu,
+    "estimators_gpu": estimators_gpu,
+    "estimator_scores": estimator_scores,
 }
-FILES = {"layerwise_cnn": "layerwise", "first_step": "layerwise", "one_launch_peers": "one_launch"}
+FILES = {
+    "layerwise_cnn": "layerwise",
+    "first_step": "layerwise",
+    "one_launch_peers": "one_launch",
+    "estimators_cpu": "estimators",
+    "estimators_gpu": "estimators",
+}
 
 
 def render(text: str) -> str:

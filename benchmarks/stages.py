@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
@@ -43,8 +43,8 @@ STAGES = (START, IMPORTS, *FUNCTIONS, SAVING, OTHER)
 class Clocks:
     """The seconds of each stage of the thread that makes them, which starts with `OTHER`."""
 
-    def __init__(self, now: Callable[[], float] = perf_counter) -> None:
-        self.seconds = dict.fromkeys(STAGES, 0.0)
+    def __init__(self, now: Callable[[], float] = perf_counter, stages: Iterable[str] = STAGES) -> None:
+        self.seconds = dict.fromkeys(stages, 0.0)
         self._now, self._thread = now, get_ident()
         self._stages, self._since = [OTHER], now()
 

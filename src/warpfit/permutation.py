@@ -28,6 +28,9 @@ MIN_BITS = 8
 
 Words = npt.NDArray[np.uint32]
 
+_SHIFTS = (np.uint32(16), np.uint32(13))
+_MULTIPLIERS = (np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35))
+
 
 def domain_bits(count: int) -> int:
     """Return how many bits the network works on for `count` values."""
@@ -45,7 +48,7 @@ def permuted(positions: npt.NDArray[np.integer], count: int, keys: Words) -> npt
         Number of values, at most 2**31.
     keys : ndarray (8,) uint32
     """
-    permute = _permutation(domain_bits(count), keys)
+    permute = _permutation(domain_bits(count), keys, positions.size)
     values = permute(positions.astype(np.uint32))
     outside = np.flatnonzero(values >= count)
     while outside.size:
@@ -55,11 +58,11 @@ def permuted(positions: npt.NDArray[np.integer], count: int, keys: Words) -> npt
 
 
 def _mix(word: Words) -> Words:
-    word ^= word >> np.uint32(16)
-    word *= np.uint32(0x85EBCA6B)
-    word ^= word >> np.uint32(13)
-    word *= np.uint32(0xC2B2AE35)
-    word ^= word >> np.uint32(16)
+    word ^= word >> _SHIFTS[0]
+    word *= _MULTIPLIERS[0]
+    word ^= word >> _SHIFTS[1]
+    word *= _MULTIPLIERS[1]
+    word ^= word >> _SHIFTS[0]
     return word
 
 
@@ -76,8 +79,11 @@ def _feistel(values: Words, bits: int, keys: Words) -> Words:
     return left << right_bits | right
 
 
-def _permutation(bits: int, keys: Words) -> Callable[[Words], Words]:
-    """Return the network as a function: of few bits, whose walks are long, a table of all its values."""
-    if bits > MIN_BITS:
+def _permutation(bits: int, keys: Words, num_asked: int) -> Callable[[Words], Words]:
+    """Return the network as a function: a table of all its values, if at least half of them are asked for.
+
+    So is a network of few bits, whose walks are long. A whole order's walks come to as many values as there are.
+    """
+    if bits > MIN_BITS and num_asked < 1 << (bits - 1):
         return lambda values: _feistel(values, bits, keys)
     return _feistel(np.arange(1 << bits, dtype=np.uint32), bits, keys).take

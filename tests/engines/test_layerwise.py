@@ -13,7 +13,7 @@ from support.training import adam, assert_same_weights, blobs, mlp, relative_dif
 from warpfit import backends, losses, nn, optim
 from warpfit.data import DataLoader, epoch_order
 from warpfit.engines.base import EpochReport, TrainingData
-from warpfit.engines.layerwise import Layerwise
+from warpfit.engines.layerwise import KEYED_EPOCHS, Layerwise
 from warpfit.errors import DivergedError
 from warpfit.training.state import state_of
 
@@ -235,6 +235,16 @@ def test_rows_come_in_the_epoch_order() -> None:
     order = np.concatenate([epoch_order(10, 5, epoch).reshape(-1) for epoch in range(2)])
     batches = [order[a:b] for a, b in ((0, 4), (4, 8), (8, 10), (10, 14), (14, 18), (18, 20))]
     np.testing.assert_allclose(history.step_losses, [(rows.astype(float) ** 2).mean() for rows in batches])
+
+
+def test_orders_go_on_past_the_epochs_whose_keys_are_found_together() -> None:
+    x, epochs = np.arange(9.0)[:, None], KEYED_EPOCHS + 2
+    model = mlp(1, 1, dtype="float64")
+    history = fit(model, x, x, sgd(model, lr=0.0), loss="absolute_error", epochs=epochs, batch_size=1)
+    weight, bias = model[0].weight.data.item(), model[0].bias.data.item()
+    errors = np.abs(weight * x[:, 0] + bias - x[:, 0])
+    expected = np.concatenate([errors[epoch_order(9, 5, epoch)] for epoch in range(epochs)])
+    np.testing.assert_allclose(history.step_losses, expected, rtol=1e-12)
 
 
 def diverge(model: nn.Module, lr: float, **settings: Any) -> DivergedError:

@@ -325,7 +325,7 @@ class LooksLater(wf.Callback):
 
     heard = 0
 
-    def needs_run_after(self, epoch: int) -> bool:
+    def may_act_after(self, epoch: int) -> bool:
         return epoch >= self.heard + 3
 
     def on_epoch_end(self, run: Any) -> None:

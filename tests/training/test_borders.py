@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +9,9 @@ import numpy as np
 import pytest
 
 import warpfit as wf
+from support.at_once import AtOnce
 from support.training import InterruptAt, assert_same_weights, blobs, mlp, sgd
 from warpfit import nn, optim
-from warpfit.engines.base import Engine, EpochReport, Plan, TrainingData, TrainState
 from warpfit.engines.layerwise import Layerwise
 from warpfit.errors import DivergedError
 from warpfit.training.plan import ENGINES
@@ -20,33 +19,6 @@ from warpfit.training.plan import ENGINES
 X, LABELS = blobs(60)
 VALIDATION = blobs(30, seed=1)
 EPOCHS = 6
-
-
-class AtOnce(Engine):
-    """layerwise, which trains as many epochs at once as it may."""
-
-    name = "layerwise"
-
-    def copied_bytes(self, plan: Plan, data: TrainingData) -> int:
-        return 0
-
-    def run(
-        self,
-        plan: Plan,
-        state: TrainState,
-        data: TrainingData,
-        epochs: int,
-        on_step: Any = None,
-        is_border: Any = None,
-        validation: Any = None,
-        stopping: Any = None,
-    ) -> Iterator[EpochReport]:
-        reports: list[EpochReport] = []
-        for report in Layerwise().run(plan, state, data, epochs, on_step):
-            reports.append(report)
-            if is_border(report.epoch) or report.epoch == plan.epochs:
-                yield from reports
-                reports = []
 
 
 @pytest.fixture
@@ -76,21 +48,13 @@ class Listens(Looks):
     needs_run = False
 
 
-class LooksFrom(Looks):
-    """Looks at the run from the fourth epoch on, or, once it has heard of an epoch, from two epochs after that on."""
-
-    first = 4
-
-    def needs_run_after(self, epoch: int) -> bool:
-        return epoch >= self.first
-
-    def on_epoch_end(self, run: Any) -> None:
-        super().on_epoch_end(run)
-        self.first = run.report.epoch + 2
-
-
 class HearsNothing(wf.Callback):
     pass
+
+
+class ActsFromFour(Looks):
+    def may_act_after(self, epoch: int) -> bool:
+        return epoch >= 4
 
 
 # -- borders -----------------------------------------------------------------------------------------------
@@ -105,7 +69,8 @@ class HearsNothing(wf.Callback):
         ({"lr": optim.Cosine(0.1)}, []),
         ({"callbacks": [Looks()]}, [1, 2, 3, 4, 5, 6]),
         ({"callbacks": [Looks()], "report_every": 4}, [4, 6]),
-        ({"callbacks": [LooksFrom()]}, [4, 5, 6]),
+        ({"callbacks": [ActsFromFour()]}, [4, 5, 6]),
+        ({"callbacks": [ActsFromFour()], "report_every": 3}, [6]),
         ({"lr": optim.ReduceOnPlateau(0.1), "report_every": 2}, [2, 4, 6]),
         ({"validation_data": VALIDATION, "report_every": 3}, [3, 6]),
     ],
@@ -116,7 +81,8 @@ class HearsNothing(wf.Callback):
         "cosine",
         "looks",
         "looks at fourths",
-        "looks later",
+        "acts late",
+        "acts late at thirds",
         "plateau",
         "validation",
     ],

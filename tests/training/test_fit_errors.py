@@ -14,6 +14,7 @@ from support.devices import no_gpu
 from support.training import Taped, adam, blobs, mlp, sgd, unchanged
 from warpfit import losses, nn, optim
 from warpfit.errors import ConfigError, DataError, DeviceError, DTypeError, FileFormatError, ShapeError
+from warpfit.training.inputs import as_rows
 
 X, LABELS = blobs(20)
 TARGETS = X[:, :1]
@@ -71,6 +72,12 @@ def test_nan_is_found_in_any_chunk() -> None:
     x = np.zeros((3000, 3000), np.float32)
     x[2345, 17] = np.nan
     refuses(DataError, "in row 2345", model=mlp(3000, 3), x=x, y=np.zeros(3000, int))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_numbers_whose_squares_overflow_are_finite(dtype: str) -> None:
+    rows = np.full((20, 4), np.finfo(dtype).max, dtype)
+    np.testing.assert_array_equal(as_rows("x", rows), rows, strict=True)
 
 
 @pytest.mark.parametrize(

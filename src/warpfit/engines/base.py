@@ -349,7 +349,8 @@ class Engine(ABC):
         is_border : BorderTest
             Epochs up to the next border may be trained at once before their reports are yielded one by one. The
             state is then that of the last of them: it belongs to a report whose epoch is ``state.epoch``. Which
-            epochs are trained at once changes no bit.
+            epochs are trained at once changes no bit. Once reports have been heard, what was a border may be none
+            any more, but not the other way round.
         validation : TrainingData, optional
             Without weights, for an engine that `validates`: reports of epochs that the plan asks for have its loss and
             accuracy.

@@ -187,20 +187,17 @@ class Run:
         start = perf_counter()
         state, ops, steps = self.state, self.ops, self.reports.steps_per_epoch
         first_epoch, epochs = state.epoch, self._epochs_from(state.epoch, self.epochs_at_once)
-        if (
-            len(self.inputs.rates) < epochs * steps
-        ):  # a border was expected that the last reports have put off
-            self.inputs = self._inputs(first_epoch, epochs)
         rates = self.inputs.rates[: epochs * steps] * state.plateau.scale
         shape = (epochs, steps + self.val_batches, self.shape.recorders, 3)
         talk = Talk(self.shared, shape) if self.shape.talks else None
         record = ops.zeros(shape, "float64") if talk is None else talk.record_pointer
         self._start(epochs, rates, record, talk)
         all_finite = ops.all_finite(list(state.arrays.values()))
-        # While the device works, all that the next launch may need: how long it will be is not known yet.
+        # While the device works, all that the next launch may need: how long it will be is not known yet, nor which
+        # borders there will be when this one's reports are heard.
         next_epoch = first_epoch + epochs
         if next_epoch < self.last_epoch:
-            self.inputs = self._inputs(next_epoch, self._epochs_from(next_epoch, GROWTH * epochs))
+            self.inputs = self._inputs(next_epoch, self._most_epochs(next_epoch, GROWTH * epochs))
         return _Launch(start, first_epoch, epochs, rates, record, all_finite, talk)
 
     @cached_property
@@ -325,9 +322,12 @@ class Run:
 
     def _epochs_from(self, epoch: int, most: int) -> int:
         """Return how many epochs may be trained at once from one on, which is counted from 0."""
-        held = epochs_held(self.shape, len(self.data), self.num_validated)
-        most = min(most, self.last_epoch - epoch, held)
+        most = self._most_epochs(epoch, most)
         return next((count for count in range(1, most) if self.is_border(epoch + count)), most)
+
+    def _most_epochs(self, epoch: int, most: int) -> int:
+        """Return how many epochs a launch may have, wherever there are borders."""
+        return min(most, self.last_epoch - epoch, epochs_held(self.shape, len(self.data), self.num_validated))
 
     def _inputs(self, epoch: int, epochs: int) -> _Inputs:
         keys = round_keys_of(self.state.seed, range(epoch, epoch + epochs)) if self.plan.shuffle else None

@@ -11,7 +11,7 @@ import numpy as np
 from warpfit import backends
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import HALF_DTYPES
-from warpfit.data.order import round_keys
+from warpfit.data.order import round_keys_of
 from warpfit.engines.base import (
     BorderTest,
     Engine,
@@ -23,7 +23,7 @@ from warpfit.engines.base import (
     TrainState,
     every_epoch,
 )
-from warpfit.engines.reports import Reports
+from warpfit.engines.reports import LOSS, Reports
 from warpfit.engines.scaling import DYNAMIC
 from warpfit.errors import ConfigError
 from warpfit.nn.network import NetworkPullback, NetworkSpec
@@ -33,6 +33,9 @@ __all__ = ["Layerwise"]
 
 # Largest array that is put in order once an epoch.
 EPOCH_COPY_BYTES = 1 << 30
+
+# Epochs whose keys are found together, which takes no longer than finding one's.
+KEYED_EPOCHS = 64
 
 
 class Layerwise(Engine):
@@ -82,12 +85,13 @@ class _Batches:
         self.sources = _sources(plan, data)
         self.ordered: list[Array | None] = [None] * len(self.sources)
         self.order: Array | None = None
+        self.keys: dict[int, Array] = {}
 
     def begin_epoch(self, seed: int, epoch: int) -> None:
         """Put the rows in order; they keep theirs without `plan.shuffle`."""
         order: Array = np.arange(self.num_rows)
         if self.plan.shuffle:
-            order = self.ops.epoch_order(self.num_rows, round_keys(seed, epoch))
+            order = self.ops.epoch_order(self.num_rows, self._round_keys(seed, epoch))
         self.order = self.ops.asarray(order)
         # A backend that does not take its results back at the next step.
         keeper = backends.get(self.plan.device)
@@ -95,6 +99,12 @@ class _Batches:
             if not self.ops.synchronous and _size_as(array, dtype) <= EPOCH_COPY_BYTES:
                 self.ordered[i] = None  # its memory serves the next epoch's
                 self.ordered[i] = keeper.gather_rows(array, self.order, dtype)
+
+    def _round_keys(self, seed: int, epoch: int) -> Array:
+        if epoch not in self.keys:
+            epochs = range(epoch, epoch + KEYED_EPOCHS)
+            self.keys = dict(zip(epochs, round_keys_of(seed, epochs), strict=True))
+        return self.keys[epoch]
 
     def take(self, first: int) -> tuple[Array, Array, Array | None]:
         """Return x, y and the sample weights (None if there are none) of the batch that begins at row `first`."""
@@ -183,8 +193,8 @@ class _Run:
         if is_update:
             state.step += 1
             plan.optimizer.update(ops, self.parameters, gradients, self.slots, step=state.step, lr=lr)
-        if ops.synchronous:
-            self.reports.check_finite(record[idx : idx + 1, None], step)
+        if ops.synchronous and not isfinite(record[idx, LOSS]):
+            self.reports.check_finite(record[: idx + 1, None], step - idx)
 
     def _rescale(self, step: int, gradients: list[Array], loss: Array) -> bool:
         """Choose the next step's loss scale, and return whether this step's gradients are finite."""

@@ -71,21 +71,20 @@ class Convergence(Callback):
 
     def __init__(self, estimator: Any, score: Callable[[Run], float] | None = None) -> None:
         self.estimator, self.score = estimator, score
-        self.epoch = 0
-
-    def needs_run_after(self, epoch: int) -> bool:
-        """Return whether a score may be found then, or enough epochs may have passed without an improvement."""
-        estimator = self.estimator
-        at_most = estimator._no_improvement_count + epoch - self.epoch
-        return self.score is not None or at_most > estimator.n_iter_no_change
+        self.last_epoch = 0
 
     def on_start(self, run: Run) -> None:
-        self.epoch = run.state.epoch
+        self.last_epoch = run.state.epoch
         run.scale_lr(self.estimator._rate_scale)
 
-    def on_epoch_end(self, run: Run) -> None:
+    def may_act_after(self, epoch: int) -> bool:
+        """Return whether there is a score to be found, or, at worst, too many epochs without an improvement."""
         estimator = self.estimator
-        self.epoch = run.report.epoch
+        at_worst = estimator._no_improvement_count + epoch - self.last_epoch
+        return self.score is not None or at_worst > estimator.n_iter_no_change
+
+    def on_epoch_end(self, run: Run) -> None:
+        estimator, self.last_epoch = self.estimator, run.report.epoch
         if self.score is not None:
             self.record_score(self.score(run), run)
         if not estimator.early_stopping:

@@ -33,12 +33,13 @@ class Callback:
 
     needs_run = True
 
-    def needs_run_after(self, epoch: int) -> bool:
-        """Return whether that holds for an epoch to come, counted from 1, as far as is known now.
+    def may_act_after(self, epoch: int) -> bool:
+        """Return whether `on_epoch_end` may have to act on the run after an epoch that has not been reported yet.
 
-        A callback that cannot act before some epoch saves an engine from coming back to the host until then.
+        It is asked again as reports come. A callback with `needs_run` that knows of some epochs that nothing can
+        follow from them, whatever they bring, lets these be trained at once.
         """
-        return self.needs_run
+        return True
 
     def on_start(self, run: Run) -> None:
         """Act before the first epoch."""

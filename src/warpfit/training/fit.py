@@ -357,7 +357,7 @@ class _Job:
             (self.validation is not None and not self.engine_validates)
             or _watches_the_loss(self.run.plan.optimizer.lr)
             or any(
-                _looks_at_the_run(c) and c.needs_run_after(epoch)
+                _looks_at_the_run(c) and c.may_act_after(epoch)
                 for c in self.callbacks
                 if c is not self.followed
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ def _scale_rows(gradient: Array, sample_weight: Array | None, denominator: Any) 
 
 
 def _outputs(prediction: Array) -> int:
-    return int(np.prod(prediction.shape[1:], dtype=np.int64))
+    return prod(prediction.shape[1:])
 
 
 class LossOps(Backend):

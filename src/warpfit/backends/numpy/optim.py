@@ -20,7 +20,7 @@ def _blocks(op: str, *groups: Sequence[Array]) -> Iterator[tuple[Array, ...]]:
     """Yield matching blocks of the arrays of every group: flat views of up to BLOCK elements."""
     check_update(op, *groups)
     for arrays in zip(*groups, strict=True):
-        if not all(array.flags.c_contiguous for array in arrays):
+        if arrays[0].size <= BLOCK or not all(array.flags.c_contiguous for array in arrays):
             yield arrays
             continue
         flat = [array.reshape(-1) for array in arrays]
@@ -44,8 +44,6 @@ class OptimOps(Backend):
         lr_in_velocity: bool = False,
     ) -> None:
         check_velocities("sgd_update", velocities, momentum)
-        # A learning rate inside the velocity scales what goes in; outside, what comes out.
-        rate = 1.0 if lr_in_velocity else -lr
         for w, g, v in _blocks(
             "sgd_update", parameters, gradients, gradients if velocities is None else velocities
         ):
@@ -54,14 +52,17 @@ class OptimOps(Backend):
             if not momentum:
                 w -= np.multiply(g, lr, out=self.empty(g.shape, g.dtype))
                 continue
+            # A learning rate inside the velocity scales what goes in; outside, what comes out.
             if lr_in_velocity:
-                g = -lr * g
+                g = np.multiply(g, -lr, out=self.empty(g.shape, g.dtype))
             v *= momentum
             v += g
-            step = np.multiply(v, momentum if nesterov else rate, out=self.empty(v.shape, v.dtype))
+            step, scratch = v, self.empty(v.shape, v.dtype)
             if nesterov:
+                step = np.multiply(v, momentum, out=scratch)
                 step += g
-                step *= rate
+            if not lr_in_velocity:
+                step = np.multiply(step, -lr, out=scratch)
             w += step
 
     def adam_update(
@@ -147,6 +148,6 @@ class OptimOps(Backend):
         check_update("l2_penalty", weights, gradients)
         squares = 0.0
         for w, g in zip(weights, gradients, strict=True):
-            g += coefficient * w
+            g += np.multiply(w, coefficient, out=self.empty(w.shape, w.dtype))
             squares += float(np.vdot(w, w))
         return np.float64(coefficient / 2 * squares)
