@@ -24,10 +24,10 @@ def test_the_examples_for_scikit_learns_users(capsys: pytest.CaptureFixture[str]
     blocks = examples("docs/scikit-learn.md")
     for code in blocks:
         exec(compile(code, "docs/scikit-learn.md", "exec"), names)
-    assert len(blocks) == 11
+    assert len(blocks) == 13
     assert names["classifier"].score(names["X_test"], names["y_test"]) > 0.95
     assert names["search"].best_score_ > 0.8
-    for name in ("single", "dropping", "cosine", "steps", "watched", "exact"):
+    for name in ("single", "dropping", "cosine", "steps", "watched", "exact", "several"):
         assert names[name].score(names["X_test"], names["y_test"]) > 0.85, name
     assert np.median(np.abs(names["robust"].predict(names["patients"]) - names["progress"])) < 0.6
     assert len(names["watched"].validation_scores_) == names["watched"].n_iter_
