@@ -69,7 +69,8 @@ class Schedule:
     def __init_subclass__(cls) -> None:
         if cls.rate is Schedule.rate and cls.rates is Schedule.rates:
             raise ConfigError(f"expected {cls.__name__} to define rate or rates, got neither")
-        Schedule.by_name[cls.name] = cls
+        if cls.name:
+            Schedule.by_name[cls.name] = cls
 
     def __post_init__(self) -> None:
         _require(0 <= self.lr < inf, self, "a learning rate that is finite and at least 0")
