@@ -46,7 +46,7 @@ def test_every_activation_is_tested() -> None:
     assert tuple(FORMULAS) == ACTIVATIONS
 
 
-@pytest.mark.in_turns(5)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activation_forward(backend: Backend, name: str, dtype: str) -> None:
@@ -56,7 +56,7 @@ def test_activation_forward(backend: Backend, name: str, dtype: str) -> None:
     assert_within_tolerance(y, [FORMULAS[name](float(value)) for value in z])
 
 
-@pytest.mark.in_turns(5)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(), (5,), (0, 3), (2, 3, 4)])
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -111,7 +111,7 @@ def test_slope_at_zero(backend: Backend, name: str, at_zero: float) -> None:
     np.testing.assert_array_equal(dz, [at_zero])
 
 
-@pytest.mark.in_turns(5)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_far_out(backend: Backend, name: str, dtype: str) -> None:
@@ -145,7 +145,7 @@ def test_activations_refuse_shapes(backend: Backend) -> None:
 SOFTMAX = {"softmax": softmax, "log_softmax": log_softmax}
 
 
-@pytest.mark.in_turns(5)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(7, 5), (1, 1), (4,), (2, 3, 4), (0, 3), (3, 0), (0, 0)])
 @pytest.mark.parametrize("name", SOFTMAX)

@@ -133,7 +133,7 @@ def test_against_torch(backend: Backend, torch: Any) -> None:
 # -- gradients ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turns(5)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_conv2d_backward_input(backend: Backend, name: str) -> None:
     setting = SETTINGS[name]
@@ -142,7 +142,7 @@ def test_conv2d_backward_input(backend: Backend, name: str) -> None:
     assert_derivative(dx, lambda x: np.sum(dz * call(backend.conv2d_forward, x, w, b, **setting.pairs)[0]), x)
 
 
-@pytest.mark.in_turns(5)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_conv2d_backward_weight(backend: Backend, name: str) -> None:
     setting = SETTINGS[name]

@@ -64,7 +64,7 @@ def normal(*shape: int, seed: int = 0) -> Any:
 # -- unary -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turns(5)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", UNARY)
 def test_unary(backend: Backend, name: str, dtype: str) -> None:
@@ -107,7 +107,7 @@ def test_unary_refusals(backend: Backend) -> None:
 # -- binary and where --------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turns(5)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", [*BINARY, *COMPARISONS])
 def test_binary_with_broadcasting(backend: Backend, name: str, dtype: str) -> None:
@@ -120,7 +120,7 @@ def test_binary_with_broadcasting(backend: Backend, name: str, dtype: str) -> No
         np.testing.assert_allclose(result[i, j, k], expected, rtol=1e-5)
 
 
-@pytest.mark.in_turns(5)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize(
     "number", [2, 2.5, True, np.float64(2.5), np.float32(2.5), np.array(2.5), np.int64(2)]
 )
@@ -184,7 +184,7 @@ def test_binary_refusals(backend: Backend) -> None:
 # -- reductions --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turns(5)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("keepdims", [False, True])
 @pytest.mark.parametrize("axis", [None, 0, 1, -1, (0, 2), (1,), ()])

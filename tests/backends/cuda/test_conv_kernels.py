@@ -78,7 +78,7 @@ def results(ops: Any, x: Any, w: Any, b: Any, dz: Any, setting: Setting, activat
     return [y, dx, *ops.conv2d_backward_weight(dz, x, setting.w[:2], **setting.pairs)]
 
 
-@pytest.mark.in_turns(5)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize(("name", "mode"), CASES)
 def test_whole_numbers_give_exact_results(kernel_runtime_of_any_order: Any, name: str, mode: str) -> None:
     setting, dtype, activation = SETTINGS[name], dtype_of_mode(mode), Activation("relu")

@@ -125,7 +125,7 @@ def test_naive_kernel(kernels: Kernels, transposed: bool) -> None:
 
 
 # Operands stored along k are turned or kept; which of them are, depends on the transposition.
-@pytest.mark.in_turns(5)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize(
     ("transpose_a", "transpose_b", "turn"),
     [
@@ -144,7 +144,7 @@ def test_register_kernel_of_any_shape(
     assert_product(kernels, config, RAGGED)
 
 
-@pytest.mark.in_turns(5)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize(
     ("transpose_a", "transpose_b", "turn"),
     [

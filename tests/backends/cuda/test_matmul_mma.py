@@ -154,13 +154,13 @@ def assert_products(kernels: Kernels, config: MmaConfig, shapes: list[tuple[int,
 # -- the kernel ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turns(5)
+@pytest.mark.in_turns(8)
 @each_product
 def test_products_of_any_shape(kernels: Kernels, dtype: str, transpose_a: bool, transpose_b: bool) -> None:
     assert_products(kernels, mma(dtype, transpose_a, transpose_b, **SMALL), RAGGED)
 
 
-@pytest.mark.in_turns(5)
+@pytest.mark.in_turns(8)
 @each_product
 def test_products_by_16_bytes(kernels: Kernels, dtype: str, transpose_a: bool, transpose_b: bool) -> None:
     assert_products(kernels, mma(dtype, transpose_a, transpose_b, **LARGE), EVEN)
@@ -350,7 +350,7 @@ def registers_and_spills(config: MmaConfig, arch: str) -> tuple[int, int]:
     return int(used[1]), int(spilled[1])
 
 
-@pytest.mark.in_turns(5)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize(
     ("arch", "dtype"), [pair for pair in product(ARCHITECTURES, DTYPES) if supports(*pair)]
 )
@@ -359,7 +359,7 @@ def test_compiles(arch: str, dtype: str) -> None:
     assert used <= 255
 
 
-@pytest.mark.in_turns(5)
+@pytest.mark.in_turns(8)
 @each_product
 def test_large_tiles_stay_in_registers(dtype: str, transpose_a: bool, transpose_b: bool) -> None:
     config = best(*[4096] * 3, dtype, transpose_a=transpose_a, transpose_b=transpose_b, vector=True)

@@ -35,7 +35,7 @@ def assert_same(ops: CudaBackend, results: Any, references: Any) -> None:
         np.testing.assert_array_equal(ops.cast(result, "float32").numpy(), reference)
 
 
-@pytest.mark.in_turns(5)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("shape", [(40, 48, 64), (17, 5, 9)])
 @pytest.mark.parametrize("dtype", MODES)
 def test_products_before_sm80(dtype: str, shape: tuple[int, int, int]) -> None:
@@ -47,7 +47,7 @@ def test_products_before_sm80(dtype: str, shape: tuple[int, int, int]) -> None:
     assert_same(ops, ops.linear_backward(here[3], *here[:2]), exact.linear_backward(dz, x, w))
 
 
-@pytest.mark.in_turns(5)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("channels", [3, 8])
 @pytest.mark.parametrize("dtype", MODES)
 def test_convolutions_before_sm80(dtype: str, channels: int) -> None:
