@@ -137,8 +137,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                float* b2, float* w1_slot, float* b1_slot, float* w2_slot, float* b2_slot, float* w1_slot2,
                float* b1_slot2, float* w2_slot2, float* b2_slot2, double* record, const RowWords* gram,
                const float* gram_scales, Exchange* exchanges, int num_rows, int num_epochs, float scale,
-               float decay, float momentum, float of_mean, float of_square, float slope,
-               float loss_setting, float of_term, float of_slope) {
+               float decay, float momentum, float of_mean, float of_square, float slope, float loss_setting,
+               float of_term, float of_slope) {
     DYNAMIC_SHARED(Shared, whole);
     Shared& shared = *whole;
     const LossSettings loss{loss_setting, of_term, of_slope};

@@ -91,7 +91,7 @@ struct Shape {
     // Tiles of 16 units may begin at any chunk, and so reach beyond the last unit.
     static constexpr int LAST_CHUNKS =
         chunks_before(smaller(CHUNKS, SHARERS) - 1, LEAST_CHUNKS, WITH_ONE_MORE);
-    static constexpr int REACH = larger(WIDTH, CHUNK_UNITS * LAST_CHUNKS + BLOCK_WIDTH);
+    static constexpr int REACH = larger(WIDTH, BLOCK_WIDTH + CHUNK_UNITS * LAST_CHUNKS);
     // What goes back from the first layer goes to no other block.
     static constexpr bool HAS_OWN_GRADIENTS = IS_SHARED_OUT && L == 0;
     static constexpr int GRADIENT_REACH = HAS_OWN_GRADIENTS ? BLOCK_WIDTH : REACH;

@@ -77,8 +77,7 @@ __device__ inline void multiply_batch(Shared& shared, const Weights::Fragments& 
 // Decay, and what momentum does before the gradient comes; with it the gradient is added to the velocity.
 __device__ inline void begin_update(const Run& run, float rate, Weights& weights, Weights& velocities) {
     if (!MOMENTUM) {
-        if (run.rule.decay != 0)
-            weights.each([&](float& weight) { weight *= 1 - rate * run.rule.decay; });
+        if (run.rule.decay != 0) weights.each([&](float& weight) { weight *= 1 - rate * run.rule.decay; });
         return;
     }
     weights.each_with(velocities, [&](float& weight, float& velocity) {
