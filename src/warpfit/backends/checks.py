@@ -54,7 +54,7 @@ def check_float(op: str, *arrays: Array | None) -> None:
         elif array.dtype is not first and array.dtype != first:
             dtypes = sorted({str(each.dtype) for each in arrays if each is not None})
             raise DTypeError(f"{op}: expected operands of one dtype, got {', '.join(dtypes)}")
-    if first is not None and first not in _FLOATS and first not in FLOAT_DTYPES:
+    if first is not None and first not in _FLOATS:
         # Device arrays may be in half precision too.
         known = next(getattr(array, "float_dtypes", FLOAT_DTYPES) for array in arrays if array is not None)
         if first not in known:

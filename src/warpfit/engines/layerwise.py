@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from math import isfinite
 from time import perf_counter
 
@@ -85,13 +86,12 @@ class _Batches:
         self.sources = _sources(plan, data)
         self.ordered: list[Array | None] = [None] * len(self.sources)
         self.order: Array | None = None
-        self.keys: dict[int, Array] = {}
 
     def begin_epoch(self, seed: int, epoch: int) -> None:
         """Put the rows in order; they keep theirs without `plan.shuffle`."""
         order: Array = np.arange(self.num_rows)
         if self.plan.shuffle:
-            order = self.ops.epoch_order(self.num_rows, self._round_keys(seed, epoch))
+            order = self.ops.epoch_order(self.num_rows, _round_keys(seed, epoch))
         self.order = self.ops.asarray(order)
         # A backend that does not take its results back at the next step.
         keeper = backends.get(self.plan.device)
@@ -99,12 +99,6 @@ class _Batches:
             if not self.ops.synchronous and _size_as(array, dtype) <= EPOCH_COPY_BYTES:
                 self.ordered[i] = None  # its memory serves the next epoch's
                 self.ordered[i] = keeper.gather_rows(array, self.order, dtype)
-
-    def _round_keys(self, seed: int, epoch: int) -> Array:
-        if epoch not in self.keys:
-            epochs = range(epoch, epoch + KEYED_EPOCHS)
-            self.keys = dict(zip(epochs, round_keys_of(seed, epochs), strict=True))
-        return self.keys[epoch]
 
     def take(self, first: int) -> tuple[Array, Array, Array | None]:
         """Return x, y and the sample weights (None if there are none) of the batch that begins at row `first`."""
@@ -118,6 +112,16 @@ class _Batches:
             return ordered[rows]
         array, dtype = self.sources[i]
         return self.ops.gather_rows(array, self.order[rows], dtype)  # type: ignore[index]
+
+
+def _round_keys(seed: int, epoch: int) -> Array:
+    return _keys_of_span(seed, epoch // KEYED_EPOCHS)[epoch % KEYED_EPOCHS]
+
+
+@lru_cache(maxsize=4)
+def _keys_of_span(seed: int, span: int) -> Array:
+    """Return the round keys (KEYED_EPOCHS, 8) of the epochs from KEYED_EPOCHS · span on."""
+    return round_keys_of(seed, range(span * KEYED_EPOCHS, (span + 1) * KEYED_EPOCHS))
 
 
 def _sources(plan: Plan, data: TrainingData) -> list[tuple[Array, str]]:

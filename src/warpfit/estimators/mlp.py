@@ -343,16 +343,21 @@ class BaseMLP(BaseEstimator, ABC):
             self._give_up(error, log, convergence)
             return "divergence"
         self._take_over(model, optimizer)
-        if history.stopped_by == "interrupt":
-            warnings.warn("Training interrupted by user.", stacklevel=STACKLEVEL)
-        elif history.stopped_by == "epochs" and not incremental:
+        if not (incremental and history.stopped_by == "epochs"):
+            self._warn_of(history.stopped_by)
+        return history.stopped_by
+
+    def _warn_of(self, stopped_by: str) -> None:
+        """Warn if a run ended by something else than the rule."""
+        if stopped_by == "interrupt":
+            warnings.warn("Training interrupted by user.", stacklevel=STACKLEVEL + 1)
+        elif stopped_by == "epochs":
             warnings.warn(
                 f"Stochastic Optimizer: Maximum iterations ({self.max_iter}) reached and the optimization "
                 "hasn't converged yet.",
                 ConvergenceWarning,
-                stacklevel=STACKLEVEL,
+                stacklevel=STACKLEVEL + 1,
             )
-        return history.stopped_by
 
     def _take_over(self, model: Sequential, optimizer: Optimizer) -> None:
         """Hold on the host what a run has left: the best weights, with early stopping, else the last."""

@@ -38,7 +38,7 @@ WORKING_REGISTERS, UPDATING_REGISTERS = 80, 96
 STOPPING_STATE_BYTES, WATCHED_PART_BYTES = 112, 32
 # Units lie, and go from block to block, in chunks of 16 bytes.
 CHUNK = 8
-# Microseconds that blocks take to meet.
+# Microseconds that blocks take to meet, when layouts are compared. Measured since: 0.7 to 1.0.
 MEETING = 0.3
 # Of two numbers of blocks that are expected to take as long, the larger one was the faster more often than not, without
 # replicas.
