@@ -64,11 +64,12 @@ __device__ inline void store_sums(Out* to, const Acc (&values)[WIDTH]) {
     *reinterpret_cast<Pack<Out, WIDTH>*>(to) = pack;
 }
 
+// Each makes of the sums of WIDTH columns from `col` on, at element `at` of C, the numbers to be stored there.
+
 template <int WIDTH>
 __device__ inline void epilogue_store(const Epilogue& e, int64 at, int, Acc (&sums)[WIDTH]) {
 #pragma unroll
     for (int j = 0; j < WIDTH; ++j) sums[j] *= e.alpha;
-    store_sums(e.c + at, sums);
 }
 
 template <int WIDTH>
@@ -81,7 +82,6 @@ __device__ inline void epilogue_activation(const Epilogue& e, int64 at, int col,
     if (STORE_Z) store_sums(e.z + at, sums);
 #pragma unroll
     for (int j = 0; j < WIDTH; ++j) sums[j] = activate(sums[j], e.slope);
-    store_sums(e.c + at, sums);
 }
 
 template <int WIDTH>
@@ -92,7 +92,6 @@ __device__ inline void epilogue_mask(const Epilogue& e, int64 at, int, Acc (&sum
         const Acc value = load(saved.at[j]);  // y or z: a derivative reads the one that is kept
         sums[j] *= activation_derivative(value, value, e.slope);
     }
-    store_sums(e.c + at, sums);
 }
 
 template <int WIDTH>
@@ -100,7 +99,6 @@ __device__ inline void epilogue_accumulate(const Epilogue& e, int64 at, int, Acc
     const Pack<Out, WIDTH> before = load_pack<WIDTH>(e.c + at);
 #pragma unroll
     for (int j = 0; j < WIDTH; ++j) sums[j] = static_cast<Acc>(load(before.at[j])) + e.alpha * sums[j];
-    store_sums(e.c + at, sums);
 }
 
 // Numbers in 16 bytes of what is loaded and what is stored.
@@ -120,11 +118,14 @@ __device__ inline void write_sums(const Epilogue& e, int row, int col, const Acc
         for (int j = 0; j < PACK; ++j) some[j] = sums[part + j];
         if (col + part + PACK <= e.n) {
             EPILOGUE<PACK>(e, at + part, col + part, some);
+            store_sums(e.c + at + part, some);
         } else if (!WHOLE) {
 #pragma unroll
             for (int j = 0; j < PACK; ++j) {
                 Acc one[1] = {some[j]};
-                if (col + part + j < e.n) EPILOGUE<1>(e, at + part + j, col + part + j, one);
+                if (col + part + j >= e.n) continue;
+                EPILOGUE<1>(e, at + part + j, col + part + j, one);
+                store_sums(e.c + at + part + j, one);
             }
         }
     }

@@ -1,4 +1,4 @@
-// PTX instructions, one function each. No other file holds inline assembly.
+// PTX instructions, one function each. No file but this one and its parts holds inline assembly.
 //
 // Reference: PTX ISA, docs.nvidia.com/cuda/parallel-thread-execution; the section is named at each function.
 #ifndef WARPFIT_PTX_CUH
@@ -314,6 +314,10 @@ __device__ inline void cluster_barrier() {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
+
+#if __CUDA_ARCH__ == 900
+#include "ptx_sm90a.cuh"
+#endif
 #endif
 
 #endif  // WARPFIT_PTX_CUH

@@ -76,6 +76,12 @@ __device__ inline T store(A x) {
     return Storage<T>::from(x);
 }
 
+// Two numbers, rounded to a 16-bit T, the first in the lower half.
+template <class T>
+__device__ inline uint32 store_pair(float first, float second) {
+    return store<T>(first).bits | static_cast<uint32>(store<T>(second).bits) << 16;
+}
+
 // Threads that a multiprocessor holds at once (CUDA C++ Programming Guide, technical specifications).
 #if __CUDA_ARCH__ < 800
 constexpr int THREADS_HELD = 1024;
@@ -85,9 +91,12 @@ constexpr int THREADS_HELD = 1536;
 constexpr int THREADS_HELD = 2048;
 #endif
 
-// The block's dynamic shared memory, 128-byte aligned, as an array of `type`.
+// The block's dynamic shared memory, aligned to SHARED_ALIGNMENT bytes, as an array of `type`.
+#ifndef SHARED_ALIGNMENT
+#define SHARED_ALIGNMENT 128
+#endif
 #ifndef DYNAMIC_SHARED
-#define DYNAMIC_SHARED(type, name)                                   \
-    extern __shared__ __align__(128) unsigned char dynamic_shared[]; \
+#define DYNAMIC_SHARED(type, name)                                                \
+    extern __shared__ __align__(SHARED_ALIGNMENT) unsigned char dynamic_shared[]; \
     type* name = reinterpret_cast<type*>(dynamic_shared)
 #endif

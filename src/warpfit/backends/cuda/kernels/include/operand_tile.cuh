@@ -1,0 +1,92 @@
+// A tile of an operand of a product: ROWS rows of A (columns of B) and a line of k, as tensor copies leave it in shared
+// memory and as wgmma reads it.
+//
+// A line is 128 bytes: LINE numbers. Along k (the operand lies in memory with its k side by side) a tile is ROWS lines,
+// each a row. Across, it is ROWS / LINE panels of LINE lines, each a k with LINE rows side by side. Eight lines are an
+// atom, at a multiple of 1024 bytes, in which the 16-byte pieces of line i change places by exclusive or with i: the
+// 128-byte swizzle of tensor maps, with which neither writing nor reading has bank conflicts. An instruction takes a slice
+// of 32 bytes of k.
+//
+// Reference: PTX ISA 9.7.15.5.1 (matrix descriptors).
+#pragma once
+
+#include "types.cuh"
+
+constexpr int LINE_BYTES = 128;
+constexpr int ATOM_BYTES = 8 * LINE_BYTES;
+constexpr int SLICE_BYTES = 32;
+constexpr int SLICES = LINE_BYTES / SLICE_BYTES;
+
+// What tells wgmma of a matrix: its address; the bytes from one panel to the next, and from one atom to the next.
+__device__ inline uint64 matrix_descriptor(unsigned address, int panel_bytes) {
+    constexpr uint64 SWIZZLE_128 = 1;
+    return (address & 0x3ffff) >> 4 | static_cast<uint64>(panel_bytes >> 4) << 16 |
+           static_cast<uint64>(ATOM_BYTES >> 4) << 32 | SWIZZLE_128 << 62;
+}
+
+template <class T, bool IS_ACROSS, int NUM_ROWS>
+struct OperandTile {
+    static constexpr bool ACROSS = IS_ACROSS;
+    static constexpr int ROWS = NUM_ROWS;
+    static constexpr int LINE = LINE_BYTES / sizeof(T);
+    static constexpr int BYTES = ROWS * LINE_BYTES;
+    static constexpr int PANEL_BYTES = LINE * LINE_BYTES;
+    static_assert(!ACROSS || ROWS % LINE == 0, "panels are whole");
+    static_assert(ROWS % 8 == 0, "atoms are whole");
+
+    // Bytes from one slice of k to the next.
+    static constexpr int SLICE_STEP = ACROSS ? SLICE_BYTES / sizeof(T) * LINE_BYTES : SLICE_BYTES;
+
+    // The descriptor of the first slice of the rows from `first_row` on.
+    __device__ static uint64 descriptor(unsigned tile, int first_row) {
+        return matrix_descriptor(tile + first_row * LINE_BYTES, PANEL_BYTES);
+    }
+
+    // Calls copy(byte in the tile, row, column) for each box of the matrix that makes part `part` of `PARTS` of the tile
+    // of the rows from `row`, and the numbers from k, on. Boxes have LINE columns, and ROWS / PARTS rows along k, LINE
+    // rows across.
+    template <int PARTS, class Copy>
+    __device__ static void for_each_box(int part, int row, int k, Copy copy) {
+        if constexpr (ACROSS) {
+            constexpr int PANELS = ROWS / LINE / PARTS;
+            static_assert(PANELS * PARTS * LINE == ROWS, "parts are whole panels");
+#pragma unroll
+            for (int i = 0; i < PANELS; ++i) {
+                const int panel = part * PANELS + i;
+                copy(panel * PANEL_BYTES, k, row + panel * LINE);
+            }
+        } else {
+            constexpr int PART = ROWS / PARTS;
+            static_assert(PART % 8 == 0 && PART <= 256, "a box is whole atoms, of at most 256 lines");
+            copy(part * PART * LINE_BYTES, row + part * PART, k);
+        }
+    }
+};
+
+// d (64, 2 COUNT) = the slice of 64 rows of A that a descriptor tells of, times that of 2 COUNT columns of B, + d if `adds`.
+template <class T, bool A_ACROSS, bool B_ACROSS>
+struct SliceProduct;
+
+template <bool A_ACROSS, bool B_ACROSS>
+struct SliceProduct<float16, A_ACROSS, B_ACROSS> {
+    template <int COUNT>
+    __device__ static void add_to(float (&d)[COUNT], uint64 a, uint64 b, bool adds) {
+        wgmma_f16<A_ACROSS, B_ACROSS>(d, a, b, adds);
+    }
+};
+
+template <bool A_ACROSS, bool B_ACROSS>
+struct SliceProduct<bfloat16, A_ACROSS, B_ACROSS> {
+    template <int COUNT>
+    __device__ static void add_to(float (&d)[COUNT], uint64 a, uint64 b, bool adds) {
+        wgmma_bf16<A_ACROSS, B_ACROSS>(d, a, b, adds);
+    }
+};
+
+template <>
+struct SliceProduct<float32, false, false> {
+    template <int COUNT>
+    __device__ static void add_to(float (&d)[COUNT], uint64 a, uint64 b, bool adds) {
+        wgmma_tf32<0, 0>(d, a, b, adds);
+    }
+};
