@@ -103,7 +103,7 @@ __device__ inline void load_tiles(Shared& shared, const TensorMap& a_map, const 
 __device__ inline void release(Barrier& empty) {
     const unsigned lane = threadIdx.x % 32;
     if constexpr (CLUSTER > 1) {
-        if (lane < CLUSTER) mbarrier_arrive_at(place_in(lane, &empty));
+        if (lane < CLUSTER) mbarrier_arrive_at(cluster_address(&empty, lane));
     } else {
         if (lane == 0) mbarrier_arrive(&empty);
     }
