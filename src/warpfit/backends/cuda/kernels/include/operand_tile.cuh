@@ -42,23 +42,28 @@ struct OperandTile {
         return matrix_descriptor(tile + first_row * LINE_BYTES, PANEL_BYTES);
     }
 
-    // Calls copy(byte in the tile, row, column) for each box of the matrix that makes part `part` of `PARTS` of the tile
-    // of the rows from `row`, and the numbers from k, on. Boxes have LINE columns, and ROWS / PARTS rows along k, LINE
-    // rows across.
+    // Calls copy(byte in the tile, row, column) for each box of the matrix that makes part `part` of PARTS of the tile
+    // of the rows from `row`, and the numbers from `k`, on. Boxes have LINE columns; ROWS / PARTS rows along k; across,
+    // LINE rows, or LINE / PARTS if the panels cannot be shared out.
     template <int PARTS, class Copy>
     __device__ static void for_each_box(int part, int row, int k, Copy copy) {
-        if constexpr (ACROSS) {
-            constexpr int PANELS = ROWS / LINE / PARTS;
-            static_assert(PANELS * PARTS * LINE == ROWS, "parts are whole panels");
-#pragma unroll
-            for (int i = 0; i < PANELS; ++i) {
-                const int panel = part * PANELS + i;
-                copy(panel * PANEL_BYTES, k, row + panel * LINE);
-            }
+        if constexpr (!ACROSS) {
+            constexpr int BOX = ROWS / PARTS;
+            static_assert(BOX % 8 == 0 && BOX <= 256, "a box is whole atoms, of at most 256 lines");
+            copy(part * BOX * LINE_BYTES, row + part * BOX, k);
         } else {
-            constexpr int PART = ROWS / PARTS;
-            static_assert(PART % 8 == 0 && PART <= 256, "a box is whole atoms, of at most 256 lines");
-            copy(part * PART * LINE_BYTES, row + part * PART, k);
+            constexpr int PANELS = ROWS / LINE;
+            constexpr bool SHARES_PANELS = PANELS % PARTS == 0;
+            constexpr int BOX = SHARES_PANELS ? LINE : LINE / PARTS,
+                          OWN = SHARES_PANELS ? PANELS / PARTS : PANELS;
+            static_assert(BOX % 8 == 0, "a box is whole atoms");
+            const int first_panel = SHARES_PANELS ? part * OWN : 0,
+                      first_line = SHARES_PANELS ? 0 : part * BOX;
+#pragma unroll
+            for (int i = 0; i < OWN; ++i) {
+                const int panel = first_panel + i;
+                copy(panel * PANEL_BYTES + first_line * LINE_BYTES, k + first_line, row + panel * LINE);
+            }
         }
     }
 };
