@@ -156,18 +156,29 @@ __device__ inline unsigned finish_pair(const Epilogue& epilogue, int row, int co
     return store_pair<Out>(pair[0], pair[1]);
 }
 
+// A warp's two buffers of numbers on their way to C, in turns.
+struct Staging {
+    unsigned char (&buffers)[2][STAGED_BYTES];
+    int turn;
+
+    // The next one, once the store before the last has read it.
+    __device__ unsigned char* next() {
+        if (threadIdx.x % 32 == 0) bulk_wait_read<1>();
+        __syncwarp();
+        turn ^= 1;
+        return buffers[turn];
+    }
+};
+
 // A warp's 16 rows from `row` on: by way of shared memory, 64 columns at a time.
-__device__ inline void store_rows(unsigned char (&staged)[2][STAGED_BYTES], const TensorMap& c_map,
-                                  const Epilogue& epilogue, const float (&sums)[BLOCK_N / 2], int row,
-                                  int col) {
+__device__ inline void store_rows(Staging& staging, const TensorMap& c_map, const Epilogue& epilogue,
+                                  const float (&sums)[BLOCK_N / 2], int row, int col) {
     const int lane = threadIdx.x % 32, own_row = row + lane / 4, own_col = col + lane % 4 * 2;
     // Where this lane's row of stmatrix's four matrices lies: of two tiles of 8 columns, upper and lower 8 rows.
     const int matrix_row = lane % 16, line = matrix_row % 8;
 #pragma unroll
     for (int part = 0; part < BLOCK_N / STAGED_COLS; ++part) {
-        unsigned char* buffer = staged[part % 2];
-        if (lane == 0) bulk_wait_read<1>();
-        __syncwarp();
+        unsigned char* buffer = staging.next();
 #pragma unroll
         for (int j = 0; j < STAGED_COLS / 8; j += 2) {
             const float* own = sums + (part * STAGED_COLS / 8 + j) * 4;
@@ -222,6 +233,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                                 m, n,    ldc};
         const int consumer = warpgroup - 1, warp = threadIdx.x / 32 % 4;
         Cursor<STAGES> cursor(0);
+#if STORES_TENSOR
+        Staging staging{shared->staged[consumer * 4 + warp], 0};
+#endif
         Sums sums;
         for (int tile = own_cluster(); tile < problem.walk.count(); tile += num_clusters()) {
             const int2 place = problem.walk.place(tile);
@@ -231,8 +245,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
             for (int i = 0; i < MMA_ROWS; ++i) {
 #if STORES_TENSOR
-                store_rows(shared->staged[consumer * 4 + warp], c_map, epilogue, sums[i], row + 64 * i,
-                           place.y * BLOCK_N);
+                store_rows(staging, c_map, epilogue, sums[i], row + 64 * i, place.y * BLOCK_N);
 #else
                 store_rows(epilogue, sums[i], row + 64 * i, place.y * BLOCK_N);
 #endif
