@@ -12,11 +12,13 @@ from warpfit.backends.cuda.columns import ColumnOps
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, dtype_of
 from warpfit.backends.cuda.launch import Kernel
 from warpfit.backends.cuda.matmul import MatmulConfig, configure
+from warpfit.backends.cuda.matmul_wgmma_config import Box, WgmmaConfig
 
 __all__ = ["DenseOps", "variants"]
 
-# Products that a backend remembers how to launch.
+# Products that a backend remembers how to launch, and matrices of which it keeps tensor maps.
 MOST_PRODUCTS = 4096
+MOST_MAPS = 4096
 
 
 class _Launch(NamedTuple):
@@ -24,23 +26,26 @@ class _Launch(NamedTuple):
 
     Attributes
     ----------
-    kernel : Kernel or None
+    config : MatmulConfig or None
         None if there is nothing to compute.
+    kernel : Kernel or None
     grid, block : tuple of int
-    shared_bytes : int
+    shared_bytes, cluster : int
     num_partials, num_tiles : int
         Numbers and counters that sums over slices need; none of them if there is one slice.
     sizes : tuple of int
         The kernel's last arguments.
     """
 
-    kernel: Kernel | None
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    shared_bytes: int
-    num_partials: int
-    num_tiles: int
-    sizes: tuple[int, ...]
+    config: MatmulConfig | None = None
+    kernel: Kernel | None = None
+    grid: tuple[int, int, int] = (0, 0, 0)
+    block: tuple[int, int, int] = (0, 0, 0)
+    shared_bytes: int = 0
+    cluster: int = 1
+    num_partials: int = 0
+    num_tiles: int = 0
+    sizes: tuple[int, ...] = ()
 
 
 class DenseOps(ColumnOps):
@@ -49,6 +54,7 @@ class DenseOps(ColumnOps):
     def __init__(self, runtime: Any, reuse: bool = False, **settings: Any) -> None:
         super().__init__(runtime, reuse, **settings)
         self._products: dict[Any, _Launch] = {}
+        self._maps: dict[Any, bytes] = {}
 
     def matmul(self, a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool = False) -> Array:
         check_matmul(a, b, transpose_a, transpose_b)
@@ -114,13 +120,41 @@ class DenseOps(ColumnOps):
         if launch.num_partials:
             partials = self.empty((launch.num_partials,), acc_dtype(a.dtype))
             arrivals = self.arrivals(launch.num_tiles)
+        operands_of = self._maps_of(launch.config, a, lda, b, ldb, out) or (a, b)
         launch.kernel(
             launch.grid,
             launch.block,
-            *(a, b, out, bias, None, z, alpha, activation.slope, partials, arrivals, *launch.sizes),
+            *(*operands_of, out, bias, None, z, alpha, activation.slope, partials, arrivals, *launch.sizes),
             shared_bytes=launch.shared_bytes,
+            cluster=launch.cluster,
         )
         return out
+
+    def _maps_of(
+        self,
+        config: MatmulConfig | None,
+        a: DeviceArray,
+        lda: int,
+        b: DeviceArray,
+        ldb: int,
+        out: DeviceArray,
+    ) -> tuple[bytes, ...]:
+        """Return the tensor maps of the operands and the result, for a kernel that takes them."""
+        if not isinstance(config, WgmmaConfig):
+            return ()
+        operands = ((b, ldb), (a, lda)) if config.swapped else ((a, lda), (b, ldb))
+        arrays = (*operands, (out, out.shape[1]))
+        return tuple(self._map(array, ld, box) for (array, ld), box in zip(arrays, config.boxes, strict=True))
+
+    def _map(self, array: DeviceArray, ld: int, box: Box) -> bytes:
+        key = (array.pointer, array.dtype, array.shape, ld, box)
+        found = self._maps.get(key)
+        if found is None:
+            if len(self._maps) >= MOST_MAPS:
+                self._maps.clear()
+            settings = (array.pointer, array.dtype.name, *array.shape, ld, *box)
+            found = self._maps[key] = self.runtime.tensor_map(*settings)
+        return found
 
     def _operand(self, x: DeviceArray, transposed: bool) -> tuple[DeviceArray, int, bool]:
         """Return x, or its transpose, with rows in memory; their distance in elements; whether to transpose it."""
@@ -139,7 +173,7 @@ class DenseOps(ColumnOps):
         k, m = a_shape if transpose_a else a_shape[::-1]
         n = b_shape[0 if transpose_b else 1]
         if not m or not n:
-            return _Launch(None, (0, 0, 0), (0, 0, 0), 0, 0, 0, ())
+            return _Launch()
         # Whether every row of every matrix begins and ends at a multiple of 16 bytes.
         rows = (lda | ldb | a_shape[1] | b_shape[1]) * dtype.itemsize | n * out_dtype.itemsize
         config = configure(
@@ -156,13 +190,15 @@ class DenseOps(ColumnOps):
             out=out_dtype.name,
         )
         return _Launch(
+            config,
             self.kernel(config.kernel, **_defines(config, out_dtype.name, *settings)),
             config.grid(m, n),
             config.block,
             config.shared_bytes,
+            config.cluster,
             config.partials(m, n),
             config.tiles(m, n),
-            (m, n, k, lda, ldb, n),
+            config.sizes(m, n, k, lda, ldb),
         )
 
 

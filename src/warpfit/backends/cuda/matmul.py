@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from warpfit.errors import ConfigError
 
@@ -59,6 +59,8 @@ class MatmulConfig:
         Whether operands that are stored along k are turned on their way to shared memory.
     min_blocks : int
         Blocks that have to fit a multiprocessor, which bounds the registers of a thread.
+    cluster : int
+        Blocks that share tiles of an operand.
     """
 
     kernel: str
@@ -76,6 +78,7 @@ class MatmulConfig:
     stages: int = 1
     turn: bool = True
     min_blocks: int = 1
+    cluster: int = 1
 
     def __str__(self) -> str:
         tile = f"{self.block_m}x{self.block_n}x{self.block_k}"
@@ -136,6 +139,10 @@ class MatmulConfig:
         if self.swath_rows:
             return self.tiles(m, n), 1, self.splits
         return -(-m // self.block_m), -(-n // self.block_n), self.splits
+
+    def sizes(self, m: int, n: int, k: int, lda: int, ldb: int) -> tuple[int, ...]:
+        """Return the kernel's last arguments, for a C whose rows lie one after the other."""
+        return m, n, k, lda, ldb, n
 
     def defines(self) -> dict[str, str | int]:
         """Return the kernel's defines, without those of the epilogue."""
@@ -288,22 +295,22 @@ def candidates(
     if precision not in ("float32", "tf32"):
         raise ConfigError(f"expected precision 'float32' or 'tf32', got {precision!r}")
     if dtype in ("float16", "bfloat16") or (dtype == "float32" and precision == "tf32"):
-        # That module's MmaConfig derives from MatmulConfig.
-        from warpfit.backends.cuda.matmul_mma_config import mma_candidates, supports
+        # Their configurations derive from MatmulConfig.
+        from warpfit.backends.cuda.matmul_mma_config import mma_choices, supports
+        from warpfit.backends.cuda.matmul_wgmma_config import takes, wgmma_choices
 
         if supports(arch, dtype):
-            return mma_candidates(
-                m,
-                n,
-                k,
-                dtype,
-                transpose_a=transpose_a,
-                transpose_b=transpose_b,
-                num_multiprocessors=num_multiprocessors,
-                arch=arch,
-                vector=vector,
-                out=out,
-            )
+            settings: dict[str, Any] = {
+                "transpose_a": transpose_a,
+                "transpose_b": transpose_b,
+                "num_multiprocessors": num_multiprocessors,
+                "out": out,
+            }
+            choices: list[tuple[float, MatmulConfig]] = []
+            choices += mma_choices(m, n, k, dtype, arch=arch, vector=vector, **settings)
+            if takes(arch, dtype, m, n, k, vector=vector):
+                choices += wgmma_choices(m, n, k, dtype, **settings)
+            return [config for _, config in sorted(choices, key=lambda choice: choice[0])]
     stored = MatmulConfig("matmul_register", dtype, transpose_a, transpose_b, vector)
     if max(min(rows, _TILE_LINES) * length for rows, length in _stored_shapes(stored, m, n, k)) >= 2**32:
         return [replace(stored, kernel="matmul_tiled", vector=False)]

@@ -18,7 +18,7 @@ from warpfit.backends.cuda.matmul import (
 )
 from warpfit.errors import DeviceError
 
-__all__ = ["MmaConfig", "mma_candidates", "supports"]
+__all__ = ["MmaConfig", "mma_choices", "supports"]
 
 _BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 _SLICE_BYTES = 32  # of k that one mma takes
@@ -170,7 +170,7 @@ def _ranked(
     arch: str,
     vector: bool,
     out: str,
-) -> tuple[MmaConfig, ...]:
+) -> tuple[tuple[float, MmaConfig], ...]:
     device = _Device(num_multiprocessors, shared_bytes_of(arch))
     found = []
     short = k * _BYTES[dtype] <= _SHORT_K_BYTES
@@ -184,7 +184,7 @@ def _ranked(
         timed = [(_cycles(split, device, m, n, k, _BYTES[out]), split) for split in splits]
         found += sorted(timed, key=_time)[:_SPLITS_TRIED]
     best = sorted(found, key=_time)[:_MAX_CANDIDATES]
-    return tuple(_with_all_of_k(config, device, m, n, k) for _, config in best)
+    return tuple((cycles, _with_all_of_k(config, device, m, n, k)) for cycles, config in best)
 
 
 def _with_all_of_k(config: MmaConfig, device: _Device, m: int, n: int, k: int) -> MmaConfig:
@@ -206,7 +206,7 @@ def _time(choice: tuple[float, MmaConfig]) -> float:
     return choice[0]
 
 
-def mma_candidates(
+def mma_choices(
     m: int,
     n: int,
     k: int,
@@ -218,8 +218,10 @@ def mma_candidates(
     arch: str = "sm_90a",
     vector: bool = False,
     out: str | None = None,
-) -> list[MmaConfig]:
-    """Return ways to compute op(A) (m, k) @ op(B) (k, n) on tensor cores, the one of which most is expected first.
+) -> tuple[tuple[float, MmaConfig], ...]:
+    """Return ways to compute op(A) (m, k) @ op(B) (k, n) on tensor cores, each with a guess of its time in cycles.
+
+    The one of which most is expected comes first.
 
     Parameters
     ----------
@@ -246,7 +248,7 @@ def mma_candidates(
     if not supports(arch, dtype):
         raise DeviceError(f"expected a dtype that tensor cores of {arch} multiply, got {dtype}")
     settings = (transpose_a, transpose_b, num_multiprocessors, arch, vector)
-    return list(_ranked(m, n, k, dtype, *settings, out or dtype))
+    return _ranked(m, n, k, dtype, *settings, out or dtype)
 
 
 def _config(tiling: _Tiling, dtype: str, transpose_a: bool, transpose_b: bool, vector: bool) -> MmaConfig:

@@ -3,6 +3,10 @@
 
 #include "types.cuh"
 
+#ifndef REPLICAS
+#define REPLICAS 1
+#endif
+
 __device__ inline int own_rank() {
 #if CLUSTER > 1
     return static_cast<int>(cluster_rank());

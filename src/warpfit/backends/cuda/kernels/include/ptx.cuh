@@ -250,6 +250,20 @@ __device__ inline void leave_registers() {
     if constexpr (COUNT > 0) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
+// griddepcontrol (9.7.13.13), sm_90: the next kernel may start, and wait; all kernels before this one are done, and what
+// they wrote is to be seen. Without effect where kernels are launched one after the other.
+__device__ inline void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+__device__ inline void wait_for_kernels_before() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 #if __CUDA_ARCH__ >= 900
 // %cluster_ctarank (10.1): the number of this block in its cluster.
 __device__ inline unsigned cluster_rank() {

@@ -96,7 +96,8 @@ constexpr int THREADS_HELD = 2048;
 #define SHARED_ALIGNMENT 128
 #endif
 #ifndef DYNAMIC_SHARED
-#define DYNAMIC_SHARED(type, name)                                                \
-    extern __shared__ __align__(SHARED_ALIGNMENT) unsigned char dynamic_shared[]; \
+#define DYNAMIC_SHARED(type, name)                \
+    extern __shared__ __align__(SHARED_ALIGNMENT) \
+    unsigned char dynamic_shared[];               \
     type* name = reinterpret_cast<type*>(dynamic_shared)
 #endif

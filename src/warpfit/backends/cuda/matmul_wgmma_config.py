@@ -1,0 +1,283 @@
+"""Tiles of the matrix product for Hopper, chosen by shape and dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+from warpfit.backends.base import HALF_DTYPES
+from warpfit.backends.cuda.matmul import MatmulConfig, generation, shared_bytes_of
+
+__all__ = ["Box", "WgmmaConfig", "takes", "wgmma_choices"]
+
+_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
+_LINE_BYTES = 128  # of k that a stage holds
+_WARPGROUP = 128
+_STAGED_BYTES = 4 * 2 * 2048  # that the results of a warpgroup pass through
+_BARRIER_BYTES = 16  # of a stage
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+_MOST_STAGES = 12
+
+
+class Box(NamedTuple):
+    """What a tensor copy moves at once of an operand as it is stored."""
+
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True)
+class WgmmaConfig(MatmulConfig):
+    """How a product is launched on Hopper's tensor cores.
+
+    All sizes are those of the kernel's own product: of the transposed one, Cᵀ = op(B)ᵀ op(A)ᵀ, if it is swapped. The
+    blocks of a cluster, one below the other, share the tile of B.
+
+    Attributes
+    ----------
+    out : str
+        C's dtype.
+    consumers : int
+        Warpgroups of a block that multiply.
+    mma_rows : int
+        How often 64 rows are one warpgroup's.
+    swapped : bool
+        Whether rows of the tile are columns of C, for products of few rows.
+    num_multiprocessors : int
+        Of the device.
+    """
+
+    out: str = "float16"
+    consumers: int = 1
+    mma_rows: int = 1
+    swapped: bool = False
+    num_multiprocessors: int = 132
+
+    def __str__(self) -> str:
+        swapped = ", swapped" if self.swapped else ""
+        return (
+            f"{self.kernel} {self.block_m}x{self.block_n}x{self.block_k}, {self.consumers} consumers, "
+            f"clusters of {self.cluster}, {self.splits} splits, {self.stages} stages{swapped}"
+        )
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return _WARPGROUP * (1 + self.consumers)
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        """The block to launch with."""
+        return self.threads, 1, 1
+
+    @property
+    def stage_bytes(self) -> int:
+        """Shared memory of the tiles of A and B that are multiplied at once."""
+        return (self.block_m + self.block_n) * _LINE_BYTES
+
+    @property
+    def stores_tensor(self) -> bool:
+        """Whether C is written by way of shared memory and a tensor map."""
+        return not self.swapped
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block."""
+        staged = self.consumers * _STAGED_BYTES if self.stores_tensor else 0
+        return self.stages * (self.stage_bytes + _BARRIER_BYTES) + staged
+
+    def tiles_of_clusters(self, m: int, n: int) -> int:
+        """Return the number of tiles of C, each of a cluster's size."""
+        m, n = (n, m) if self.swapped else (m, n)
+        return -(-m // (self.block_m * self.cluster)) * -(-n // self.block_n)
+
+    def tiles(self, m: int, n: int) -> int:
+        """Return the number of warps' tiles of C: with splits, the zeros that `arrivals` has to hold."""
+        return self.tiles_of_clusters(m, n) * self.cluster * self.consumers * 4 * self.mma_rows
+
+    def partials(self, m: int, n: int) -> int:
+        """Return the number of float32 sums that `partials` has to hold."""
+        return self.tiles(m, n) * self.splits * 16 * self.block_n if self.splits > 1 else 0
+
+    def grid(self, m: int, n: int) -> tuple[int, int, int]:
+        """Return the grid to launch with."""
+        pieces = self.tiles_of_clusters(m, n) * self.splits
+        return min(self.num_multiprocessors // self.cluster, pieces) * self.cluster, 1, 1
+
+    def sizes(self, m: int, n: int, k: int, lda: int, ldb: int) -> tuple[int, ...]:
+        """Return the kernel's last arguments, for a C whose rows lie one after the other."""
+        return (n, m, k, n) if self.swapped else (m, n, k, n)
+
+    @property
+    def swath_rows(self) -> int:
+        """How many rows of tiles of clusters are walked together."""
+        return max(1, 16 // self.cluster)
+
+    @property
+    def boxes(self) -> tuple[Box, Box, Box]:
+        """What tensor copies move at once of the kernel's A, B and C."""
+        line = _LINE_BYTES // _BYTES[self.dtype]
+        a = Box(line if self.transpose_a else self.block_m, line)
+        if self.transpose_b:
+            b = Box(self.block_n // self.cluster, line)
+        else:
+            b = Box(line if self.block_n // line % self.cluster == 0 else line // self.cluster, line)
+        return a, b, Box(16, 128 // _BYTES[self.out])
+
+    def defines(self) -> dict[str, str | int]:
+        """Return the kernel's defines, without those of the epilogue."""
+        sizes = ("block_n", "splits", "stages", "consumers", "mma_rows", "cluster")
+        return {
+            "DTYPE": self.dtype,
+            "TRANSPOSE_A": int(self.transpose_a),
+            "TRANSPOSE_B": int(self.transpose_b),
+            "VECTOR": int(self.vector),
+            "SWATH_ROWS": self.swath_rows,
+            "STORES_TENSOR": int(self.stores_tensor),
+            "SWAPPED": int(self.swapped),
+            **{name.upper(): getattr(self, name) for name in sizes},
+        }
+
+
+def takes(arch: str, dtype: str, m: int, n: int, k: int, *, vector: bool) -> bool:
+    """Whether the kernel computes a product.
+
+    Tensor copies need rows that begin at multiples of 16 bytes.
+    """
+    return generation(arch) == 90 and dtype in HALF_DTYPES and vector and min(m, n, k) > 0
+
+
+class _Tiling(NamedTuple):
+    consumers: int
+    mma_rows: int
+    block_n: int
+
+
+# Of large products, of smaller ones, and of those of few rows, swapped.
+_TILINGS = (
+    _Tiling(2, 1, 256),
+    _Tiling(2, 2, 128),
+    _Tiling(2, 1, 128),
+    _Tiling(1, 1, 256),
+    _Tiling(1, 1, 128),
+    _Tiling(2, 1, 64),
+    _Tiling(1, 1, 64),
+)
+_SWAPPED_TILINGS = (_Tiling(1, 1, 32), _Tiling(2, 1, 32), _Tiling(1, 1, 64), _Tiling(2, 1, 64))
+_MOST_ROWS_SWAPPED = 64
+
+
+def _with_stages(config: WgmmaConfig) -> WgmmaConfig:
+    """Return the configuration with as many stages as fit, up to those that can be of use."""
+    left = shared_bytes_of("sm_90a") - replace(config, stages=0).shared_bytes
+    return replace(config, stages=min(_MOST_STAGES, left // (config.stage_bytes + _BARRIER_BYTES)))
+
+
+def _configs(
+    m: int,
+    n: int,
+    k: int,
+    dtype: str,
+    out: str,
+    transpose_a: bool,
+    transpose_b: bool,
+    num_multiprocessors: int,
+) -> Iterator[WgmmaConfig]:
+    """Yield all useful tilings, clusters and numbers of slices."""
+    steps = -(-k * _BYTES[dtype] // _LINE_BYTES)
+    for swapped in (False, True) if m <= _MOST_ROWS_SWAPPED else (False,):
+        for tiling in _SWAPPED_TILINGS if swapped else _TILINGS:
+            config = WgmmaConfig(
+                "gemm_sm90",
+                dtype,
+                not transpose_b if swapped else transpose_a,
+                not transpose_a if swapped else transpose_b,
+                vector=True,
+                block_m=64 * tiling.mma_rows * tiling.consumers,
+                block_n=tiling.block_n,
+                block_k=_LINE_BYTES // _BYTES[dtype],
+                out=out,
+                consumers=tiling.consumers,
+                mma_rows=tiling.mma_rows,
+                swapped=swapped,
+                num_multiprocessors=num_multiprocessors,
+            )
+            if config.block_n % 64 and not config.transpose_b:
+                continue  # boxes of whole lines
+            config = _with_stages(config)
+            tiles = config.tiles_of_clusters(m, n)
+            if tiling == _TILINGS[0] and tiles >= 2 * num_multiprocessors:
+                yield replace(config, cluster=2)
+            for splits in _SPLITS:
+                if splits == 1 or (splits <= steps and tiles * splits <= num_multiprocessors):
+                    yield replace(config, splits=splits)
+
+
+# -- a guess of the time, in the unit of those of matmul_mma_config; constants fitted to measurements on an H200 --
+
+_MULTIPLIES = {"float16": 1700, "bfloat16": 1700, "float32": 850}  # a cycle of one multiprocessor
+_SHARED_BYTES = 80  # a cycle, by wgmma
+_STEP = 17  # barriers of a block of k
+_L2_BYTES = 68  # a cycle, by each multiprocessor
+_MEMORY_BYTES = 17.6  # by each, if all of them read or write
+_LATENCY = 1100  # of a copy, of which 4 stages are under way
+_WRITE_BYTES = 29
+_START = 3440  # launch, first stages, last store
+_SPLIT = 2960
+_PARTIAL_BYTES = 40
+
+
+def _cycles(config: WgmmaConfig, m: int, n: int, k: int) -> float:
+    """Return a guess of the time on the busiest multiprocessor, in cycles."""
+    size, out_size = _BYTES[config.dtype], _BYTES[config.out]
+    pieces = config.tiles_of_clusters(m, n) * config.splits * config.cluster
+    own = -(-pieces // config.num_multiprocessors)
+    steps = own * -(-k // (config.block_k * config.splits))
+    area = config.block_m * config.block_n
+    memory = ((m + n) * k * size + m * n * out_size) / config.num_multiprocessors / _MEMORY_BYTES
+    write = own * area * out_size / _WRITE_BYTES
+    if config.splits > 1:
+        write += _SPLIT + config.splits * area * 4 / _PARTIAL_BYTES
+    return _START + write + max(steps * _step_cycles(config, pieces), memory)
+
+
+def _step_cycles(config: WgmmaConfig, pieces: int) -> float:
+    """Return the time of a block of k: of tensor cores, of what they read, or of the copies."""
+    tensor = config.block_m * config.block_n * config.block_k / _MULTIPLIES[config.dtype]
+    read = (64 + config.block_n) * config.consumers * config.mma_rows * _LINE_BYTES / _SHARED_BYTES
+    copied = (config.block_m + config.block_n / config.cluster) * _LINE_BYTES
+    of_l2 = _L2_BYTES * config.num_multiprocessors / min(pieces, config.num_multiprocessors)
+    return _STEP + max(tensor, read, copied / min(of_l2, 4 * copied / _LATENCY))
+
+
+@lru_cache(maxsize=1024)
+def wgmma_choices(
+    m: int,
+    n: int,
+    k: int,
+    dtype: str,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    num_multiprocessors: int = 132,
+    out: str | None = None,
+) -> tuple[tuple[float, WgmmaConfig], ...]:
+    """Return ways to compute op(A) (m, k) @ op(B) (k, n), each with a guess of its time in cycles.
+
+    Parameters
+    ----------
+    m, n, k : int
+        Sizes, at least 1.
+    dtype : str
+        float16 or bfloat16.
+    transpose_a, transpose_b : bool
+        Whether A is stored (k, m), B (n, k).
+    num_multiprocessors : int
+        Of the device.
+    out : str or None
+        C's dtype; `dtype` if None.
+    """
+    settings = (dtype, out or dtype, transpose_a, transpose_b, num_multiprocessors)
+    return tuple((_cycles(config, m, n, k), config) for config in _configs(m, n, k, *settings))
