@@ -197,9 +197,19 @@ class Backend(ABC):
 
     @abstractmethod
     def linear_backward(
-        self, dz: Array, x: Array, w: Array, *, needs_dx: bool = True, needs_db: bool = True
+        self,
+        dz: Array,
+        x: Array,
+        w: Array,
+        *,
+        needs_dx: bool = True,
+        needs_db: bool = True,
+        x_activation: Activation = IDENTITY,
     ) -> tuple[Array | None, Array, Array | None]:
-        """Return dx = dz @ wᵀ (M, K), dw = xᵀ @ dz (K, N), db = column sums of dz (N,)."""
+        """Return dx = dz @ wᵀ (M, K), dw = xᵀ @ dz (K, N), db = column sums of dz (N,).
+
+        Where x = f(z) with f = `x_activation`, which must not need its input, dx is that of z: dz @ wᵀ · f'(z).
+        """
 
     @abstractmethod
     def sum_columns(self, x: Array) -> Array:

@@ -158,8 +158,12 @@ def check_linear(x: Array, w: Array, b: Array | None) -> None:
         raise ShapeError(f"linear: expected b of shape ({w.shape[1]},) for w {w.shape}, got {b.shape}")
 
 
-def check_linear_backward(dz: Array, x: Array, w: Array) -> None:
-    """Raise ShapeError or DTypeError unless dz is (M, N), x (M, K) and w (K, N)."""
+def check_linear_backward(dz: Array, x: Array, w: Array, x_activation: Activation) -> None:
+    """Raise ShapeError or DTypeError unless dz is (M, N), x (M, K) and w (K, N), ConfigError if f needs its input."""
+    if x_activation.needs_input:
+        raise ConfigError(
+            f"linear_backward: expected an activation known from its result, got {x_activation.name!r}"
+        )
     check_matmul(x, dz, True, False)
     check_shape("linear_backward", "w", w, (x.shape[1], dz.shape[1]))
 

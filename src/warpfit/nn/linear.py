@@ -27,16 +27,21 @@ def linear(
     activation: Activation = IDENTITY,
     *,
     needs_dx: bool = True,
+    x_activation: Activation = IDENTITY,
+    takes_dz: bool = False,
 ) -> tuple[Array, Callable[[Array], Gradients]]:
     """Return y = f(x @ w + b) and the function from dy to (dx, dw, db).
 
-    x (M, K), w (K, N), b (N,) or None, y and dy (M, N).
+    x (M, K), w (K, N), b (N,) or None, y and dy (M, N). Two such layers in a row can be joined: the second, told of the
+    first's f as `x_activation`, gives dx · f'(x), and the first, if it `takes_dz`, takes that in place of dy.
     """
     y, z = ops.linear_forward(x, w, b, activation)
 
     def backward(dy: Array) -> Gradients:
-        dz = dy if activation.name == "identity" else ops.activation_backward(activation, dy, y, z)
-        return ops.linear_backward(dz, x, w, needs_dx=needs_dx, needs_db=b is not None)
+        is_dz = takes_dz or activation.name == "identity"
+        dz = dy if is_dz else ops.activation_backward(activation, dy, y, z)
+        needs_db = b is not None
+        return ops.linear_backward(dz, x, w, needs_dx=needs_dx, needs_db=needs_db, x_activation=x_activation)
 
     return y, backward
 
@@ -68,10 +73,32 @@ class LinearSpec(LayerSpec):
             raise ShapeError(f"Linear: expected samples of shape ({self.in_features},), got {input_shape}")
         return (self.out_features,)
 
+    def joins(self, following: LayerSpec) -> bool:
+        """Whether the layer that follows can take over the derivative of this one's activation."""
+        return isinstance(following, LinearSpec) and not self.activation.needs_input
+
     def vjp(
-        self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call, *, needs_dx: bool = True
+        self,
+        ops: Backend,
+        arrays: Mapping[str, Array],
+        x: Array,
+        call: Call,
+        *,
+        needs_dx: bool = True,
+        x_activation: Activation = IDENTITY,
+        takes_dz: bool = False,
     ) -> tuple[Array, Pullback]:
-        y, backward = linear(ops, x, arrays["weight"], arrays.get("bias"), self.activation, needs_dx=needs_dx)
+        """Return y and the pullback; the last two settings join layers, see `linear`."""
+        y, backward = linear(
+            ops,
+            x,
+            arrays["weight"],
+            arrays.get("bias"),
+            self.activation,
+            needs_dx=needs_dx,
+            x_activation=x_activation,
+            takes_dz=takes_dz,
+        )
 
         def pullback(dy: Array) -> tuple[Array | None, dict[str, Array]]:
             dx, dw, db = backward(dy)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from warpfit.autograd import Tensor
@@ -78,6 +79,17 @@ class NetworkSpec:
         )
 
     @cached_property
+    def _joints(self) -> tuple[dict[str, Any], ...]:
+        """For each layer, what joins it to the linear layers before and after it; see `linear`."""
+        specs = [spec for _, spec in self.layers]
+        joints: list[dict[str, Any]] = [{} for _ in specs]
+        for idx, (spec, following) in enumerate(pairwise(specs)):
+            if isinstance(spec, LinearSpec) and spec.joins(following):
+                joints[idx]["takes_dz"] = True
+                joints[idx + 1]["x_activation"] = spec.activation
+        return tuple(joints)
+
+    @cached_property
     def _first_trained(self) -> int:
         """Index of the first layer with parameters: gradients need not flow past it."""
         return next((i for i, (_, spec) in enumerate(self.layers) if spec.parameters()), len(self.layers))
@@ -90,7 +102,9 @@ class NetworkSpec:
         for idx, ((_, spec), names) in enumerate(zip(self.layers, self._names, strict=True)):
             own = {name: arrays[full] for name, full in names.items()}
             vjp = _vjp_in_full if spec.full_precision and str(x.dtype) in HALF_DTYPES else type(spec).vjp
-            x, pullback = vjp(spec, ops, own, x, call, needs_dx=idx > self._first_trained)
+            x, pullback = vjp(
+                spec, ops, own, x, call, needs_dx=idx > self._first_trained, **self._joints[idx]
+            )
             pullbacks.append(pullback)
 
         def to_gradients(dy: Array) -> dict[str, Array]:

@@ -72,15 +72,29 @@ class DenseOps(ColumnOps):
         return y, z
 
     def linear_backward(
-        self, dz: Array, x: Array, w: Array, *, needs_dx: bool = True, needs_db: bool = True
+        self,
+        dz: Array,
+        x: Array,
+        w: Array,
+        *,
+        needs_dx: bool = True,
+        needs_db: bool = True,
+        x_activation: Activation = IDENTITY,
     ) -> tuple[Array | None, Array, Array | None]:
-        check_linear_backward(dz, x, w)
-        dx = self.matmul(dz, w, transpose_b=True) if needs_dx else None
+        check_linear_backward(dz, x, w, x_activation)
+        dx = self._input_gradient(dz, x, w, x_activation) if needs_dx else None
         # Parameters' gradients leave half precision, and with it the scale that kept them from underflow.
         dtype = acc_dtype(dz.dtype)
         scale = 1 / self.loss_scale if dz.itemsize == 2 else 1.0
         dw = self._product(x, dz, self.empty((x.shape[1], dz.shape[1]), dtype), transpose_a=True, alpha=scale)
         return dx, dw, self.column_sums(dz, dtype, scale) if needs_db else None
+
+    def _input_gradient(self, dz: Array, x: Array, w: Array, activation: Activation) -> Array:
+        dx = self.empty((dz.shape[0], w.shape[0]), dz.dtype)
+        if activation == IDENTITY:
+            return self._product(dz, w, dx, transpose_b=True)
+        settings: dict[str, Any] = {"epilogue": "epilogue_mask", "activation": activation}
+        return self._product(dz, w, dx, transpose_b=True, saved=self.contiguous(x), **settings)
 
     def _product(
         self,
@@ -94,6 +108,7 @@ class DenseOps(ColumnOps):
         activation: Activation = IDENTITY,
         bias: DeviceArray | None = None,
         z: DeviceArray | None = None,
+        saved: DeviceArray | None = None,
         alpha: float = 1.0,
     ) -> DeviceArray:
         """Write the epilogue of op(a) @ op(b) to `out`, which is contiguous."""
@@ -102,9 +117,8 @@ class DenseOps(ColumnOps):
         places = a.pointer | b.pointer | out.pointer
         if bias is not None:
             bias = self.contiguous(bias)
-            places |= bias.pointer
-        if z is not None:
-            places |= z.pointer
+        for array in (bias, z, saved):
+            places |= 0 if array is None else array.pointer
         dtypes = (a.dtype, out.dtype)
         operands = (a.shape, b.shape, lda, ldb, transpose_a, transpose_b, dtypes, not places & 15)
         key = (operands, epilogue, activation.name, bias is None, z is None)
@@ -120,11 +134,22 @@ class DenseOps(ColumnOps):
         if launch.num_partials:
             partials = self.empty((launch.num_partials,), acc_dtype(a.dtype))
             arrivals = self.arrivals(launch.num_tiles)
-        operands_of = self._maps_of(launch.config, a, lda, b, ldb, out) or (a, b)
+        maps = self._maps_of(launch.config, (a, lda), (b, ldb), out, saved)
         launch.kernel(
             launch.grid,
             launch.block,
-            *(*operands_of, out, bias, None, z, alpha, activation.slope, partials, arrivals, *launch.sizes),
+            *(
+                *(maps or (a, b)),
+                out,
+                bias,
+                saved,
+                z,
+                alpha,
+                activation.slope,
+                partials,
+                arrivals,
+                *launch.sizes,
+            ),
             shared_bytes=launch.shared_bytes,
             cluster=launch.cluster,
         )
@@ -133,18 +158,19 @@ class DenseOps(ColumnOps):
     def _maps_of(
         self,
         config: MatmulConfig | None,
-        a: DeviceArray,
-        lda: int,
-        b: DeviceArray,
-        ldb: int,
+        a: tuple[DeviceArray, int],
+        b: tuple[DeviceArray, int],
         out: DeviceArray,
+        saved: DeviceArray | None,
     ) -> tuple[bytes, ...]:
-        """Return the tensor maps of the operands and the result, for a kernel that takes them."""
+        """Return tensor maps of operands (each with leading dimension), result and `saved`, if the kernel takes any."""
         if not isinstance(config, WgmmaConfig):
             return ()
-        operands = ((b, ldb), (a, lda)) if config.swapped else ((a, lda), (b, ldb))
-        arrays = (*operands, (out, out.shape[1]))
-        return tuple(self._map(array, ld, box) for (array, ld), box in zip(arrays, config.boxes, strict=True))
+        a_box, b_box, c_box = config.boxes
+        first, second = (b, a) if config.swapped else (a, b)
+        c_map = self._map(out, out.shape[1], c_box)
+        saved_map = c_map if saved is None else self._map(saved, saved.shape[1], c_box)
+        return self._map(*first, a_box), self._map(*second, b_box), c_map, saved_map
 
     def _map(self, array: DeviceArray, ld: int, box: Box) -> bytes:
         key = (array.pointer, array.dtype, array.shape, ld, box)
@@ -205,8 +231,10 @@ class DenseOps(ColumnOps):
 def _defines(
     config: MatmulConfig, out: str, epilogue: str, activation: str, has_bias: bool, store_z: bool
 ) -> dict[str, Any]:
+    loads_saved = {"LOADS_SAVED": 1} if epilogue == "epilogue_mask" and config.stores_tensor else {}
     return {
         **config.defines(),
+        **loads_saved,
         "OUT": out,
         "EPILOGUE": epilogue,
         "ACTIVATION": activation,

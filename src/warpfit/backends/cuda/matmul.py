@@ -91,6 +91,11 @@ class MatmulConfig:
         )
 
     @property
+    def stores_tensor(self) -> bool:
+        """Whether C is written by way of shared memory and a tensor map."""
+        return False
+
+    @property
     def group_threads(self) -> int:
         """Threads that have sums of their own."""
         return self.block_m // self.thread_m * (self.block_n // self.thread_n)

@@ -30,10 +30,19 @@ class DenseOps(Backend):
         return self.activation_forward(activation, z, out=z), None
 
     def linear_backward(
-        self, dz: Array, x: Array, w: Array, *, needs_dx: bool = True, needs_db: bool = True
+        self,
+        dz: Array,
+        x: Array,
+        w: Array,
+        *,
+        needs_dx: bool = True,
+        needs_db: bool = True,
+        x_activation: Activation = IDENTITY,
     ) -> tuple[Array | None, Array, Array | None]:
-        check_linear_backward(dz, x, w)
+        check_linear_backward(dz, x, w, x_activation)
         dx = self.matmul(dz, w, transpose_b=True) if needs_dx else None
+        if dx is not None and x_activation != IDENTITY:
+            dx = self.activation_backward(x_activation, dx, x, None)
         dw = self.matmul(x, dz, transpose_a=True)
         return dx, dw, self.sum_columns(dz) if needs_db else None
 

@@ -2,7 +2,7 @@
 //            transposition.
 // Layout:    row-major; A (m, k), or (k, m) if TRANSPOSE_A; B (k, n), or (n, k) if TRANSPOSE_B: read through tensor
 //            maps (boxes as in include/operand_tile.cuh, swizzled by 128 bytes); C, with leading dimension ldc, as in
-//            include/tile_store.cuh, (n, m) if SWAPPED; saved and z like C; bias: of C's columns; partials, arrivals
+//            include/tile_store.cuh, (n, m) if SWAPPED; saved (through its map if LOADS_SAVED) and z like C; bias: of C's columns; partials, arrivals
 //            (tiles, warps that multiply, MMA_ROWS) as in include/warp_slices.cuh.
 // Launch:    grid: at most as many blocks as run at once, in clusters of CLUSTER; block: a warpgroup that loads, and
 //            CONSUMERS that multiply 64 MMA_ROWS rows each of the tile BLOCK_M x BLOCK_N; shared bytes: STAGES stages,
@@ -39,6 +39,7 @@ struct Shared {
     unsigned char stages[STAGES][STAGE_BYTES];
 #if STORES_TENSOR
     unsigned char staged[CONSUMER_WARPS][2][STAGED_BYTES];
+    Barrier loaded[CONSUMER_WARPS][2];
 #endif
     Barrier full[STAGES], empty[STAGES];
 };
@@ -57,6 +58,11 @@ __device__ inline void start_barriers(Shared& shared) {
             mbarrier_init(&shared.full[i], 1);
             mbarrier_init(&shared.empty[i], CONSUMER_WARPS * CLUSTER);
         }
+#if STORES_TENSOR
+        for (auto& of_warp : shared.loaded) {
+            for (Barrier& loaded : of_warp) mbarrier_init(&loaded, 1);
+        }
+#endif
         fence_mbarrier_init();
     }
     barrier_of_cluster();
@@ -144,8 +150,9 @@ __device__ inline void multiply_piece(Sums& sums, Shared& shared, Cursor<STAGES>
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     gemm_sm90(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
-              const __grid_constant__ TensorMap c_map, Out* c, const T* bias, const T* saved, Out* z,
-              double alpha, double slope, float* partials, unsigned* arrivals, int m, int n, int k, int ldc) {
+              const __grid_constant__ TensorMap c_map, const __grid_constant__ TensorMap saved_map, Out* c,
+              const T* bias, const T* saved, Out* z, double alpha, double slope, float* partials,
+              unsigned* arrivals, int m, int n, int k, int ldc) {
     DYNAMIC_SHARED(Shared, shared);
     const int rows_of_blocks = (m + BLOCK_M - 1) / BLOCK_M;
     const TileWalk walk{(rows_of_blocks + CLUSTER - 1) / CLUSTER, (n + BLOCK_N - 1) / BLOCK_N,
@@ -172,7 +179,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const int warp = threadIdx.x / 32 - 4, own_rows = (warpgroup - 1) * CONSUMER_ROWS;
         Cursor<STAGES> cursor(0);
 #if STORES_TENSOR
-        Staging staging{shared->staged[warp], 0};
+        Staging staging{shared->staged[warp], shared->loaded[warp], c_map, saved_map, 0};
 #endif
         Sums sums;
         for (int idx = own_cluster(); idx < walk.count(); idx += num_clusters()) {
@@ -189,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     if (!add_slices(sums[i], own, arrivals + place, piece.slice)) continue;
                 }
 #if STORES_TENSOR
-                store_rows(staging, c_map, epilogue, sums[i], row, first_col(piece));
+                store_rows(staging, epilogue, sums[i], row, first_col(piece));
 #else
                 store_rows(epilogue, sums[i], row, first_col(piece));
 #endif
