@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.numeric import DTYPES, assert_derivative, assert_within_tolerance, call
 from warpfit.backends import Activation, Backend
 from warpfit.backends.base import ACTIVATIONS
-from warpfit.errors import ShapeError
+from warpfit.errors import ConfigError, ShapeError
 
 FLAGS = [False, True]
 
@@ -130,6 +130,24 @@ def test_linear_backward(backend: Backend, needs_dx: bool, needs_db: bool) -> No
         assert_derivative(dx, lambda value: inner(x=value), x)
     if needs_db:
         assert_derivative(db, lambda value: inner(b=value), b)
+
+
+@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+def test_linear_backward_takes_over_the_derivative_of_the_activation_below(
+    backend: Backend, name: str
+) -> None:
+    activation = Activation(name, slope=0.2)
+    w, z, dz = normal(3, 4, seed=1), normal(5, 3, seed=2), normal(5, 4, seed=3)
+    x = call(backend.activation_forward, activation, z)
+    if activation.needs_input:
+        with pytest.raises(ConfigError, match=f"linear_backward: expected an activation .* got '{name}'"):
+            call(backend.linear_backward, dz, x, w, x_activation=activation)
+        return
+    dx, dw, db = call(backend.linear_backward, dz, x, w, x_activation=activation)
+    plain_dx, plain_dw, plain_db = call(backend.linear_backward, dz, x, w)
+    assert_within_tolerance(dx, call(backend.activation_backward, activation, plain_dx, x, None))
+    np.testing.assert_array_equal(dw, plain_dw)
+    np.testing.assert_array_equal(db, plain_db)
 
 
 def test_linear_backward_of_no_rows_is_zero(backend: Backend) -> None:

@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 
 from warpfit.backends.cuda.matmul import MatmulConfig, aligned, candidates, configure, shared_bytes_of
+from warpfit.backends.cuda.matmul_wgmma_config import wgmma_choices
 from warpfit.errors import ConfigError
 
 SHAPES = [
@@ -112,6 +113,62 @@ def test_a_small_product_fills_the_card_and_a_large_one_takes_large_tiles() -> N
     large = configure(4096, 4096, 4096, "float32", vector=True)
     assert large.block_m * large.block_n >= 128 * 128
     assert large.splits == 1
+
+
+# -- Hopper ------------------------------------------------------------------------------------------------
+
+HALF_SHAPES = [(1, 8, 8), (32, 4096, 4096), (784, 256, 64), (1000, 520, 1000), (8192, 8192, 8192)]
+
+
+@pytest.mark.parametrize("out", ["bfloat16", "float32"])
+@pytest.mark.parametrize("shape", HALF_SHAPES)
+def test_every_candidate_for_hopper_can_be_launched(shape: tuple[int, int, int], out: str) -> None:
+    m, n, k = shape
+    for transpose_a, transpose_b in TRANSPOSITIONS:
+        choices = wgmma_choices(
+            m, n, k, "bfloat16", transpose_a=transpose_a, transpose_b=transpose_b, out=out
+        )
+        assert choices
+        for cycles, config in choices:
+            assert cycles > 0
+            assert config.stages >= 3
+            assert config.shared_bytes <= shared_bytes_of("sm_90a")
+            assert config.threads <= 384
+            grid = config.grid(m, n)[0]
+            assert grid % config.cluster == 0
+            assert 0 < grid <= 132
+            assert config.splits <= -(-k // config.block_k)
+            assert config.partials(m, n) == (
+                config.tiles(m, n) * config.splits * 16 * config.block_n if config.splits > 1 else 0
+            )
+            for box in config.boxes:
+                assert 1 <= box.rows <= 256
+                assert box.rows % 8 == 0
+            assert config.boxes[0].columns == config.boxes[1].columns == 64
+
+
+def test_products_of_few_rows_may_be_swapped() -> None:
+    swapped = [config for _, config in wgmma_choices(32, 512, 256, "float16") if config.swapped]
+    assert swapped
+    # Cᵀ = op(B)ᵀ op(A)ᵀ: B (k, n) is its A, stored the other way round, and A (m, k) its B.
+    assert all((config.transpose_a, config.transpose_b) == (True, True) for config in swapped)
+    assert all(config.sizes(32, 512, 256, 256, 512) == (512, 32, 256, 512) for config in swapped)
+    assert not any(config.swapped for _, config in wgmma_choices(65, 512, 256, "float16"))
+
+
+def test_large_products_in_half_precision_go_to_the_kernel_for_hopper() -> None:
+    kernels = {
+        arch: configure(4096, 4096, 4096, "float16", arch=arch, vector=True).kernel for arch in ARCHITECTURES
+    }
+    assert kernels == {
+        "sm_75": "matmul_mma",
+        "sm_86": "matmul_mma",
+        "sm_90a": "gemm_sm90",
+        "sm_120a": "matmul_mma",
+    }
+    assert configure(4096, 4096, 4096, "float16", vector=False).kernel == "matmul_mma"
+    assert configure(4096, 4096, 4096, "float32", precision="tf32", vector=True).kernel == "matmul_mma"
+    assert configure(4096, 4096, 0, "float16", vector=True).kernel == "matmul_mma"
 
 
 def test_a_long_sum_of_few_results_is_split() -> None:

@@ -13,7 +13,7 @@ from warpfit.backends.base import Activation
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.jit import ARCHITECTURES, compile_kernel
 from warpfit.backends.cuda.launch import Kernels
-from warpfit.backends.cuda.matmul_mma_config import MmaConfig, mma_candidates, supports
+from warpfit.backends.cuda.matmul_mma_config import MmaConfig, mma_choices, supports
 from warpfit.backends.numpy import NumpyBackend
 from warpfit.errors import DeviceError
 
@@ -49,7 +49,7 @@ def mma(dtype: str, transpose_a: bool = False, transpose_b: bool = False, **sett
 
 
 def best(*shape_and_dtype: Any, **settings: Any) -> MmaConfig:
-    return mma_candidates(*shape_and_dtype, **settings)[0]
+    return mma_choices(*shape_and_dtype, **settings)[0][1]
 
 
 # bfloat16 travels as uint16.
@@ -302,7 +302,9 @@ def test_refuses_what_tensor_cores_lack(arch: str, dtype: str) -> None:
 def test_candidates_can_be_launched(arch: str) -> None:
     dtypes = [dtype for dtype in DTYPES if supports(arch, dtype)]
     for shape, dtype, (transpose_a, transpose_b) in product(SHAPES, dtypes, TRANSPOSITIONS):
-        found = mma_candidates(*shape, dtype, transpose_a=transpose_a, transpose_b=transpose_b, arch=arch)
+        choices = mma_choices(*shape, dtype, transpose_a=transpose_a, transpose_b=transpose_b, arch=arch)
+        assert list(choices) == sorted(choices, key=lambda choice: choice[0])
+        found = [config for _, config in choices]
         assert 6 <= len(found) <= 14
         assert len(set(found)) == len(found)
         for config in found:
