@@ -24,7 +24,7 @@ from warpfit.errors import ConfigError
 from warpfit.nn.network import NetworkPullback, NetworkSpec
 from warpfit.nn.spec import Call
 
-__all__ = ["Batch", "EpochRows", "Run", "StepNumbers", "check_has_room", "copied_bytes"]
+__all__ = ["Batch", "EpochRows", "Run", "StepNumbers", "check_has_room", "copied_bytes", "sources_of"]
 
 # Largest array that is put in order once an epoch.
 EPOCH_COPY_BYTES = 1 << 30
