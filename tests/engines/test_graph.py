@@ -11,7 +11,7 @@ import warpfit as wf
 from support.training import InterruptAt, Taped, adam, assert_same_weights, blobs, mlp, sgd
 from warpfit import losses, nn, optim
 from warpfit.engines import graph, steps
-from warpfit.engines.graph import sizes_of_graphs, steps_of_graph
+from warpfit.engines.graph import period_of, sizes_of_graphs, steps_of_graph
 from warpfit.errors import ConfigError, DeviceError, DivergedError
 from warpfit.optim import schedules
 
@@ -136,7 +136,7 @@ def test_networks(cuda: str, runs: list[Any], name: str, precision: str) -> None
 def test_optimizers(cuda: str, runs: list[Any], name: str, dtype: str) -> None:
     x, y = blobs(NUM_ROWS, dtype=dtype)
     assert_same_bits(lambda: mlp(6, 8, 3, dtype=dtype), x, y, OPTIMIZERS[name], device=cuda, batch_size=12)
-    assert list(runs[0].graphs) == [(12, 12), (12, 10)]
+    assert [sizes for sizes, _ in runs[0].graphs] == [(12, 12), (12, 10)]
     assert None not in runs[0].graphs.values()
 
 
@@ -144,7 +144,8 @@ def test_optimizers(cuda: str, runs: list[Any], name: str, dtype: str) -> None:
 def test_losses_with_weights(cuda: str, runs: list[Any], loss: str) -> None:
     x, labels = blobs(NUM_ROWS)
     settings = {"loss": loss, "sample_weight": np.linspace(0.5, 2, NUM_ROWS), "device": cuda}
-    assert_same_bits(small, x, np.eye(3, dtype="f4")[labels], **settings)
+    for batch_size in (BATCH, 7):
+        assert_same_bits(small, x, np.eye(3, dtype="f4")[labels], batch_size=batch_size, **settings)
 
 
 def test_weights_of_classes_and_label_smoothing(cuda: str, runs: list[Any]) -> None:
@@ -161,6 +162,26 @@ def test_rows_that_begin_at_any_address(cuda: str, runs: list[Any], num_features
     bytes_of_x = (x * 255).astype(np.uint8)
     assert_same_bits(
         lambda: mlp(num_features, 5, 3), bytes_of_x, y, device=cuda, batch_size=7, precision="float16"
+    )
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3])
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
+def test_images_that_begin_at_any_address(cuda: str, runs: list[Any], channels: int, precision: str) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.random((24, 5, 5, channels), dtype="f4"), rng.integers(0, 3, 24)
+
+    def make_model() -> nn.Sequential:
+        layers = (nn.Conv2d(channels, 4, 3, seed=1), nn.Tanh(), nn.Flatten(), nn.Linear(36, 3, seed=2))
+        return nn.Sequential(*layers)
+
+    assert_same_bits(
+        make_model,
+        x,
+        y,
+        device=cuda,
+        batch_size=7,
+        precision=precision,
     )
 
 
@@ -349,6 +370,18 @@ def test_a_failed_capture_leaves_the_device_usable(
     assert_same_bits(small, x, y, device=cuda)
 
 
+def test_later_epochs_ask_for_no_more_memory(cuda: str, runs: list[Any]) -> None:
+    x, y = blobs(NUM_ROWS)
+    held: list[int] = []
+
+    class Memory(wf.Callback):
+        def on_epoch_end(self, run: Any) -> None:
+            held.append(len(runs[0].ops.step_memory()))
+
+    fit("graph", normed(), x, y, device=cuda, epochs=6, callbacks=[Memory()])
+    assert len(set(held[1:])) == 1
+
+
 # -- what it takes ---------------------------------------------------------------------------------------------
 
 
@@ -402,13 +435,23 @@ def test_what_needs_the_host_is_refused(cuda: str, settings: dict[str, Any], mes
 
 @pytest.mark.parametrize("num_layers", [1, 3, 40, 1000])
 @pytest.mark.parametrize("steps_per_epoch", [1, 2, 17, 938, 100_000])
-def test_graphs_are_neither_long_nor_uneven(num_layers: int, steps_per_epoch: int) -> None:
-    steps = steps_of_graph(num_layers, steps_per_epoch)
+@pytest.mark.parametrize("period", [1, 2, 16])
+def test_graphs_are_neither_long_nor_uneven(num_layers: int, steps_per_epoch: int, period: int) -> None:
+    steps = steps_of_graph(num_layers, steps_per_epoch, period)
     operations = num_layers * graph.OPERATIONS_OF_LAYER + graph.OTHER_OPERATIONS
     assert 1 <= steps <= max(1, min(steps_per_epoch, graph.MOST_OPERATIONS // operations))
     sizes = sizes_of_graphs(steps_per_epoch * 8 - 3, 8, steps)
     assert sum(map(sum, sizes)) == steps_per_epoch * 8 - 3
     assert len(set(sizes)) <= 2
+    is_short = len(sizes) == 1 or graph.MOST_OPERATIONS // operations < period
+    assert is_short or steps % period == 0
+
+
+@pytest.mark.parametrize(
+    ("bytes_of_batches", "period"), [([16, 3200], 1), ([24, 16], 2), ([4, 24], 4), ([7, 48], 16)]
+)
+def test_batches_lie_alike_after_a_period(bytes_of_batches: list[int], period: int) -> None:
+    assert period_of(bytes_of_batches) == period
 
 
 @pytest.mark.parametrize(

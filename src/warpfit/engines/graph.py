@@ -7,6 +7,7 @@ depend on which steps it runs: their numbers and rows are copied to places of th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from warpfit.engines.base import (
     every_epoch,
 )
 from warpfit.engines.scaling import DYNAMIC
-from warpfit.engines.steps import Batch, Run, StepNumbers, check_has_room, copied_bytes, sources_of
+from warpfit.engines.steps import Batch, Run, StepNumbers, bytes_of_rows, check_has_room, copied_bytes
 from warpfit.errors import ConfigError
 from warpfit.losses import Poisson
 from warpfit.nn.network import NetworkSpec
@@ -37,6 +38,8 @@ __all__ = ["GraphEngine", "sizes_of_graphs", "steps_of_graph"]
 MOST_OPERATIONS = 512
 # Operations of a step, about: those of each layer, forward and backward, and the others.
 OPERATIONS_OF_LAYER, OTHER_OPERATIONS = 5, 8
+# Bytes that kernels load at once where addresses allow it.
+ALIGNMENT = 16
 
 # The first columns of a table of numbers: the step of the run, and the row of the record. The optimizer's follow.
 STEP, ROW, OF_UPDATE = 0, 1, 2
@@ -45,11 +48,21 @@ STEP, ROW, OF_UPDATE = 0, 1, 2
 Sizes = tuple[int, ...]
 
 
-def steps_of_graph(num_layers: int, steps_per_epoch: int) -> int:
-    """Return how many steps a graph has: the graphs of an epoch have about as many each, and few operations."""
+def steps_of_graph(num_layers: int, steps_per_epoch: int, period: int = 1) -> int:
+    """Return how many steps a graph has: the graphs of an epoch have about as many each, and few operations.
+
+    After `period` steps, a power of two, rows lie at the same alignment again: if graphs can have so many, it is a
+    multiple, so that they are alike.
+    """
     most = max(1, MOST_OPERATIONS // (num_layers * OPERATIONS_OF_LAYER + OTHER_OPERATIONS))
-    num_graphs = -(-steps_per_epoch // most)
-    return -(-steps_per_epoch // max(1, num_graphs))
+    period = period if period <= most else 1
+    num_graphs = max(1, -(-steps_per_epoch // (most // period * period)))
+    return min(steps_per_epoch, -(-steps_per_epoch // (num_graphs * period)) * period)
+
+
+def period_of(bytes_of_batches: list[int]) -> int:
+    """Return after how many batches of these sizes the next begin at a multiple of 16 bytes, as the first do."""
+    return max(ALIGNMENT // gcd(ALIGNMENT, size) for size in bytes_of_batches)
 
 
 def sizes_of_graphs(num_rows: int, batch_size: int, steps: int) -> list[Sizes]:
@@ -68,13 +81,11 @@ class GraphEngine(Engine):
         check_has_room(plan, data)
         _check_can_be_captured(plan, data)
         steps_per_epoch = -(-len(data) // plan.batch_size)
-        steps = steps_of_graph(_num_layers(plan), steps_per_epoch)
-        return f"graphs of {steps} of the {steps_per_epoch} steps of an epoch"
+        return f"graphs of {_steps_of_graph(plan, data)} of the {steps_per_epoch} steps of an epoch"
 
     def copied_bytes(self, plan: Plan, data: TrainingData) -> int:
         """Return the bytes of the data in the order of the epoch, and of a batch."""
-        row_bytes = sum(array.nbytes // max(1, len(array)) for array, _ in sources_of(plan, data))
-        return copied_bytes(plan, data) + row_bytes * min(plan.batch_size, len(data))
+        return copied_bytes(plan, data) + sum(bytes_of_rows(plan, data)) * min(plan.batch_size, len(data))
 
     def run(
         self,
@@ -117,17 +128,19 @@ def _check_can_be_captured(plan: Plan, data: TrainingData) -> None:
         )
 
 
-def _num_layers(plan: Plan) -> int:
+def _steps_of_graph(plan: Plan, data: TrainingData) -> int:
     network = plan.network.fused
     assert isinstance(network, NetworkSpec)  # as `explain` has found
-    return len(network.layers)
+    period = period_of([size * plan.batch_size for size in bytes_of_rows(plan, data)])
+    return steps_of_graph(len(network.layers), -(-len(data) // plan.batch_size), period)
 
 
 class _Run(Run):
     """A run whose operations are captured.
 
-    Graphs of the same batches are one graph, which all epochs use. The first time its operations are started one by
-    one, which compiles their kernels and makes the buffers between them; the second time they are captured.
+    Graphs of batches of the same sizes, whose rows lie at the same alignments, are one graph, which all epochs use.
+    The first time its operations are started one by one, which compiles their kernels and makes the buffers between
+    them; the second time they are captured.
     """
 
     # A device's; the contract knows no graphs.
@@ -138,8 +151,8 @@ class _Run(Run):
     ) -> None:
         super().__init__(plan, state, data, on_step, float(plan.loss_scale))
         steps = self.reports.steps_per_epoch
-        self.sizes = sizes_of_graphs(len(data), plan.batch_size, steps_of_graph(_num_layers(plan), steps))
-        self.graphs: dict[Sizes, Any] = {}
+        self.sizes = sizes_of_graphs(len(data), plan.batch_size, _steps_of_graph(plan, data))
+        self.graphs: dict[tuple[Sizes, tuple[int, ...]], Any] = {}
         self.record = self.ops.zeros((steps, 3), "float64")
         num_columns = OF_UPDATE + len(plan.optimizer.numbers(1, 0.0))
         self.table = self.ops.zeros((steps, num_columns), "float64")
@@ -154,12 +167,14 @@ class _Run(Run):
         done = 0
         for sizes in self.sizes:
             self.source.begin(done)
-            self._start(sizes)
+            self._start(sizes, done)
             self.state.step += len(sizes)
             for _ in sizes:
                 done += 1
                 self.tell(done)
         self._foresee()
+        # What follows may use the step's buffers; it would ask for more where no step was started one by one.
+        self.ops.begin_step()
         return self.record
 
     def _put_rows(self) -> None:
@@ -177,35 +192,36 @@ class _Run(Run):
         elif self.order is not None:
             self.ops.assign(self.order, rows.order)
 
-    def _start(self, sizes: Sizes) -> None:
-        """Start the operations of steps whose batches have so many rows each."""
-        if sizes not in self.graphs:
-            self.graphs[sizes] = None
-            self._start_each(sizes)
+    def _start(self, sizes: Sizes, first: int) -> None:
+        """Start the operations of the steps from `first` on, whose batches have so many rows each."""
+        key = sizes, self.source.phase(first)
+        if key not in self.graphs:
+            self.graphs[key] = None
+            self._start_each(sizes, first)
             return
-        if self.graphs[sizes] is None:
+        if self.graphs[key] is None:
             with self.ops.runtime.capture() as graph:
-                self._start_each(sizes)
+                self._start_each(sizes, first)
             # Buffers may yet be replaced by larger ones, for other batches.
             graph.holds += self.ops.step_memory()
-            self.graphs[sizes] = graph
-        self.graphs[sizes].launch()
+            self.graphs[key] = graph
+        self.graphs[key].launch()
 
-    def _start_each(self, sizes: Sizes) -> None:
+    def _start_each(self, sizes: Sizes, first: int) -> None:
+        """Start operations that do not depend on `first`, but for the alignment of its rows."""
         numbers = self.source.numbers
         own = StepNumbers(step=numbers[STEP], row=numbers[ROW], of_update=numbers[OF_UPDATE:])
         for offset, num_rows in enumerate(sizes):
             self.ops.begin_step()
-            self.source.take(offset, num_rows)
-            self.step(self._batch(num_rows), own, self.record)
+            taken = self.source.take(offset, num_rows, self.source.phase(first + offset))
+            self.step(self._batch(taken), own, self.record)
 
-    def _batch(self, num_rows: int) -> Batch:
-        """Return the batch that was taken: of arrays that are not in order, the rows are found by the order's."""
-        taken = iter(self.source.batch)
-        arrays = [None if ordered is None else next(taken)[:num_rows] for ordered in self.rows.ordered]
-        for idx, (array, dtype) in enumerate(self.rows.sources):
-            if arrays[idx] is None:
-                arrays[idx] = self.ops.gather_rows(array, self.source.batch[-1][:num_rows], dtype)
+    def _batch(self, taken: list[Array]) -> Batch:
+        """Return the batch of what was taken: rows in order, or, taken last, the numbers of the others."""
+        in_order, arrays = iter(taken), []
+        for ordered, (array, dtype) in zip(self.rows.ordered, self.rows.sources, strict=True):
+            is_there = ordered is not None
+            arrays.append(next(in_order) if is_there else self.ops.gather_rows(array, taken[-1], dtype))
         x, y, *weights = arrays
         return Batch(x, y, weights[0] if weights else None)
 

@@ -24,10 +24,13 @@ from warpfit.errors import ConfigError
 from warpfit.nn.network import NetworkPullback, NetworkSpec
 from warpfit.nn.spec import Call
 
-__all__ = ["Batch", "EpochRows", "Run", "StepNumbers", "check_has_room", "copied_bytes", "sources_of"]
+__all__ = ["Batch", "EpochRows", "Run", "StepNumbers", "bytes_of_rows", "check_has_room", "copied_bytes"]
 
 # Largest array that is put in order once an epoch.
 EPOCH_COPY_BYTES = 1 << 30
+
+# Bytes of a row's number.
+ORDER_BYTES = 8
 
 # Epochs whose keys are found together, which takes no longer than finding one's.
 KEYED_EPOCHS = 64
@@ -74,15 +77,22 @@ def copied_bytes(plan: Plan, data: TrainingData) -> int:
     """Return the bytes of the data in the order of the epoch; see `EpochRows`."""
     if plan.device == "cpu":
         return 0
-    sizes = [_size_as(array, dtype) for array, dtype in sources_of(plan, data)]
+    sizes = [_size_as(array, dtype) for array, dtype in _sources(plan, data)]
     return sum(size for size in sizes if size <= EPOCH_COPY_BYTES)
 
 
-def sources_of(plan: Plan, data: TrainingData) -> list[tuple[Array, str]]:
+def _sources(plan: Plan, data: TrainingData) -> list[tuple[Array, str]]:
     """Return the arrays that batches are taken from, each with the dtype of a batch."""
     storage = plan.precision if plan.precision in HALF_DTYPES else plan.dtype
     sources = [(data.x, storage), (data.y, str(data.y.dtype))]
     return sources if data.sample_weight is None else [*sources, (data.sample_weight, plan.dtype)]
+
+
+def bytes_of_rows(plan: Plan, data: TrainingData) -> list[int]:
+    """Return the bytes of a row of each array that batches are slices of, and of the order if they are not all."""
+    sizes = [_size_as(array, dtype) for array, dtype in _sources(plan, data)]
+    row_bytes = [size // max(1, len(data)) for size in sizes if size <= EPOCH_COPY_BYTES]
+    return row_bytes if len(row_bytes) == len(sizes) else [*row_bytes, ORDER_BYTES]
 
 
 def _size_as(array: Array, dtype: str) -> int:
@@ -107,7 +117,7 @@ class EpochRows:
 
     def __init__(self, ops: Backend, plan: Plan, data: TrainingData) -> None:
         self.ops, self.plan, self.num_rows = ops, plan, len(data)
-        self.sources = sources_of(plan, data)
+        self.sources = _sources(plan, data)
         self.ordered: list[Array | None] = [None] * len(self.sources)
         self.order: Array | None = None
         # Hands out the same arrays in every epoch.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from math import prod
 
 from warpfit.backends.base import Array
+from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.arrays import THREADS, ArrayOps, blocks_for
 
 __all__ = ["StepSource", "variants"]
@@ -34,34 +35,40 @@ class StepSource:
     ----------
     numbers : array (columns,) float64
         Those of the step taken last.
-    batch : list of arrays (rows_per_step or N if that is less, ...)
-        Its rows of each source.
     """
 
     def __init__(self, ops: ArrayOps, sources: Sequence[Array], rows_per_step: int, table: Array) -> None:
         self._ops, self._sources, self._table, self._rows_per_step = ops, list(sources), table, rows_per_step
         self.numbers = ops.zeros(table.shape[1:], "float64")
-        self.batch = [
-            ops.zeros((min(rows_per_step, len(source)), *source.shape[1:]), source.dtype)
-            for source in sources
-        ]
         self._first_step = ops.zeros((), "float64")
-        row_bytes = [prod(source.shape[1:]) * source.itemsize for source in sources]
-        self._most_row_bytes = max(row_bytes)
-        windows = [
-            _WINDOW.pack(source.pointer, target.pointer, size)
-            for source, target, size in zip(sources, self.batch, row_bytes, strict=True)
-        ]
-        self._windows = b"".join(windows).ljust(MAX_WINDOWS * _WINDOW.size, b"\0")
+        self._row_bytes = [prod(source.shape[1:]) * source.itemsize for source in sources]
+        most_rows = min(rows_per_step, len(sources[0]))
+        self._targets = [ops.zeros((most_rows * size + UNIT_BYTES,), "uint8") for size in self._row_bytes]
+
+    def phase(self, step: int) -> tuple[int, ...]:
+        """Return how far past a multiple of 16 bytes the step's rows begin, in each source."""
+        return tuple(step * self._rows_per_step * size % UNIT_BYTES for size in self._row_bytes)
 
     def begin(self, first_step: int) -> None:
         """Let `take` count from this step of the table, for the launches that come."""
         self._ops.kernel("write_number")(1, 1, self._first_step, first_step)
 
-    def take(self, offset: int, num_rows: int) -> None:
-        """Take the numbers and the first rows of the step that comes `offset` after the first."""
-        num_units = num_rows * self._most_row_bytes // UNIT_BYTES
-        grid = (blocks_for(num_units, THREADS, self._ops.most_blocks), len(self._sources))
+    def take(self, offset: int, num_rows: int, phase: tuple[int, ...]) -> list[Array]:
+        """Take numbers and rows of the step that comes `offset` after the first; return the rows, (num_rows, ...).
+
+        They lie as far past a multiple of 16 bytes as `phase`, the step's own, says: some sums go by that, and come
+        to the bits that they have where the rows are.
+        """
+        ops = self._ops
+        pointers = [target.pointer + shift for target, shift in zip(self._targets, phase, strict=True)]
+        windows = [
+            _WINDOW.pack(source.pointer, pointer, size)
+            for source, pointer, size in zip(self._sources, pointers, self._row_bytes, strict=True)
+        ]
+        grid = (
+            blocks_for(num_rows * max(self._row_bytes) // UNIT_BYTES, THREADS, ops.most_blocks),
+            len(windows),
+        )
         settings = (
             self._table.shape[1],
             self._first_step.pointer,
@@ -70,7 +77,12 @@ class StepSource:
             self._rows_per_step,
             num_rows,
         )
-        self._ops.kernel("next_batch")(grid, THREADS, self._windows, self._table, self.numbers, *settings)
+        packed = b"".join(windows).ljust(MAX_WINDOWS * _WINDOW.size, b"\0")
+        ops.kernel("next_batch")(grid, THREADS, packed, self._table, self.numbers, *settings)
+        return [
+            DeviceArray(ops.runtime, target.memory, pointer, (num_rows, *source.shape[1:]), source.dtype)
+            for source, target, pointer in zip(self._sources, self._targets, pointers, strict=True)
+        ]
 
 
 def variants() -> list[tuple[str, dict[str, str]]]:

@@ -1,7 +1,7 @@
 // Computes: what a captured step needs of its own: with s = read(first_step) + offset, numbers = table[s], and of
 //           every window target[i] = source[s · rows_per_step + i] for the rows i of the batch.
 // Layout:   table (steps, num_numbers) float64, numbers (num_numbers,) float64; sources (N, row_bytes) and targets
-//           (rows, row_bytes) of bytes, contiguous, targets at multiples of 16 bytes, sources of any alignment.
+//           (rows, row_bytes) of bytes, contiguous, of any alignment.
 // Launch:   grid (blocks along a window, windows), 1-D blocks of 256 threads that take units in strides of the grid;
 //           at least one window; no shared memory.
 // Numerics: exact.
@@ -47,7 +47,8 @@ extern "C" __global__ void __launch_bounds__(256)
     const Window& window = list.windows[blockIdx.y];
     const uint8* source = window.source + step * rows_per_step * window.row_bytes;
     const int64 num_bytes = num_rows * window.row_bytes;
-    const uint64 alignment = reinterpret_cast<uint64>(source) | static_cast<uint64>(num_bytes);
+    const uint64 places = reinterpret_cast<uint64>(source) | reinterpret_cast<uint64>(window.target);
+    const uint64 alignment = places | static_cast<uint64>(num_bytes);
     if (alignment % 16 == 0) {
         copy_window<uint4>(source, window.target, num_bytes);
     } else if (alignment % 4 == 0) {
