@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import warpfit as wf
 from support.training import InterruptAt, Taped, adam, assert_same_weights, blobs, mlp, sgd
 from warpfit import losses, nn, optim
+from warpfit.backends.cuda import runtime
 from warpfit.engines import graph, steps
 from warpfit.engines.graph import period_of, sizes_of_graphs, steps_of_graph
 from warpfit.errors import ConfigError, DeviceError, DivergedError
@@ -380,6 +382,40 @@ def test_later_epochs_ask_for_no_more_memory(cuda: str, runs: list[Any]) -> None
 
     fit("graph", normed(), x, y, device=cuda, epochs=6, callbacks=[Memory()])
     assert len(set(held[1:])) == 1
+
+
+@pytest.fixture
+def gpu() -> Any:
+    reason = runtime.why_unavailable()
+    if reason is not None:
+        pytest.skip(reason)
+    return runtime.open_device(0)
+
+
+@pytest.mark.gpu
+def test_many_graphs_take_no_more_memory(gpu: Any) -> None:
+    x, y = blobs(2000)
+    model, used = small(), []
+
+    class Memory(wf.Callback):
+        def on_epoch_end(self, run: Any) -> None:
+            gc.collect()
+            gpu.synchronize()
+            used.append(gpu.memory_in_use())
+
+    fit("graph", model, x, y, adam(model), device="cuda", epochs=8, batch_size=1, callbacks=[Memory()])
+    assert used[-1] <= used[2]
+
+
+@pytest.mark.gpu
+def test_graphs_are_quicker_where_the_host_is_in_the_way(gpu: Any) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.random((20_000, 784), dtype="f4"), rng.integers(0, 10, 20_000)
+    seconds = {}
+    for engine in ("layerwise", "graph"):
+        history = fit(engine, mlp(784, 256, 10), x, y, device="cuda", epochs=5, batch_size=64)
+        seconds[engine] = min(report.seconds for report in history.reports)
+    assert seconds["graph"] < seconds["layerwise"]
 
 
 # -- what it takes ---------------------------------------------------------------------------------------------
