@@ -189,6 +189,15 @@ def test_record_step(backend: Backend, correct: Any, penalty: Any, row: list[flo
     np.testing.assert_array_equal(backend.to_numpy(record), [[0, 0, 0], row, [0, 0, 0]])
 
 
+def test_record_step_finds_its_row_on_the_device(backend: Backend) -> None:
+    record, row = backend.zeros((3, 3), "float64"), backend.asarray(np.asarray(2.0))
+    loss, weight = (backend.asarray(np.asarray(value, "float32")) for value in (0.5, 8))
+    backend.record_step(record, row, loss, weight, None, None)
+    backend.assign(row, backend.asarray(np.asarray(0.0)))
+    backend.record_step(record, row, weight, loss, None, None)
+    np.testing.assert_array_equal(backend.to_numpy(record), [[8, 0.5, 0], [0, 0, 0], [0.5, 8, 0]])
+
+
 def test_record_step_refuses_a_row_that_is_not_there(backend: Backend) -> None:
     record, loss = backend.zeros((3, 3), "float64"), backend.zeros((), "float32")
     with pytest.raises(IndexError):

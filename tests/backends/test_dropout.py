@@ -108,3 +108,13 @@ def test_refuses_operands(backend: Backend) -> None:
         backend.dropout_backward(np.ones((2, 2)), np.ones((2, 2), "float32"))
     with pytest.raises(ConfigError, match="expected a seed"):
         backend.dropout_forward(np.ones((2, 2)), p=0.5, seed=-1, step=0, layer_idx=0)
+
+
+def test_a_step_on_the_device_decides_as_its_number_does(backend: Backend) -> None:
+    x = np.ones((5, 12), "float32")
+    number = backend.asarray(np.asarray(0.0))
+    for step in (0, 1, 12345, 2**32 - 1):
+        backend.assign(number, backend.asarray(np.asarray(float(step))))
+        _, mask = backend.dropout_forward(backend.asarray(x), p=0.5, seed=3, step=number, layer_idx=1)
+        _, expected = backend.dropout_forward(backend.asarray(x), p=0.5, seed=3, step=step, layer_idx=1)
+        np.testing.assert_array_equal(backend.to_numpy(mask), backend.to_numpy(expected))

@@ -11,6 +11,11 @@ import pytest
 from support.numeric import DTYPES, assert_within_tolerance, owned
 from warpfit.backends import Activation, Array, Backend
 from warpfit.errors import ConfigError
+from warpfit.optim.adam import AdamSpec
+from warpfit.optim.base import OptimizerSpec
+from warpfit.optim.rmsprop import RMSpropSpec
+from warpfit.optim.schedules import Constant
+from warpfit.optim.sgd import SGDSpec
 
 STEPS = 12
 # The largest crosses a block of the update; the others are a matrix, a bias, a scalar, and nothing.
@@ -166,6 +171,40 @@ def test_adams_first_step_is_the_learning_rate(backend: Backend) -> None:
     state = [owned(backend, arrays) for arrays in ([w], [np.array([1e-3, -5.0, 0.0])], zeros, zeros)]
     backend.adam_update(*state, step=1, lr=0.1)
     np.testing.assert_allclose(backend.to_numpy(state[0][0]), [-0.1, 0.1, 0], rtol=1e-4)
+
+
+# -- numbers that lie on the device ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "spec",
+    [
+        SGDSpec(Constant(0.1), momentum=0.9, nesterov=True),
+        AdamSpec(Constant(0.1), weight_decay=0.1),
+        AdamSpec(Constant(0.1), weight_decay=0.1, decoupled=True),
+        AdamSpec(Constant(0.1), eps_before_correction=True),
+        RMSpropSpec(Constant(0.1), momentum=0.5),
+    ],
+)
+def test_numbers_on_the_device_come_to_the_same(backend: Backend, spec: OptimizerSpec, dtype: str) -> None:
+    results = []
+    numbers = backend.asarray(np.full(len(spec.numbers(1, 0.0)), np.nan))
+    for is_given in (True, False):
+        parameters = owned(backend, start(dtype))
+        slots = {
+            name: owned(backend, [np.zeros(shape, dtype) for shape in SHAPES]) for name in spec.slot_names
+        }
+        for step, gradient in enumerate(gradients(dtype), 1):
+            given: dict[str, Any] = {"step": step, "lr": 0.1 / step}
+            if not is_given:
+                backend.assign(numbers, backend.asarray(np.asarray(spec.numbers(**given))))
+                given = {"step": 0, "lr": 0.0, "numbers": numbers}
+            spec.update(backend, parameters, owned(backend, gradient), slots, **given)
+        changed = [parameters, *slots.values()]
+        results.append([backend.to_numpy(array) for arrays in changed for array in arrays])
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 # -- RMSprop -----------------------------------------------------------------------------------------------

@@ -107,6 +107,7 @@ def test_info_names_versions_devices_engines_and_folders(
         "BLAS",
         "NVRTC",
         "layerwise",
+        "graph",
         "one_launch",
         str(tmp_path / "cache"),
     ):

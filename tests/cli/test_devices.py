@@ -38,6 +38,20 @@ def test_training_and_evaluating_on_a_device(invoke: Invoke, blobs: Path, cuda: 
     assert results[0]["accuracy"] == results[1]["accuracy"]
 
 
+def test_a_device_trains_by_graphs_if_asked_to(invoke: Invoke, blobs: Path, cuda: str) -> None:
+    settings = (*SMALL, "--engine", "graph", "--checkpoint-every", "1")
+    outcome = invoke("train", "--data", blobs, *settings, "--device", cuda)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "graph on cuda:0 in float32" in outcome.out
+    assert "engine 'graph' was asked for; graphs of" in outcome.out
+    outcome = invoke("train", "--resume", "run", "--epochs", "3", "--out", "again")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "graph on cuda:0 in float32" in outcome.out
+    outcome = invoke("train", "--data", blobs, *settings, "--device", "cpu")
+    assert outcome.code == 2
+    assert "engine 'graph': expected a CUDA device, got 'cpu'" in outcome.err
+
+
 def test_a_device_trains_in_one_launch_where_it_can(invoke: Invoke, blobs: Path, cuda: str) -> None:
     outcome = invoke("train", "--data", blobs, *SMALL, "--device", cuda, "--checkpoint-every", "1")
     assert (outcome.code, outcome.err) == (0, "")

@@ -38,7 +38,7 @@ from warpfit.data import write_idx
         (["--precision", "float16"], "precision 'auto', 'float32' or 'float64'"),
         (["--device", "cuda"], "expected a CUDA device for 'cuda:0', but"),
         (["--device", "tpu"], "expected device 'auto', 'cpu', 'cuda'"),
-        (["--engine", "steam"], "engine among auto, layerwise, one_launch, got 'steam'"),
+        (["--engine", "steam"], "engine among auto, layerwise, graph, one_launch, got 'steam'"),
         (["--seed", "-1"], "seed that is an integer"),
         (["--limit", "-1"], "limit to be an integer of at least 0"),
         (["--label-column", "y"], "label_column names a column of a .csv file"),

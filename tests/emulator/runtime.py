@@ -7,6 +7,10 @@ import ctypes.util
 import functools
 import os
 import re
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +18,12 @@ import numpy as np
 
 from emulator.build import KERNELS, build, build_scheduler
 from emulator.sanitized import is_sanitized
+from warpfit.backends.cuda.launch import parameter_formats
 from warpfit.backends.cuda.matmul import shared_bytes_of
 from warpfit.backends.cuda.runtime import SharedMemory
 from warpfit.errors import DeviceError
 
-__all__ = ["EmulatedRuntime", "EmulatedUploadBuffer", "Memory"]
+__all__ = ["EmulatedGraph", "EmulatedRuntime", "EmulatedUploadBuffer", "Memory"]
 
 ALIGNMENT = 256
 POISON = 0xFF
@@ -97,6 +102,32 @@ class EmulatedUploadBuffer:
             raise DeviceError("expected the host's side to stay as it is until await_host, got it changed")
 
 
+class EmulatedGraph:
+    """Launches, copies and fills as they were captured; kernels with copies of their arguments.
+
+    Attributes
+    ----------
+    nodes : list of (str, function)
+        What is run, and its name: a kernel's, ``"copy"`` or ``"fill"``.
+    holds : list
+        As `Graph`'s.
+    num_launches : int
+    """
+
+    def __init__(self) -> None:
+        self.nodes: list[tuple[str, Callable[[], None]]] = []
+        self.holds: list[Any] = []
+        self.is_ready, self.num_launches = False, 0
+
+    def launch(self) -> None:
+        """Run all of it."""
+        if not self.is_ready:
+            raise DeviceError("expected a graph whose capture has ended, got one before its end")
+        self.num_launches += 1
+        for _, run in self.nodes:
+            run()
+
+
 class EmulatedRuntime:
     """Loads kernels compiled by g++ and runs them in this process, one thread after another.
 
@@ -131,6 +162,7 @@ class EmulatedRuntime:
         self._reverse = "WARPFIT_EMULATE_REVERSED" in os.environ if reverse is None else reverse
         self._sanitize = is_sanitized() if sanitize is None else sanitize
         self._folder = folder
+        self._graph: EmulatedGraph | None = None  # that is being captured
 
     def memory_info(self) -> tuple[int, int]:
         """Return free and total memory, in bytes, of a device that has 64 GiB."""
@@ -142,14 +174,17 @@ class EmulatedRuntime:
 
     def create_upload_buffer(self, nbytes: int) -> EmulatedUploadBuffer:
         """Return host memory with its counterpart on the device."""
+        self._refuse_in_capture("a buffer for uploads")
         return EmulatedUploadBuffer(nbytes)
 
     def allocate(self, nbytes: int) -> Memory:
         """Return memory of exactly ``nbytes`` bytes, all 0xFF."""
+        self._refuse_in_capture(f"an allocation of {nbytes} bytes")
         return Memory(nbytes)
 
     def share(self, nbytes: int) -> SharedMemory:
         """Return zeros that host and device both see."""
+        self._refuse_in_capture("memory shared with the host")
         memory = Memory(nbytes)
         host = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(memory.pointer))
         host[:] = 0
@@ -157,19 +192,44 @@ class EmulatedRuntime:
 
     def upload(self, pointer: int, host: np.ndarray) -> None:
         """Copy a C-contiguous array's bytes to the device."""
+        self._refuse_in_capture(f"an upload of {host.nbytes} bytes")
         ctypes.memmove(pointer, _address(host), host.nbytes)
 
     def download(self, host: np.ndarray, pointer: int) -> None:
         """Fill a C-contiguous array with bytes from the device."""
+        self._refuse_in_capture(f"a download of {host.nbytes} bytes")
         ctypes.memmove(_address(host), pointer, host.nbytes)
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copy bytes from one place of the device to another."""
-        ctypes.memmove(target, source, nbytes)
+        self._run("copy", partial(ctypes.memmove, target, source, nbytes))
 
     def fill(self, pointer: int, nbytes: int, byte: int = 0) -> None:
         """Set bytes of the device to one value."""
-        ctypes.memset(pointer, byte, nbytes)
+        self._run("fill", partial(ctypes.memset, pointer, byte, nbytes))
+
+    @contextmanager
+    def capture(self) -> Iterator[EmulatedGraph]:
+        """Note launches, copies and fills in place of running them."""
+        self._refuse_in_capture("another capture")
+        self._graph = graph = EmulatedGraph()
+        try:
+            yield graph
+        finally:
+            self._graph = None
+        graph.is_ready = True
+
+    def _run(self, name: str, node: Callable[[], Any]) -> None:
+        if self._graph is None:
+            node()
+        else:
+            self._graph.nodes.append((name, node))
+
+    def _refuse_in_capture(self, what: str) -> None:
+        if self._graph is not None:
+            raise DeviceError(
+                f"expected launches, copies and fills only while a graph is captured on {self.name}, got {what}"
+            )
 
     def is_idle(self) -> bool:
         """Return True: launches are complete when they return."""
@@ -177,9 +237,11 @@ class EmulatedRuntime:
 
     def synchronize(self) -> None:
         """Return at once: launches are complete when they return."""
+        self._refuse_in_capture("a wait for the device")
 
     def load(self, name: str, defines: tuple[tuple[str, str], ...]) -> Any:
         """Return the kernel ``name`` compiled with these preprocessor definitions."""
+        self._refuse_in_capture(f"loading {name}")
         source = (self._folder or KERNELS) / f"{name}.cu"
         if not source.exists():
             source = KERNELS / f"{name}.cu"
@@ -226,10 +288,49 @@ class EmulatedRuntime:
         DeviceError
             The launch exceeds a limit, or the kernel broke a rule: a barrier that not all threads reach, say.
         """
+        settings = grid, block, shared_bytes, cluster, is_cooperative
+        if self._graph is None:
+            self._call(function, parameters, *settings)
+        else:
+            name = function.variant[0]
+            node = partial(self._call_captured, function, _copied(name, parameters), *settings)
+            self._graph.nodes.append((name, node))
+
+    def _call_captured(self, function: Any, arguments: list[bytes], *settings: Any) -> None:
+        places = (ctypes.c_void_p * max(len(arguments), 1))()
+        held = [_aligned(argument) for argument in arguments]
+        places[: len(held)] = [place for place, _ in held]
+        self._call(function, ctypes.addressof(places), *settings)
+
+    def _call(
+        self,
+        function: Any,
+        parameters: int,
+        grid: Dimensions,
+        block: Dimensions,
+        shared_bytes: int,
+        cluster: int,
+        is_cooperative: bool,
+    ) -> None:
         sizes = ctypes.c_uint * 3
         settings = shared_bytes, parameters, cluster, is_cooperative, self._reverse
         if function(sizes(*grid), sizes(*block), *settings) != 0:
             raise DeviceError(_scheduler().emulator_error().decode())
+
+
+def _copied(name: str, parameters: int) -> list[bytes]:
+    """Return the arguments of a kernel, given the address of the array of their addresses."""
+    sizes = [struct.calcsize(kind) for kind in parameter_formats(name)]
+    places = (ctypes.c_void_p * len(sizes)).from_address(parameters)
+    return [ctypes.string_at(place, size) for place, size in zip(places, sizes, strict=True)]
+
+
+def _aligned(argument: bytes) -> tuple[int, Any]:
+    """Return the address of a copy of an argument, a multiple of 16, and what keeps it there."""
+    buffer = ctypes.create_string_buffer(len(argument) + 16)
+    place = -(-ctypes.addressof(buffer) // 16) * 16
+    ctypes.memmove(place, argument, len(argument))
+    return place, buffer
 
 
 def _address(host: np.ndarray) -> int:

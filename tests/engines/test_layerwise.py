@@ -13,7 +13,8 @@ from support.training import adam, assert_same_weights, blobs, mlp, relative_dif
 from warpfit import backends, losses, nn, optim
 from warpfit.data import DataLoader, epoch_order
 from warpfit.engines.base import EpochReport, TrainingData
-from warpfit.engines.layerwise import KEYED_EPOCHS, Layerwise
+from warpfit.engines.layerwise import Layerwise
+from warpfit.engines.steps import KEYED_EPOCHS
 from warpfit.errors import DivergedError
 from warpfit.training.state import state_of
 

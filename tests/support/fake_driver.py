@@ -58,6 +58,12 @@ class FakeDriver:
     copies : list of int
         The streams of copies to the device.
     calls : Counter
+    capturing : dict of int to list of str
+        What each stream that captures has captured.
+    instantiation : Result
+        What making a graph executable is answered.
+    graphs : list of list of str
+        What was captured, for each launch of a graph.
     """
 
     CUdevice_attribute = SimpleNamespace(
@@ -73,6 +79,7 @@ class FakeDriver:
         CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION="clusterDim", CU_LAUNCH_ATTRIBUTE_COOPERATIVE="cooperative"
     )
     CUlaunchConfig = SimpleNamespace
+    CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL="thread local")
 
     def __init__(self) -> None:
         self.version, self.count, self.init = 13000, 1, Result.CUDA_SUCCESS
@@ -88,6 +95,9 @@ class FakeDriver:
         self.copies: list[int] = []
         self.pending: list[int] = []  # what the next questions for the stream are answered
         self.calls: Counter[str] = Counter()
+        self.capturing: dict[int, list[str]] = {}  # what streams capture
+        self.instantiation = Result.CUDA_SUCCESS
+        self.graphs: list[list[str]] = []  # launched
         self._fault = Result.CUDA_SUCCESS
 
     # -- devices -----------------------------------------------------------------------------------------
@@ -134,15 +144,18 @@ class FakeDriver:
         return self._move("DtoH", target, source, nbytes)
 
     def cuMemcpyDtoDAsync(self, target: int, source: int, nbytes: int, stream: int) -> tuple[Result]:
-        return self._move("DtoD", target, source, nbytes)
+        return self._move("DtoD", target, source, nbytes, stream)
 
-    def _move(self, kind: str, target: int, source: int, nbytes: int) -> tuple[Result]:
+    def _move(self, kind: str, target: int, source: int, nbytes: int, stream: int = 0) -> tuple[Result]:
         self.calls[kind] += 1
+        if self._captures(stream, kind):
+            return (Result.CUDA_SUCCESS,)
         ctypes.memmove(target, source, nbytes)
         return (Result.CUDA_SUCCESS,)
 
     def cuMemsetD8Async(self, target: int, byte: int, nbytes: int, stream: int) -> tuple[Result]:
-        ctypes.memset(target, byte, nbytes)
+        if not self._captures(stream, "fill"):
+            ctypes.memset(target, byte, nbytes)
         return (Result.CUDA_SUCCESS,)
 
     def _pin(self, nbytes: int) -> _Buffer:
@@ -172,6 +185,8 @@ class FakeDriver:
     def cuLaunchKernel(self, function: str, *settings: Any) -> tuple[Result]:
         if settings[0] == 0:  # a grid without blocks
             return (Result.CUDA_ERROR_INVALID_VALUE,)
+        if len(settings) > 7 and self._captures(settings[7], function):
+            return (Result.CUDA_SUCCESS,)
         self.launched.append(function)
         if function in self.faulty:
             self._fault = Result.CUDA_ERROR_ILLEGAL_ADDRESS
@@ -184,7 +199,7 @@ class FakeDriver:
     def cuLaunchKernelEx(self, config: Any, function: str, *parameters: int) -> tuple[Result]:
         assert config.numAttrs == len(config.attrs)
         self.attributes.append({each.id: getattr(each.value, each.id) for each in config.attrs})
-        return self.cuLaunchKernel(function, config.gridDimX)
+        return self.cuLaunchKernel(function, config.gridDimX, *(0,) * 6, config.hStream)
 
     def cuStreamSynchronize(self, stream: int) -> tuple[Result]:
         self.calls["synchronize"] += 1
@@ -202,6 +217,41 @@ class FakeDriver:
 
     def cuStreamWaitEvent(self, stream: int, event: Any, flags: int) -> tuple[Result]:
         self.waits.append((stream, event))
+        return (Result.CUDA_SUCCESS,)
+
+    # -- graphs ------------------------------------------------------------------------------------------
+
+    def _captures(self, stream: int, what: str) -> bool:
+        if stream in self.capturing:
+            self.capturing[stream].append(what)
+        return stream in self.capturing
+
+    def cuStreamBeginCapture(self, stream: int, mode: str) -> tuple[Result]:
+        self.capturing[stream] = []
+        return (Result.CUDA_SUCCESS,)
+
+    def cuStreamEndCapture(self, stream: int) -> tuple[Result, list[str]]:
+        return Result.CUDA_SUCCESS, self.capturing.pop(stream)
+
+    def cuGraphInstantiate(self, graph: list[str], flags: int) -> tuple[Result, list[str]]:
+        return self.instantiation, graph
+
+    def cuGraphUpload(self, graph: list[str], stream: int) -> tuple[Result]:
+        self.calls["graph upload"] += 1
+        return (Result.CUDA_SUCCESS,)
+
+    def cuGraphLaunch(self, graph: list[str], stream: int) -> tuple[Result]:
+        self.graphs.append(graph)
+        if self.faulty & set(graph):
+            self._fault = Result.CUDA_ERROR_ILLEGAL_ADDRESS
+        return (Result.CUDA_SUCCESS,)
+
+    def cuGraphDestroy(self, graph: list[str]) -> tuple[Result]:
+        self.calls["graph destroyed"] += 1
+        return (Result.CUDA_SUCCESS,)
+
+    def cuGraphExecDestroy(self, graph: list[str]) -> tuple[Result]:
+        self.calls["executable destroyed"] += 1
         return (Result.CUDA_SUCCESS,)
 
     def library(self) -> SimpleNamespace:

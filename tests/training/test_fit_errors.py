@@ -133,7 +133,11 @@ def test_targets(loss: str, y: Any, error: type[Exception], match: str) -> None:
         ({"loss": "hinge"}, ConfigError, "expected a loss among cross_entropy, .*, got 'hinge'"),
         ({"loss": 3}, ConfigError, "expected a loss among"),
         ({"loss": losses.SoftmaxCrossEntropy}, ConfigError, "expected a loss among"),
-        ({"engine": "warp"}, ConfigError, "expected an engine among auto, layerwise, one_launch, got 'warp'"),
+        (
+            {"engine": "warp"},
+            ConfigError,
+            "expected an engine among auto, layerwise, graph, one_launch, got 'warp'",
+        ),
         ({"engine": None}, ConfigError, "expected an engine among"),
         ({"device": "cuda"}, DeviceError, "expected a CUDA device for 'cuda:0', but"),
         ({"device": "cuda:1"}, DeviceError, "expected a CUDA device for 'cuda:1', but"),

@@ -41,6 +41,7 @@ __all__ = [
     "Array",
     "Axis",
     "Backend",
+    "Number",
     "Pair",
 ]
 
@@ -49,6 +50,10 @@ Array = Any
 
 Pair = tuple[int, int]
 Axis = int | tuple[int, ...] | None
+
+# A number that an operation is given, or that lies, () float64, on the backend's device: an operation that has been
+# captured finds another there each time.
+Number = float | Array
 
 FLOAT_DTYPES = ("float32", "float64")
 
@@ -172,7 +177,7 @@ class Backend(ABC):
     def record_step(
         self,
         record: Array,
-        idx: int,
+        idx: Number,
         loss: Array,
         weight: Array,
         correct: Array | None,
@@ -365,7 +370,7 @@ class Backend(ABC):
         gradients: Sequence[Array],
         velocities: Sequence[Array] | None,
         *,
-        lr: float,
+        lr: Number,
         momentum: float = 0.0,
         nesterov: bool = False,
         weight_decay: float = 0.0,
@@ -394,12 +399,16 @@ class Backend(ABC):
         weight_decay: float = 0.0,
         decoupled: bool = False,
         eps_before_correction: bool = False,
+        corrected: Sequence[Number] | None = None,
     ) -> None:
         """w ← w - lr · m̂ / (√v̂ + eps) with m̂ = m / (1 - beta1^step), v̂ = v / (1 - beta2^step).
 
         ``step`` counts from 1. Weight decay joins the gradient, or with ``decoupled`` (AdamW) shrinks w by
         lr · weight_decay first. ``eps_before_correction`` is scikit-learn's form: eps is added to √v, and
         the corrections multiply lr by √(1 - beta2^step) / (1 - beta1^step).
+
+        ``corrected`` takes the place of all numbers that follow from step and lr: what `adam_corrected` returns
+        for them, as numbers or on the device. They are not looked at then.
         """
 
     @abstractmethod
@@ -410,7 +419,7 @@ class Backend(ABC):
         square_averages: Sequence[Array],
         velocities: Sequence[Array] | None,
         *,
-        lr: float,
+        lr: Number,
         alpha: float = 0.99,
         eps: float = 1e-8,
         weight_decay: float = 0.0,
@@ -569,7 +578,7 @@ class Backend(ABC):
 
     @abstractmethod
     def dropout_forward(
-        self, x: Array, *, p: float, seed: int, step: int, layer_idx: int
+        self, x: Array, *, p: float, seed: int, step: Number, layer_idx: int
     ) -> tuple[Array, Array]:
         """Return x · mask and the mask (of x's shape and dtype): 0 with probability p, else 1 / (1 - p).
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from warpfit.backends import Array, Backend
+from warpfit.backends.base import Number
 from warpfit.errors import ConfigError
 from warpfit.nn.layer import Layer
 from warpfit.nn.spec import Call, LayerSpec, Pullback
@@ -16,7 +17,7 @@ __all__ = ["Dropout", "DropoutSpec", "dropout"]
 
 
 def dropout(
-    ops: Backend, x: Array, p: float, *, seed: int, step: int, layer_idx: int
+    ops: Backend, x: Array, p: float, *, seed: int, step: Number, layer_idx: int
 ) -> tuple[Array, Callable[[Array], Array]]:
     """Return x with units dropped, the others scaled by 1 / (1 - p), and the function from dy to dx."""
     y, mask = ops.dropout_forward(x, p=p, seed=seed, step=step, layer_idx=layer_idx)

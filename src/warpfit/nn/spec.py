@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from warpfit.backends import Array, Backend
+from warpfit.backends.base import Number
 from warpfit.errors import FileFormatError
 
 __all__ = ["Call", "LayerSpec", "ParameterSpec", "Pullback", "Shape"]
@@ -25,14 +26,14 @@ class Call:
     ----------
     training : bool
         Whether dropout drops and batch norm uses the batch's statistics.
-    step : int
+    step : int, or () float64 on the device
         Number of the training step, counted from 0; with `seed` it decides the dropout masks.
     seed : int
         The run's seed.
     """
 
     training: bool = False
-    step: int = 0
+    step: Number = 0
     seed: int = 0
 
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from warpfit.autograd import Tensor
 from warpfit.backends import Array, Backend
+from warpfit.backends.corrections import adam_corrected
 from warpfit.optim.base import Optimizer, OptimizerSpec
 from warpfit.optim.schedules import Schedule, as_schedule
 
@@ -38,6 +39,18 @@ class AdamSpec(OptimizerSpec):
     def slot_names(self) -> tuple[str, ...]:
         return ("first_moment", "second_moment")
 
+    def numbers(self, step: int, lr: float) -> tuple[float, ...]:
+        return adam_corrected(
+            step,
+            lr,
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            eps=self.eps,
+            weight_decay=self.weight_decay,
+            decoupled=self.decoupled,
+            eps_before_correction=self.eps_before_correction,
+        )
+
     def apply(
         self,
         ops: Backend,
@@ -47,6 +60,7 @@ class AdamSpec(OptimizerSpec):
         *,
         step: int,
         lr: float,
+        numbers: Array | None = None,
     ) -> None:
         ops.adam_update(
             parameters,
@@ -61,6 +75,7 @@ class AdamSpec(OptimizerSpec):
             weight_decay=self.weight_decay,
             decoupled=self.decoupled,
             eps_before_correction=self.eps_before_correction,
+            corrected=None if numbers is None else [numbers[idx] for idx in range(3)],
         )
 
 

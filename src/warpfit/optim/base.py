@@ -60,6 +60,10 @@ class OptimizerSpec:
         """Names of the arrays kept for each parameter."""
         return ()
 
+    def numbers(self, step: int, lr: float) -> tuple[float, ...]:
+        """Return what an update with this step and learning rate hands to its kernel, and others do not."""
+        return (lr,)
+
     def apply(
         self,
         ops: Backend,
@@ -69,8 +73,12 @@ class OptimizerSpec:
         *,
         step: int,
         lr: float,
+        numbers: Array | None = None,
     ) -> None:
-        """Update parameters and slots in place; `step` counts from 1."""
+        """Update parameters and slots in place; `step` counts from 1.
+
+        `numbers`, float64 on the device, are those of `self.numbers`, in place of step and learning rate.
+        """
         raise NotImplementedError
 
     def add_penalty(
@@ -94,11 +102,12 @@ class OptimizerSpec:
         *,
         step: int,
         lr: float,
+        numbers: Array | None = None,
     ) -> None:
-        """Clip the gradients, and apply them."""
+        """Clip the gradients, and apply them; see `apply`."""
         if self.clip_norm is not None:
             ops.clip_by_norm(gradients, self.clip_norm)
-        self.apply(ops, parameters, gradients, slots, step=step, lr=lr)
+        self.apply(ops, parameters, gradients, slots, step=step, lr=lr, numbers=numbers)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready description."""

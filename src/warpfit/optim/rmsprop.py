@@ -44,13 +44,14 @@ class RMSpropSpec(OptimizerSpec):
         *,
         step: int,
         lr: float,
+        numbers: Array | None = None,
     ) -> None:
         ops.rmsprop_update(
             parameters,
             gradients,
             slots["square_average"],
             slots.get("velocity"),
-            lr=lr,
+            lr=lr if numbers is None else numbers[0],
             alpha=self.alpha,
             eps=self.eps,
             weight_decay=self.weight_decay,

@@ -43,12 +43,13 @@ class SGDSpec(OptimizerSpec):
         *,
         step: int,
         lr: float,
+        numbers: Array | None = None,
     ) -> None:
         ops.sgd_update(
             parameters,
             gradients,
             slots.get("velocity"),
-            lr=lr,
+            lr=lr if numbers is None else numbers[0],
             momentum=self.momentum,
             nesterov=self.nesterov,
             weight_decay=self.weight_decay,

@@ -102,7 +102,8 @@ def fit(
         leaves out a step whose gradients overflow and halves the scale, doubles it after 2,000 steps without, and
         waits for the device at every step.
     engine : str
-        ``'layerwise'``, or ``'one_launch'``: many epochs as one kernel, on CUDA in half precision. ``'auto'`` is
+        ``'layerwise'``; ``'graph'``: the same operations and bits, many steps as one CUDA graph; or
+        ``'one_launch'``: many epochs as one kernel, on CUDA in half precision. ``'auto'`` is
         ``'one_launch'`` wherever that runs the model in this precision. The plan, ``history.plan``, says what was
         taken, and why.
     plan : Plan, optional

@@ -11,6 +11,7 @@ import numpy as np
 from warpfit import backends
 from warpfit.backends.base import FLOAT_DTYPES, HALF_DTYPES, PRECISIONS
 from warpfit.engines.base import Engine, Plan, TrainingData, TrainState
+from warpfit.engines.graph import GraphEngine
 from warpfit.engines.layerwise import Layerwise
 from warpfit.engines.one_launch import OneLaunchEngine
 from warpfit.engines.scaling import resolve_loss_scale
@@ -20,7 +21,9 @@ from warpfit.nn.network import NetworkSpec
 __all__ = ["ENGINES", "engine_of", "is_streamed", "plan", "resolve_precision"]
 
 AUTO = "auto"
-ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (Layerwise, OneLaunchEngine)}
+ENGINES: dict[str, type[Engine]] = {
+    engine.name: engine for engine in (Layerwise, GraphEngine, OneLaunchEngine)
+}
 
 
 def resolve_precision(precision: str, dtype: str, device: str) -> str:

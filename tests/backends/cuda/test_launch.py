@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -14,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warpfit.backends.cuda import DeviceArray, jit
-from warpfit.backends.cuda.launch import Kernel, Kernels, parameter_formats
-from warpfit.errors import CompileError, ShapeError
+from warpfit.backends.cuda.launch import Kernel, Kernels, parameter_formats, scalar
+from warpfit.errors import CompileError, DTypeError, ShapeError
 
 # What C makes of every declaration that a kernel may have, and numbers to try it with.
 SCALARS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
@@ -184,6 +185,24 @@ def test_sources_that_cannot_be_launched(monkeypatch: pytest.MonkeyPatch, text: 
     monkeypatch.setattr(jit, "source_of", lambda name: text)
     with pytest.raises(CompileError, match=f"kernel probe: {message}"):
         parameter_formats("probe")
+
+
+def test_a_scalar_is_a_number_or_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jit, "source_of", lambda name: source("int before, Scalar x, Scalar y, int after"))
+    parameter_formats.cache_clear()
+    words = ctypes.c_char * 16
+    device = ReadingDevice([ctypes.c_int, words, words, ctypes.c_int])
+    place = DeviceArray(device, None, 4096, (), np.dtype("float64"))
+    Kernel(device, "probe", ())(1, 1, 1, *scalar(0.1), *scalar(place), 2)
+    before, x, y, after = device.launches[0].values
+    assert (before, after) == (1, 2)
+    assert [struct.unpack("Pd", raw) for raw in (x, y)] == [(0, 0.1), (4096, 0.0)]
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((1,), "float64"), ((), "float32")])
+def test_what_is_no_place_of_a_number(shape: tuple[int, ...], dtype: str) -> None:
+    with pytest.raises(DTypeError, match=r"expected a number of shape \(\) and float64, got"):
+        scalar(DeviceArray(None, None, 4096, shape, np.dtype(dtype)))
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in jit.KERNELS.glob("*.cu")))

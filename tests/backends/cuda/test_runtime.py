@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import warnings
 from collections.abc import Iterator
@@ -406,3 +407,117 @@ def test_other_streams_wait_for_what_was_started(
 ) -> None:
     device.let_wait(asked)
     assert driver.waits == [(waits, "event")]
+
+
+# -- graphs ------------------------------------------------------------------------------------------------
+
+
+def test_a_graph_repeats_what_was_captured(driver: FakeDriver, device: Runtime) -> None:
+    memory = device.allocate(8)
+    with device.capture() as graph:
+        launch(device, "first", "second")
+        device.launch_cluster(SimpleNamespace(name="third", handle="third"), GRID, BLOCK, 0, 0, 4, False)
+        device.copy(memory.pointer, memory.pointer + 4, 4)
+        device.fill(memory.pointer, 4)
+        launch(device, "first")
+    assert driver.launched == []
+    assert driver.calls["graph upload"] == driver.calls["graph destroyed"] == 1
+    assert list(graph.names) == ["first", "second", "third"]
+    graph.launch()
+    graph.launch()
+    assert driver.graphs == [["first", "second", "third", "DtoD", "fill", "first"]] * 2
+    launch(device, "first")
+    assert driver.launched == ["first"]
+
+
+def test_a_graph_goes_with_its_last_user(driver: FakeDriver, device: Runtime) -> None:
+    with device.capture() as graph:
+        launch(device, "first")
+    assert driver.calls["executable destroyed"] == 0
+    del graph
+    assert driver.calls["executable destroyed"] == 1
+
+
+REFUSED = {
+    "an allocation of 8 bytes": lambda device: device.allocate(8),
+    "memory shared with the host": lambda device: device.share(8),
+    "an upload of 8 bytes": lambda device: device.upload(0, np.zeros(1)),
+    "a download of 8 bytes": lambda device: device.download(np.zeros(1), 0),
+    "a buffer for uploads": lambda device: device.create_upload_buffer(8),
+    "loading add": lambda device: device.load("add", ()),
+    "another stream's wait": lambda device: device.let_wait(None),
+    "a wait for the device": lambda device: device.synchronize(),
+    "another capture": lambda device: device.capture().__enter__(),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_capture_refuses_what_no_graph_can_repeat(driver: FakeDriver, device: Runtime, what: str) -> None:
+    message = f"expected launches, copies and fills only while a graph is captured on cuda:0, got {what}$"
+    graphs = []
+
+    def captured() -> None:
+        with device.capture() as graph:
+            graphs.append(graph)
+            launch(device, "first")
+            REFUSED[what](device)
+
+    with pytest.raises(DeviceError, match=message):
+        captured()
+    with pytest.raises(DeviceError, match="expected a graph whose capture on cuda:0 has ended"):
+        graphs[0].launch()
+    assert not driver.capturing
+    assert gc.isenabled()
+    launch(device, "second")
+    assert driver.launched == ["second"]
+
+
+def test_a_graph_is_not_launched_within_a_capture(driver: FakeDriver, device: Runtime) -> None:
+    with device.capture() as graph:
+        launch(device, "first")
+    with pytest.raises(DeviceError, match="got the launch of a graph"), device.capture():
+        graph.launch()
+
+
+def test_what_the_driver_does_not_take(driver: FakeDriver, device: Runtime) -> None:
+    driver.instantiation = Result.CUDA_ERROR_INVALID_VALUE
+    with (
+        pytest.raises(KernelError, match="making a captured graph executable failed on cuda:0"),
+        device.capture(),
+    ):
+        launch(device, "first")
+    assert not driver.capturing
+
+
+def test_other_threads_are_not_captured(driver: FakeDriver, device: Runtime) -> None:
+    def work() -> None:
+        launch(device, "elsewhere")
+        device.fill(device.allocate(8).pointer, 8)
+        device.synchronize()
+
+    with device.capture() as graph, ThreadPoolExecutor(1) as pool:
+        launch(device, "here")
+        pool.submit(work).result()
+    assert driver.launched == ["elsewhere"]
+    graph.launch()
+    assert driver.graphs == [["here"]]
+
+
+def test_a_faulty_graph_names_its_kernels(driver: FakeDriver, device: Runtime) -> None:
+    with device.capture() as graph:
+        launch(device, "add", "subtract", "add")
+    device.synchronize()
+    driver.faulty = {"subtract"}
+    graph.launch()
+    with pytest.raises(KernelError, match="the kernel is one of add, subtract"):
+        device.synchronize()
+
+
+def test_debugging_waits_for_each_graph(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARPFIT_DEBUG", "1")
+    device = runtime.open_device(0)
+    with device.capture() as graph:
+        launch(device, "first", "second")
+    assert driver.calls["synchronize"] == 0
+    graph.launch()
+    assert driver.calls["synchronize"] == 1

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warpfit.backends.base import Array, Backend
+from warpfit.backends.base import Array, Backend, Number
 from warpfit.backends.checks import check_float, check_same_shape
 from warpfit.backends.cuda.array import DeviceArray, from_exporter
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, dtype_of
-from warpfit.backends.cuda.launch import Kernels
+from warpfit.backends.cuda.launch import Kernels, scalar
 from warpfit.backends.cuda.layouts import copy_plan
 from warpfit.backends.cuda.tensors import TENSOR_THREADS, TensorPlan, plan_of
 from warpfit.errors import DeviceError, DTypeError
@@ -50,6 +50,10 @@ class StepBuffers:
     def rewind(self) -> None:
         """Begin the sequence again."""
         self._next = 0
+
+    def arrays(self) -> list[DeviceArray]:
+        """Return all of them, as they were last asked for."""
+        return list(self._arrays)
 
     def take(self, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
         """Return the next buffer, of this shape and dtype."""
@@ -165,6 +169,11 @@ class ArrayOps(Backend):
         if self._buffers is not None:
             self._buffers.rewind()
 
+    def step_memory(self) -> list[DeviceArray]:
+        """Return what the operations of a step use besides their operands: a captured step needs it as it is."""
+        held = [] if self._buffers is None else self._buffers.arrays()
+        return held if self._arrivals is None else [*held, self._arrivals]
+
     def cast(self, x: Array, dtype: str, scale: float = 1.0) -> Array:
         check_float("cast", x)
         x = self.contiguous(x)
@@ -221,16 +230,16 @@ class ArrayOps(Backend):
     def record_step(
         self,
         record: Array,
-        idx: int,
+        idx: Number,
         loss: Array,
         weight: Array,
         correct: Array | None,
         penalty: Array | None,
     ) -> None:
-        if not 0 <= idx < record.shape[0]:
+        if type(idx) is not DeviceArray and not 0 <= idx < record.shape[0]:
             raise IndexError(f"record_step: expected a row of record {record.shape}, got {idx}")
         kernel = self.kernel("record_step", DTYPE=loss.dtype)
-        kernel(1, 1, record.pointer + idx * record.strides[0], loss, weight, correct, penalty)
+        kernel(1, 1, record, *scalar(idx), loss, weight, correct, penalty)
 
 
 def _is_on_device(value: Any) -> bool:

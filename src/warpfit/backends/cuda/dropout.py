@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from warpfit.backends.base import Array
+from warpfit.backends.base import Array, Number
 from warpfit.backends.checks import check_dropout, check_float, check_same_shape
+from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.arrays import ArrayOps, blocks_for, power_of_two
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
+from warpfit.backends.cuda.launch import scalar
+from warpfit.errors import ShapeError
 from warpfit.random import DROPOUT, stream_key
 
 __all__ = ["DropoutOps", "variants"]
@@ -38,10 +41,12 @@ class DropoutOps(ArrayOps):
     """Each unit is 0 with probability p, else x / (1 - p)."""
 
     def dropout_forward(
-        self, x: Array, *, p: float, seed: int, step: int, layer_idx: int
+        self, x: Array, *, p: float, seed: int, step: Number, layer_idx: int
     ) -> tuple[Array, Array]:
         check_float("dropout_forward", x)
         check_dropout("dropout_forward", x, p)
+        if type(step) is not DeviceArray and not 0 <= step < 2**32:
+            raise ShapeError(f"dropout_forward: expected a step from 0 to {2**32 - 1}, got {step}")
         key = _key(seed)
         x = self.contiguous(x)
         mask, y = self.empty(x.shape, x.dtype), self.empty(x.shape, x.dtype)
@@ -54,7 +59,7 @@ class DropoutOps(ArrayOps):
         # Rows begin at whole groups, and all three arrays at multiples of a group.
         group_bytes = min(VECTOR_BYTES, UNITS * x.itemsize)
         wide = num_units % UNITS == 0 and (x.pointer | y.pointer | mask.pointer) % group_bytes == 0
-        settings = (step, layer_idx, *key, round(p * 2**32), 1 / (1 - p), wide)
+        settings = (*scalar(step), layer_idx, *key, round(p * 2**32), 1 / (1 - p), wide)
         kernel = self.kernel("dropout_forward", DTYPE=x.dtype)
         kernel(grid, block, x, y, mask, num_rows, num_units, *settings)
         return y, mask

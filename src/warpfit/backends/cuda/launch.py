@@ -11,15 +11,16 @@ from typing import Any, ClassVar
 
 from warpfit.backends.cuda import jit
 from warpfit.backends.cuda.array import DeviceArray
-from warpfit.errors import CompileError, ShapeError
+from warpfit.errors import CompileError, DTypeError, ShapeError
 
-__all__ = ["Kernel", "Kernels"]
+__all__ = ["Kernel", "Kernels", "scalar"]
 
 Size = int | tuple[int, ...]
 
 # How struct packs a parameter's type; structs passed by value are aligned to 8 bytes, with the size given here.
 _FORMATS = {"int": "i", "unsigned": "I", "int64": "q", "uint64": "Q", "float": "f", "double": "d"}
-_STRUCT_BYTES = {"Layout": 136, "TensorList": 3848}
+_STRUCT_BYTES = {"Layout": 136, "TensorList": 3848, "Windows": 72}
+_SCALAR = "0qPd"  # takes the two values of `scalar`
 _ENTRY = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(([^)]*)\)')
 _UNUSED = re.compile(r"\b(const|__restrict__|__grid_constant__)\b\s*|//[^\n]*")
 
@@ -39,11 +40,28 @@ def _format(name: str, parameter: str) -> str:
     if "*" in parameter:
         return "P"
     kind = _UNUSED.sub("", parameter).split()[0]
+    if kind == "Scalar":
+        return _SCALAR
     if kind in _STRUCT_BYTES:
         return f"0q{_STRUCT_BYTES[kind]}s"
     if kind not in _FORMATS:
         raise CompileError(f"kernel {name}: expected a parameter of a known type, got {parameter.strip()!r}")
     return _FORMATS[kind]
+
+
+def scalar(number: float | DeviceArray) -> tuple[int, float]:
+    """Return the two arguments for a parameter of type ``Scalar``: a number, or its place, () float64, on the device.
+
+    Raises
+    ------
+    DTypeError
+        If what lies on the device is not one float64.
+    """
+    if type(number) is not DeviceArray:
+        return 0, number  # type: ignore[return-value]
+    if number.shape or number.dtype != "float64":
+        raise DTypeError(f"expected a number of shape () and float64, got {number.shape} and {number.dtype}")
+    return number.pointer, 0.0
 
 
 class Kernel:
@@ -80,6 +98,7 @@ class Kernel:
         grid, block : int or tuple of up to three int
             Number of blocks, and of threads in a block, along x, y and z.
         *arguments : DeviceArray, int, float, bytes (a struct) or None
+            For a ``Scalar`` the two that `scalar` returns.
         shared_bytes : int
             Dynamic shared memory of a block.
         cluster : int

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import sqrt
 from typing import Any
 
-from warpfit.backends.base import Array
+from warpfit.backends.base import Array, Number
 from warpfit.backends.checks import check_velocities
+from warpfit.backends.corrections import adam_corrected
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.arrays import ArrayOps
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
+from warpfit.backends.cuda.launch import scalar
 from warpfit.backends.cuda.tensors import TENSOR_THREADS, TensorPlan, plan_of
 
 __all__ = ["OptimOps", "variants"]
@@ -27,7 +28,7 @@ class OptimOps(ArrayOps):
         gradients: Sequence[Array],
         velocities: Sequence[Array] | None,
         *,
-        lr: float,
+        lr: Number,
         momentum: float = 0.0,
         nesterov: bool = False,
         weight_decay: float = 0.0,
@@ -35,7 +36,7 @@ class OptimOps(ArrayOps):
     ) -> None:
         check_velocities("sgd_update", velocities, momentum)
         groups = (parameters, gradients) if velocities is None else (parameters, gradients, velocities)
-        self._update("sgd_update", groups, lr, momentum, weight_decay, nesterov, lr_in_velocity)
+        self._update("sgd_update", groups, *scalar(lr), momentum, weight_decay, nesterov, lr_in_velocity)
 
     def adam_update(
         self,
@@ -52,16 +53,23 @@ class OptimOps(ArrayOps):
         weight_decay: float = 0.0,
         decoupled: bool = False,
         eps_before_correction: bool = False,
+        corrected: Sequence[Number] | None = None,
     ) -> None:
-        correction1, correction2 = 1 - beta1**step, sqrt(1 - beta2**step)
-        # m̂ / (√v̂ + eps) = (m / correction1) · correction2 / (√v + eps · correction2)
-        rate = lr * correction2 / correction1
-        eps = eps if eps_before_correction else eps * correction2
-        shrink = 1 - lr * weight_decay if decoupled else 1.0
+        if corrected is None:
+            corrected = adam_corrected(
+                step,
+                lr,
+                beta1=beta1,
+                beta2=beta2,
+                eps=eps,
+                weight_decay=weight_decay,
+                decoupled=decoupled,
+                eps_before_correction=eps_before_correction,
+            )
+        rate, eps, shrink = corrected
+        varying = (*scalar(rate), *scalar(eps), *scalar(shrink))
         groups = (parameters, gradients, first_moments, second_moments)
-        self._update(
-            "adam_update", groups, rate, beta1, beta2, eps, 0.0 if decoupled else weight_decay, shrink
-        )
+        self._update("adam_update", groups, *varying, beta1, beta2, 0.0 if decoupled else weight_decay)
 
     def rmsprop_update(
         self,
@@ -70,7 +78,7 @@ class OptimOps(ArrayOps):
         square_averages: Sequence[Array],
         velocities: Sequence[Array] | None,
         *,
-        lr: float,
+        lr: Number,
         alpha: float = 0.99,
         eps: float = 1e-8,
         weight_decay: float = 0.0,
@@ -79,7 +87,7 @@ class OptimOps(ArrayOps):
         check_velocities("rmsprop_update", velocities, momentum)
         slots = (square_averages,) if velocities is None else (square_averages, velocities)
         groups = (parameters, gradients, *slots)
-        self._update("rmsprop_update", groups, lr, alpha, eps, weight_decay, momentum)
+        self._update("rmsprop_update", groups, *scalar(lr), alpha, eps, weight_decay, momentum)
 
     def _update(self, op: str, groups: Sequence[Sequence[Array]], *settings: float) -> None:
         """Launch an optimizer's kernel over (parameters, gradients, slots ...)."""

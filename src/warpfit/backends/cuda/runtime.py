@@ -7,10 +7,14 @@ place, so everything above runs on a machine without a GPU.
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import threading
+import weakref
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -23,6 +27,7 @@ from warpfit.errors import DeviceError, KernelError
 
 __all__ = [
     "DeviceInfo",
+    "Graph",
     "Memory",
     "Runtime",
     "SharedMemory",
@@ -272,6 +277,9 @@ class Runtime:
         self._staging = _Staging(self)
         self._copy_stream: Any = None  # most runs need none
         self._recent: deque[str] = deque(maxlen=LAUNCHES_REMEMBERED)
+        self._capture_stream: Any = None  # nor this
+        self._capturing: _Capturing | None = None
+        self._capture_lock = threading.Lock()
         self._blocking = is_debugging()
 
     # -- memory ------------------------------------------------------------------------------------------
@@ -284,6 +292,7 @@ class Runtime:
         DeviceError
             If there is not enough; the message says how much was asked for and how much is free.
         """
+        self._refuse_in_capture(f"an allocation of {nbytes} bytes")
         self.activate()
         try:
             return self._from_pool(nbytes)
@@ -312,6 +321,7 @@ class Runtime:
         DeviceError
             If the host has not as much that can be pinned.
         """
+        self._refuse_in_capture("memory shared with the host")
         self.activate()
         buffer, host = _pin(nbytes)
         host[:] = 0
@@ -336,12 +346,14 @@ class Runtime:
 
     def upload(self, pointer: int, host: npt.NDArray[Any]) -> None:
         """Copy a C-contiguous host array to the device; the array may change as soon as this returns."""
+        self._refuse_in_capture(f"an upload of {host.nbytes} bytes")
         if host.nbytes:
             self.activate()
             self._staging.upload(pointer, host.reshape(-1).view(np.uint8))
 
     def download(self, host: npt.NDArray[Any], pointer: int) -> None:
         """Copy device memory into a C-contiguous host array, and wait for it."""
+        self._refuse_in_capture(f"a download of {host.nbytes} bytes")
         if host.nbytes:
             self.activate()
             (error,) = self._driver.cuMemcpyDtoHAsync(
@@ -358,6 +370,7 @@ class Runtime:
         DeviceError
             If there is not enough memory of either kind.
         """
+        self._refuse_in_capture("a buffer for uploads")
         self.activate()
         if self._copy_stream is None:
             self._copy_stream = self.device.create_stream()
@@ -367,20 +380,21 @@ class Runtime:
         """Copy between two places of the device."""
         if nbytes:
             self.activate()
-            (error,) = self._driver.cuMemcpyDtoDAsync(target, source, nbytes, self._stream_handle)
+            (error,) = self._driver.cuMemcpyDtoDAsync(target, source, nbytes, self._handle())
             self._check(error, "a copy on the device")
 
     def fill(self, pointer: int, nbytes: int, byte: int = 0) -> None:
         """Set every byte of a place on the device."""
         if nbytes:
             self.activate()
-            (error,) = self._driver.cuMemsetD8Async(pointer, byte, nbytes, self._stream_handle)
+            (error,) = self._driver.cuMemsetD8Async(pointer, byte, nbytes, self._handle())
             self._check(error, "filling memory")
 
     # -- kernels -----------------------------------------------------------------------------------------
 
     def load(self, name: str, defines: tuple[tuple[str, str], ...]) -> Any:
         """Return the kernel `name`, compiled with `defines` for this device or taken from the cache."""
+        self._refuse_in_capture(f"loading {name}")
         from cuda.core import ObjectCode
 
         cubin = jit.cubin(name, defines, self.arch)
@@ -405,13 +419,14 @@ class Runtime:
         """Start a kernel; `parameters` is the address of an array of the arguments' addresses."""
         if getattr(_active, "runtime", None) is not self:
             self.activate()
+        stream = self._stream_handle if self._capturing is None else self._handle(function.name)
         self._recent.append(function.name)
         (error,) = self._driver.cuLaunchKernel(
-            function.handle, *grid, *block, shared_bytes, self._stream_handle, parameters, 0
+            function.handle, *grid, *block, shared_bytes, stream, parameters, 0
         )
         if error:
             self._check(error, f"launching {function.name} with grid {grid} and block {block}")
-        if self._blocking:
+        if self._blocking and not self._is_capturing():
             self.synchronize()
 
     def launch_cluster(
@@ -437,14 +452,14 @@ class Runtime:
         config = self._driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = grid
         config.blockDimX, config.blockDimY, config.blockDimZ = block
-        config.sharedMemBytes, config.hStream = shared_bytes, self._stream_handle
+        config.sharedMemBytes, config.hStream = shared_bytes, self._handle(function.name)
         config.attrs, config.numAttrs = attributes, len(attributes)
         self._recent.append(function.name)
         (error,) = self._driver.cuLaunchKernelEx(config, function.handle, parameters, 0)
         self._check(
             error, f"launching {function.name} with grid {grid} in clusters of {cluster} blocks of {block}"
         )
-        if self._blocking:
+        if self._blocking and not self._is_capturing():
             self.synchronize()
 
     def _launch_attributes(self, cluster: int, is_cooperative: bool) -> list[Any]:
@@ -460,6 +475,88 @@ class Runtime:
             together.value.cooperative = 1
             found.append(together)
         return found
+
+    # -- graphs ------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def capture(self) -> Iterator[Graph]:
+        """Note this thread's launches, copies and fills in place of starting them; afterwards the graph repeats them.
+
+        Other threads go on as ever, but those that want to capture, too, wait.
+
+        Raises
+        ------
+        DeviceError
+            If the thread tries anything else meanwhile: to allocate, load, upload, download or wait. The message
+            says what.
+        KernelError
+            If the driver does not take what was captured.
+        """
+        self._refuse_in_capture("another capture")
+        self.activate()
+        graph = Graph(self)
+        # Memory of the host that is freed meanwhile would end the capture, so nothing may be found to be garbage.
+        is_collecting = gc.isenabled()
+        with self._capture_lock:
+            gc.disable()
+            try:
+                stream = self._begin_capture()
+                self._capturing = _Capturing(threading.get_ident(), stream, graph.names)
+                try:
+                    yield graph
+                except BaseException:
+                    self._drop_capture(stream)
+                    raise
+                graph.take(self._end_capture(stream))
+            finally:
+                self._capturing = None
+                if is_collecting:
+                    gc.enable()
+
+    def _begin_capture(self) -> Any:
+        # Of its own: memory may be freed on the other stream meanwhile.
+        if self._capture_stream is None:
+            self._capture_stream = self.device.create_stream()
+        handle = self._capture_stream.handle
+        mode = self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        (error,) = self._driver.cuStreamBeginCapture(handle, mode)
+        self._check(error, "beginning a capture")
+        return handle
+
+    def _end_capture(self, stream: Any) -> Any:
+        """Return what was captured as the device runs it."""
+        driver = self._driver
+        error, captured = driver.cuStreamEndCapture(stream)
+        self._check(error, "a capture")
+        error, executable = driver.cuGraphInstantiate(captured, 0)
+        driver.cuGraphDestroy(captured)
+        self._check(error, "making a captured graph executable")
+        return executable
+
+    def _drop_capture(self, stream: Any) -> None:
+        """End a capture that came to nothing; whatever broke it is being told."""
+        error, captured = self._driver.cuStreamEndCapture(stream)
+        if not int(error):
+            self._driver.cuGraphDestroy(captured)
+
+    def _is_capturing(self) -> bool:
+        capturing = self._capturing
+        return capturing is not None and capturing.thread == threading.get_ident()
+
+    def _handle(self, name: str = "") -> Any:
+        """Return the stream for what this thread starts, the kernel `name` perhaps."""
+        capturing = self._capturing
+        if capturing is None or capturing.thread != threading.get_ident():
+            return self._stream_handle
+        if name:
+            capturing.names[name] = None
+        return capturing.stream
+
+    def _refuse_in_capture(self, what: str) -> None:
+        if self._is_capturing():
+            raise DeviceError(
+                f"expected launches, copies and fills only while a graph is captured on {self.name}, got {what}"
+            )
 
     # -- order -------------------------------------------------------------------------------------------
 
@@ -477,6 +574,7 @@ class Runtime:
         stream : int or None
             None and 1 mean the legacy default stream, as in DLPack.
         """
+        self._refuse_in_capture("another stream's wait")
         self.activate()
         event = self.stream.record()
         (error,) = self._driver.cuStreamWaitEvent(self._driver.CUstream(stream or 1), event.handle, 0)
@@ -496,6 +594,7 @@ class Runtime:
         DeviceError
             If any of it failed; the message names the kernels that may have.
         """
+        self._refuse_in_capture("a wait for the device")
         (error,) = self._driver.cuStreamSynchronize(self._stream_handle)
         self._check(error, "a kernel")
         self._recent.clear()
@@ -511,6 +610,58 @@ class Runtime:
         else:
             suspects = ""
         raise KernelError(f"{act} failed on {self.name}: {_describe(error)}{suspects}")
+
+
+class _Capturing(NamedTuple):
+    """Who captures on which stream, and the kernels so far: the keys of `names`."""
+
+    thread: int
+    stream: Any
+    names: dict[str, None]
+
+
+class Graph:
+    """Launches, copies and fills that were captured, and that the device repeats as they were.
+
+    Arguments are those of the capture: what changes must change in memory.
+
+    Attributes
+    ----------
+    names : dict of str to None
+        The kernels, each once.
+    holds : list
+        What must stay alive as long as the graph, for whoever captured to fill in.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._executable: Any = None
+        self.names: dict[str, None] = {}
+        self.holds: list[Any] = []
+
+    def take(self, executable: Any) -> None:
+        """Take over what the driver made of the capture."""
+        runtime = self._runtime
+        self._executable = executable
+        # The driver lets a launch that is under way end first.
+        weakref.finalize(self, runtime._driver.cuGraphExecDestroy, executable).atexit = False
+        (error,) = runtime._driver.cuGraphUpload(executable, runtime._stream_handle)
+        runtime._check(error, "uploading a captured graph")
+
+    def launch(self) -> None:
+        """Start all of it, after what was started before."""
+        runtime = self._runtime
+        runtime._refuse_in_capture("the launch of a graph")
+        if self._executable is None:
+            raise DeviceError(
+                f"expected a graph whose capture on {runtime.name} has ended, got one before its end"
+            )
+        runtime.activate()
+        runtime._recent.extend(self.names)
+        (error,) = runtime._driver.cuGraphLaunch(self._executable, runtime._stream_handle)
+        runtime._check(error, "launching a captured graph")
+        if runtime._blocking:
+            runtime.synchronize()
 
 
 class _Function:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warpfit.backends.base import Array, Backend
+from warpfit.backends.base import Array, Backend, Number
 from warpfit.backends.checks import check_float, check_same_shape, check_update
 from warpfit.errors import DTypeError
 from warpfit.permutation import permuted
@@ -110,10 +110,14 @@ class ArrayOps(Backend):
     def record_step(
         self,
         record: Array,
-        idx: int,
+        idx: Number,
         loss: Array,
         weight: Array,
         correct: Array | None,
         penalty: Array | None,
     ) -> None:
-        record[idx] = (loss if penalty is None else loss + penalty, weight, 0 if correct is None else correct)
+        record[int(idx)] = (
+            loss if penalty is None else loss + penalty,
+            weight,
+            0 if correct is None else correct,
+        )

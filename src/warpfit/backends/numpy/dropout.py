@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from warpfit.backends.base import Array, Backend
+from warpfit.backends.base import Array, Backend, Number
 from warpfit.backends.checks import check_dropout, check_float, check_same_shape
 from warpfit.random import DROPOUT, philox, stream_key
 
@@ -20,7 +20,7 @@ class DropoutOps(Backend):
     """Each unit is 0 with probability p, else x / (1 - p)."""
 
     def dropout_forward(
-        self, x: Array, *, p: float, seed: int, step: int, layer_idx: int
+        self, x: Array, *, p: float, seed: int, step: Number, layer_idx: int
     ) -> tuple[Array, Array]:
         check_float("dropout_forward", x)
         check_dropout("dropout_forward", x, p)
@@ -33,7 +33,7 @@ class DropoutOps(Backend):
         for start in range(0, num_rows, rows_per_block):
             part = mask_rows[start : start + rows_per_block]
             rows = np.arange(start, start + len(part))[:, None]
-            words = np.stack(philox((step, layer_idx, rows, groups), key), axis=-1)
+            words = np.stack(philox((int(step), layer_idx, rows, groups), key), axis=-1)
             kept = words.reshape(len(part), -1)[:, :num_units] >= threshold
             np.multiply(kept, scale, out=part)
         return np.multiply(x, mask, out=self.empty(x.shape, x.dtype)), mask

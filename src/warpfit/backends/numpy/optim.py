@@ -7,8 +7,9 @@ from math import sqrt
 
 import numpy as np
 
-from warpfit.backends.base import Array, Backend
+from warpfit.backends.base import Array, Backend, Number
 from warpfit.backends.checks import check_float, check_update, check_velocities
+from warpfit.backends.corrections import adam_corrected
 
 __all__ = ["OptimOps"]
 
@@ -37,13 +38,14 @@ class OptimOps(Backend):
         gradients: Sequence[Array],
         velocities: Sequence[Array] | None,
         *,
-        lr: float,
+        lr: Number,
         momentum: float = 0.0,
         nesterov: bool = False,
         weight_decay: float = 0.0,
         lr_in_velocity: bool = False,
     ) -> None:
         check_velocities("sgd_update", velocities, momentum)
+        lr = float(lr)
         for w, g, v in _blocks(
             "sgd_update", parameters, gradients, gradients if velocities is None else velocities
         ):
@@ -80,14 +82,23 @@ class OptimOps(Backend):
         weight_decay: float = 0.0,
         decoupled: bool = False,
         eps_before_correction: bool = False,
+        corrected: Sequence[Number] | None = None,
     ) -> None:
-        correction1, correction2 = 1 - beta1**step, sqrt(1 - beta2**step)
-        # m̂ / (√v̂ + eps) = (m / correction1) · correction2 / (√v + eps · correction2)
-        rate = lr * correction2 / correction1
-        eps = eps if eps_before_correction else eps * correction2
+        if corrected is None:
+            corrected = adam_corrected(
+                step,
+                lr,
+                beta1=beta1,
+                beta2=beta2,
+                eps=eps,
+                weight_decay=weight_decay,
+                decoupled=decoupled,
+                eps_before_correction=eps_before_correction,
+            )
+        rate, eps, shrink = map(float, corrected)
         for w, g, m, v in _blocks("adam_update", parameters, gradients, first_moments, second_moments):
             if weight_decay and decoupled:
-                w *= 1 - lr * weight_decay
+                w *= shrink
             elif weight_decay:
                 g = g + weight_decay * w
             scratch = np.multiply(g, 1 - beta1, out=self.empty(g.shape, g.dtype))
@@ -110,13 +121,14 @@ class OptimOps(Backend):
         square_averages: Sequence[Array],
         velocities: Sequence[Array] | None,
         *,
-        lr: float,
+        lr: Number,
         alpha: float = 0.99,
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         momentum: float = 0.0,
     ) -> None:
         check_velocities("rmsprop_update", velocities, momentum)
+        lr = float(lr)
         for w, g, s, v in _blocks(
             "rmsprop_update",
             parameters,

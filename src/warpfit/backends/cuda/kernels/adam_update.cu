@@ -7,22 +7,23 @@
 // Cost:     7 · sizeof DTYPE bytes and some 14 FLOP an element.
 // Reference: adam_update of backends/numpy/optim.py.
 #include "include/math.cuh"
+#include "include/scalar.cuh"
 #include "include/tensors.cuh"
 
 using T = DTYPE;
 using Acc = accumulator<T>;
 
 extern "C" __global__ void __launch_bounds__(256)
-    adam_update(const __grid_constant__ TensorList list, double rate, double beta1, double beta2, double eps,
-                double weight_decay, double shrink) {
+    adam_update(const __grid_constant__ TensorList list, Scalar rate, Scalar eps, Scalar shrink, double beta1,
+                double beta2, double weight_decay) {
     const Acc keep1 = static_cast<Acc>(beta1);
     const Acc take1 = static_cast<Acc>(1 - beta1);
     const Acc keep2 = static_cast<Acc>(beta2);
     const Acc take2 = static_cast<Acc>(1 - beta2);
     const Acc decay = static_cast<Acc>(weight_decay);
-    const Acc smallest = static_cast<Acc>(eps);
-    const Acc step_size = static_cast<Acc>(rate);
-    const Acc rest = static_cast<Acc>(shrink);
+    const Acc smallest = static_cast<Acc>(read(eps));
+    const Acc step_size = static_cast<Acc>(read(rate));
+    const Acc rest = static_cast<Acc>(read(shrink));
     for_each_element<T, 4, 13u>(list, [&](Acc(&value)[4]) {
         auto& [w, g, m, v] = value;
         w *= rest;

@@ -8,6 +8,7 @@
 // Reference: dropout_forward of backends/numpy/dropout.py.
 #include "include/group.cuh"
 #include "include/philox.cuh"
+#include "include/scalar.cuh"
 
 using T = DTYPE;
 using Acc = accumulator<T>;
@@ -16,8 +17,9 @@ constexpr int W = 4;
 
 extern "C" __global__ void __launch_bounds__(256)
     dropout_forward(const T* __restrict__ x, T* __restrict__ y, T* __restrict__ mask, int64 num_rows,
-                    int64 num_units, unsigned step, unsigned layer, unsigned key0, unsigned key1,
+                    int64 num_units, Scalar step, unsigned layer, unsigned key0, unsigned key1,
                     uint64 threshold, double scale, int wide) {
+    const uint32 number = static_cast<uint32>(read(step));
     const T kept = store<T>(static_cast<Acc>(scale));
     const int64 num_groups = (num_units + W - 1) / W;
     const int64 row_step = static_cast<int64>(gridDim.y) * blockDim.y;
@@ -30,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(256)
             const int64 at = group * W;
             const Group<T, W> values = load_group<W>(x + start, at, num_units, wide);
             const Words words =
-                philox({{step, layer, static_cast<uint32>(row), static_cast<uint32>(group)}}, key0, key1);
+                philox({{number, layer, static_cast<uint32>(row), static_cast<uint32>(group)}}, key0, key1);
             Group<T, W> masks;
             Group<T, W> products;
 #pragma unroll

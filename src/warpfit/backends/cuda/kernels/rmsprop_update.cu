@@ -7,19 +7,20 @@
 // Cost:     5 · sizeof DTYPE bytes an element, 7 with momentum; some 12 FLOP.
 // Reference: rmsprop_update of backends/numpy/optim.py.
 #include "include/math.cuh"
+#include "include/scalar.cuh"
 #include "include/tensors.cuh"
 
 using T = DTYPE;
 using Acc = accumulator<T>;
 
 extern "C" __global__ void __launch_bounds__(256)
-    rmsprop_update(const __grid_constant__ TensorList list, double lr, double alpha, double eps,
+    rmsprop_update(const __grid_constant__ TensorList list, Scalar lr, double alpha, double eps,
                    double weight_decay, double momentum) {
     const Acc keep = static_cast<Acc>(alpha);
     const Acc take = static_cast<Acc>(1 - alpha);
     const Acc decay = static_cast<Acc>(weight_decay);
     const Acc smallest = static_cast<Acc>(eps);
-    const Acc step_size = static_cast<Acc>(lr);
+    const Acc step_size = static_cast<Acc>(read(lr));
     const Acc inertia = static_cast<Acc>(momentum);
     const auto direction = [&](Acc w, Acc g, Acc& s) {
         if (weight_decay != 0) g += decay * w;

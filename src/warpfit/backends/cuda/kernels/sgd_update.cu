@@ -7,17 +7,18 @@
 // Numerics: arithmetic in accumulator<DTYPE>; without weight decay g is not touched by w.
 // Cost:     3 · sizeof DTYPE bytes an element, 5 with momentum; up to 8 FLOP.
 // Reference: sgd_update of backends/numpy/optim.py.
+#include "include/scalar.cuh"
 #include "include/tensors.cuh"
 
 using T = DTYPE;
 using Acc = accumulator<T>;
 
 extern "C" __global__ void __launch_bounds__(256)
-    sgd_update(const __grid_constant__ TensorList list, double lr, double momentum, double weight_decay,
+    sgd_update(const __grid_constant__ TensorList list, Scalar lr, double momentum, double weight_decay,
                int nesterov, int lr_in_velocity) {
     const Acc keep = static_cast<Acc>(momentum);
     const Acc decay = static_cast<Acc>(weight_decay);
-    const Acc step_size = static_cast<Acc>(lr);
+    const Acc step_size = static_cast<Acc>(read(lr));
     // A learning rate inside the velocity scales what goes in; outside, what comes out.
     const Acc rate = lr_in_velocity ? Acc(1) : -step_size;
     if (momentum == 0) {

@@ -1,0 +1,11 @@
+// A number that is given at launch, or lies on the device, where a captured launch finds that of its own step.
+#pragma once
+
+struct Scalar {
+    const double* place;  // null: the value counts
+    double value;
+};
+
+static_assert(sizeof(Scalar) == 16, "launch.py packs this struct");
+
+__device__ inline double read(const Scalar& scalar) { return scalar.place ? *scalar.place : scalar.value; }

@@ -1,0 +1,248 @@
+"""The graph engine: a step has the operations of `layerwise`, and many steps together are one CUDA graph.
+
+What the host would do between two operations is done once, when the graph is captured. So nothing of a graph may
+depend on which steps it runs: their numbers and rows are copied to places of the device that its operations read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import gcd
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit.backends import Array
+from warpfit.engines.base import (
+    BorderTest,
+    Engine,
+    EpochReport,
+    Plan,
+    StepListener,
+    Stopping,
+    TrainingData,
+    TrainState,
+    every_epoch,
+)
+from warpfit.engines.scaling import DYNAMIC
+from warpfit.engines.steps import Batch, Run, StepNumbers, bytes_of_rows, check_has_room, copied_bytes
+from warpfit.errors import ConfigError
+from warpfit.losses import Poisson
+from warpfit.nn.network import NetworkSpec
+
+__all__ = ["GraphEngine", "sizes_of_graphs", "steps_of_graph"]
+
+# Operations that a graph should not have more of: it is made within milliseconds, and the launch of so many is hidden
+# by the graph before.
+MOST_OPERATIONS = 512
+# Operations of a step, about: those of each layer, forward and backward, and the others.
+OPERATIONS_OF_LAYER, OTHER_OPERATIONS = 5, 8
+# Bytes that kernels load at once where addresses allow it.
+ALIGNMENT = 16
+
+# The first columns of a table of numbers: the step of the run, and the row of the record. The optimizer's follow.
+STEP, ROW, OF_UPDATE = 0, 1, 2
+
+# The batches of a graph, by their rows.
+Sizes = tuple[int, ...]
+
+
+def steps_of_graph(num_layers: int, steps_per_epoch: int, period: int = 1) -> int:
+    """Return how many steps a graph has: the graphs of an epoch have about as many each, and few operations.
+
+    After `period` steps, a power of two, rows lie at the same alignment again: if graphs can have so many, it is a
+    multiple, so that they are alike.
+    """
+    most = max(1, MOST_OPERATIONS // (num_layers * OPERATIONS_OF_LAYER + OTHER_OPERATIONS))
+    period = period if period <= most else 1
+    num_graphs = max(1, -(-steps_per_epoch // (most // period * period)))
+    return min(steps_per_epoch, -(-steps_per_epoch // (num_graphs * period)) * period)
+
+
+def period_of(bytes_of_batches: list[int]) -> int:
+    """Return after how many batches of these sizes the next begin at a multiple of 16 bytes, as the first do."""
+    return max(ALIGNMENT // gcd(ALIGNMENT, size) for size in bytes_of_batches)
+
+
+def sizes_of_graphs(num_rows: int, batch_size: int, steps: int) -> list[Sizes]:
+    """Return the rows of all batches of an epoch, `steps` of them for each graph; the last may have fewer."""
+    rows = [min(batch_size, num_rows - first) for first in range(0, num_rows, batch_size)]
+    return [tuple(rows[first : first + steps]) for first in range(0, len(rows), steps)]
+
+
+class GraphEngine(Engine):
+    """Runs steps of `layerwise` as graphs, with the same bits."""
+
+    name = "graph"
+    needs_gpu = True
+
+    def explain(self, plan: Plan, data: TrainingData) -> str:
+        check_has_room(plan, data)
+        _check_can_be_captured(plan, data)
+        steps_per_epoch = -(-len(data) // plan.batch_size)
+        return f"graphs of {_steps_of_graph(plan, data)} of the {steps_per_epoch} steps of an epoch"
+
+    def copied_bytes(self, plan: Plan, data: TrainingData) -> int:
+        """Return the bytes of the data in the order of the epoch, and of a batch."""
+        return copied_bytes(plan, data) + sum(bytes_of_rows(plan, data)) * min(plan.batch_size, len(data))
+
+    def run(
+        self,
+        plan: Plan,
+        state: TrainState,
+        data: TrainingData,
+        epochs: int,
+        on_step: StepListener | None = None,
+        is_border: BorderTest = every_epoch,
+        validation: TrainingData | None = None,
+        stopping: Stopping | None = None,
+    ) -> Iterator[EpochReport]:
+        run = _Run(plan, state, data, on_step)
+        for _ in range(epochs):
+            yield run.epoch()
+
+
+def _check_can_be_captured(plan: Plan, data: TrainingData) -> None:
+    """Raise ConfigError if a step needs the host, or may need it."""
+    optimizer = plan.optimizer
+    if plan.device == "cpu":
+        raise ConfigError("expected a CUDA device, got 'cpu'")
+    if not isinstance(plan.network, NetworkSpec):
+        raise ConfigError("expected a Sequential of the package's layers, got a module of its own")
+    for value in (*(spec for _, spec in plan.network.layers), plan.loss, optimizer):
+        if type(value).__module__.partition(".")[0] != "warpfit":
+            raise ConfigError(
+                f"expected layers, loss and optimizer of the package, got {type(value).__name__}, which may need the "
+                "host in a step"
+            )
+    if isinstance(plan.loss, Poisson) and data.sample_weight is None:
+        raise ConfigError(
+            "expected sample weights for the loss 'poisson', whose own come from the host, got none"
+        )
+    if plan.loss_scale == DYNAMIC:
+        raise ConfigError("expected a fixed loss_scale, got 'dynamic', which the host finds after each step")
+    if optimizer.l2 and optimizer.l2_by_weight and data.sample_weight is not None:
+        raise ConfigError(
+            "expected l2 by the number of rows, got l2_by_weight, for which the host adds up the weights of each step"
+        )
+
+
+def _steps_of_graph(plan: Plan, data: TrainingData) -> int:
+    network = plan.network.fused
+    assert isinstance(network, NetworkSpec)  # as `explain` has found
+    period = period_of([size * plan.batch_size for size in bytes_of_rows(plan, data)])
+    return steps_of_graph(len(network.layers), -(-len(data) // plan.batch_size), period)
+
+
+class _Run(Run):
+    """A run whose operations are captured.
+
+    Graphs of batches of the same sizes, whose rows lie at the same alignments, are one graph, which all epochs use.
+    The first time its operations are started one by one, which compiles their kernels and makes the buffers between
+    them; the second time they are captured.
+    """
+
+    # A device's; the contract knows no graphs.
+    ops: Any
+
+    def __init__(
+        self, plan: Plan, state: TrainState, data: TrainingData, on_step: StepListener | None
+    ) -> None:
+        super().__init__(plan, state, data, on_step, float(plan.loss_scale))
+        steps = self.reports.steps_per_epoch
+        self.sizes = sizes_of_graphs(len(data), plan.batch_size, _steps_of_graph(plan, data))
+        self.graphs: dict[tuple[Sizes, tuple[int, ...]], Any] = {}
+        self.record = self.ops.zeros((steps, 3), "float64")
+        num_columns = OF_UPDATE + len(plan.optimizer.numbers(1, 0.0))
+        self.table = self.ops.zeros((steps, num_columns), "float64")
+        self.source: Any = None  # made when the rows are first in order
+        self.order: Array | None = None  # where steps find it, if they need it
+        self.foreseen: tuple[Any, npt.NDArray[np.float64]] | None = None
+
+    def train_epoch(self, rates: list[float]) -> Array:
+        self._put_rows()
+        # No operation of the epoch before is under way, and those that come wait for these.
+        self.ops.assign(self.table, self.ops.asarray(self._numbers(self.state.epoch, rates)))
+        done = 0
+        for sizes in self.sizes:
+            self.source.begin(done)
+            self._start(sizes, done)
+            self.state.step += len(sizes)
+            for _ in sizes:
+                done += 1
+                self.tell(done)
+        self._foresee()
+        # What follows may use the step's buffers; it would ask for more where no step was started one by one.
+        self.ops.begin_step()
+        return self.record
+
+    def _put_rows(self) -> None:
+        """Let steps find the rows of this epoch."""
+        rows = self.rows
+        is_ordered = [array is not None for array in rows.ordered]
+        if self.source is None:
+            from warpfit.backends.cuda.next_batch import StepSource
+
+            sources = [array for array in rows.ordered if array is not None]
+            if not all(is_ordered):
+                self.order = self.ops.copy(rows.order)
+                sources.append(self.order)
+            self.source = StepSource(self.ops, sources, self.plan.batch_size, self.table)
+        elif self.order is not None:
+            self.ops.assign(self.order, rows.order)
+
+    def _start(self, sizes: Sizes, first: int) -> None:
+        """Start the operations of the steps from `first` on, whose batches have so many rows each."""
+        key = sizes, self.source.phase(first)
+        if key not in self.graphs:
+            self.graphs[key] = None
+            self._start_each(sizes, first)
+            return
+        if self.graphs[key] is None:
+            with self.ops.runtime.capture() as graph:
+                self._start_each(sizes, first)
+            # Buffers may yet be replaced by larger ones, for other batches.
+            graph.holds += self.ops.step_memory()
+            self.graphs[key] = graph
+        self.graphs[key].launch()
+
+    def _start_each(self, sizes: Sizes, first: int) -> None:
+        """Start operations that do not depend on `first`, but for the alignment of its rows."""
+        numbers = self.source.numbers
+        own = StepNumbers(step=numbers[STEP], row=numbers[ROW], of_update=numbers[OF_UPDATE:])
+        for offset, num_rows in enumerate(sizes):
+            self.ops.begin_step()
+            taken = self.source.take(offset, num_rows, self.source.phase(first + offset))
+            self.step(self._batch(taken), own, self.record)
+
+    def _batch(self, taken: list[Array]) -> Batch:
+        """Return the batch of what was taken: rows in order, or, taken last, the numbers of the others."""
+        in_order, arrays = iter(taken), []
+        for ordered, (array, dtype) in zip(self.rows.ordered, self.rows.sources, strict=True):
+            is_there = ordered is not None
+            arrays.append(next(in_order) if is_there else self.ops.gather_rows(array, taken[-1], dtype))
+        x, y, *weights = arrays
+        return Batch(x, y, weights[0] if weights else None)
+
+    # -- numbers -------------------------------------------------------------------------------------------
+
+    def _numbers(self, epoch: int, rates: list[float]) -> npt.NDArray[np.float64]:
+        """Return the table (steps, columns) of an epoch, for the optimizer's steps that come next."""
+        key = epoch, self.state.step, rates
+        if self.foreseen is None or self.foreseen[0] != key:
+            self.foreseen = key, self._found_numbers(*key)
+        return self.foreseen[1]
+
+    def _found_numbers(self, epoch: int, first_update: int, rates: list[float]) -> npt.NDArray[np.float64]:
+        find, first_step = self.plan.optimizer.numbers, epoch * len(rates)
+        return np.array(
+            [(first_step + row, row, *find(first_update + row + 1, lr)) for row, lr in enumerate(rates)],
+            np.float64,
+        )
+
+    def _foresee(self) -> None:
+        """Find the next epoch's numbers while the device works; they are found again if they change."""
+        epoch = self.state.epoch + 1
+        if epoch < self.plan.epochs:
+            self._numbers(epoch, self.rates(epoch))

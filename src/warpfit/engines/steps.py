@@ -1,0 +1,280 @@
+"""What the engines that go from operation to operation share: a run's epochs, its rows in order, and a step.
+
+They differ in where the numbers and rows of a step come from, and in who starts its operations: the host each time,
+or a graph.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import lru_cache
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+
+from warpfit import backends
+from warpfit.backends import Array, Backend
+from warpfit.backends.base import HALF_DTYPES, Number
+from warpfit.data.order import round_keys_of
+from warpfit.engines.base import EpochReport, Plan, StepListener, TrainingData, TrainState
+from warpfit.engines.reports import Reports
+from warpfit.errors import ConfigError
+from warpfit.nn.network import NetworkPullback, NetworkSpec
+from warpfit.nn.spec import Call
+
+__all__ = ["Batch", "EpochRows", "Run", "StepNumbers", "bytes_of_rows", "check_has_room", "copied_bytes"]
+
+# Largest array that is put in order once an epoch.
+EPOCH_COPY_BYTES = 1 << 30
+
+# Bytes of a row's number.
+ORDER_BYTES = 8
+
+# Epochs whose keys are found together, which takes no longer than finding one's.
+KEYED_EPOCHS = 64
+
+
+class Batch(NamedTuple):
+    """The rows of a step."""
+
+    x: Array
+    y: Array
+    sample_weight: Array | None
+
+
+class StepNumbers(NamedTuple):
+    """What differs between two steps besides their rows.
+
+    Attributes
+    ----------
+    step : Number
+        Of the run, counted from 0: it decides dropout's masks.
+    row : Number
+        Of the epoch's record.
+    update : int
+        The optimizer's step, counted from 1.
+    lr : float
+    of_update : array, optional
+        The optimizer's numbers on the device, in place of `update` and `lr`; see `OptimizerSpec.numbers`.
+    """
+
+    step: Number
+    row: Number
+    update: int = 0
+    lr: float = 0.0
+    of_update: Array | None = None
+
+
+def check_has_room(plan: Plan, data: TrainingData) -> None:
+    """Raise ConfigError for data that stays on the host."""
+    if data.is_streamed:
+        raise ConfigError(f"expected data that {plan.device} has room for, got {data.x.nbytes} bytes of x")
+
+
+def copied_bytes(plan: Plan, data: TrainingData) -> int:
+    """Return the bytes of the data in the order of the epoch; see `EpochRows`."""
+    if plan.device == "cpu":
+        return 0
+    sizes = [_size_as(array, dtype) for array, dtype in _sources(plan, data)]
+    return sum(size for size in sizes if size <= EPOCH_COPY_BYTES)
+
+
+def _sources(plan: Plan, data: TrainingData) -> list[tuple[Array, str]]:
+    """Return the arrays that batches are taken from, each with the dtype of a batch."""
+    storage = plan.precision if plan.precision in HALF_DTYPES else plan.dtype
+    sources = [(data.x, storage), (data.y, str(data.y.dtype))]
+    return sources if data.sample_weight is None else [*sources, (data.sample_weight, plan.dtype)]
+
+
+def bytes_of_rows(plan: Plan, data: TrainingData) -> list[int]:
+    """Return the bytes of a row of each array that batches are slices of, and of the order if they are not all."""
+    sizes = [_size_as(array, dtype) for array, dtype in _sources(plan, data)]
+    row_bytes = [size // max(1, len(data)) for size in sizes if size <= EPOCH_COPY_BYTES]
+    return row_bytes if len(row_bytes) == len(sizes) else [*row_bytes, ORDER_BYTES]
+
+
+def _size_as(array: Array, dtype: str) -> int:
+    """Return the bytes of an array's elements in another dtype."""
+    return int(array.size) * (2 if dtype in HALF_DTYPES else np.dtype(dtype).itemsize)
+
+
+class EpochRows:
+    """The data's rows in the order of an epoch.
+
+    On a device that works while the host goes on, arrays that are small enough are put in order once an epoch, so
+    that taking a batch out of them is not a kernel but a slice.
+
+    Attributes
+    ----------
+    sources : list of (array, str)
+        The arrays that batches are taken from, each with the dtype of a batch.
+    ordered : list of array or None
+        Those that are in order, at the same place in every epoch.
+    order : array (N,) int64
+    """
+
+    def __init__(self, ops: Backend, plan: Plan, data: TrainingData) -> None:
+        self.ops, self.plan, self.num_rows = ops, plan, len(data)
+        self.sources = _sources(plan, data)
+        self.ordered: list[Array | None] = [None] * len(self.sources)
+        self.order: Array | None = None
+        # Hands out the same arrays in every epoch.
+        self._keeper = backends.create(plan.device)
+
+    def begin_epoch(self, seed: int, epoch: int) -> None:
+        """Put the rows in order; they keep theirs without `plan.shuffle`."""
+        order: Array = np.arange(self.num_rows)
+        if self.plan.shuffle:
+            order = self.ops.epoch_order(self.num_rows, _round_keys(seed, epoch))
+        self.order = self.ops.asarray(order)
+        self._keeper.begin_step()
+        for i, (array, dtype) in enumerate(self.sources):
+            if not self.ops.synchronous and _size_as(array, dtype) <= EPOCH_COPY_BYTES:
+                self.ordered[i] = self._keeper.gather_rows(array, self.order, dtype)
+
+    def batch(self, first: int) -> Batch:
+        """Return the batch that begins at row `first`."""
+        rows = slice(first, first + self.plan.batch_size)
+        x, y = self._taken(0, rows), self._taken(1, rows)
+        return Batch(x, y, self._taken(2, rows) if len(self.sources) == 3 else None)
+
+    def _taken(self, i: int, rows: slice) -> Array:
+        ordered = self.ordered[i]
+        if ordered is not None:
+            return ordered[rows]
+        array, dtype = self.sources[i]
+        return self.ops.gather_rows(array, self.order[rows], dtype)  # type: ignore[index]
+
+
+def _round_keys(seed: int, epoch: int) -> Array:
+    return _keys_of_span(seed, epoch // KEYED_EPOCHS)[epoch % KEYED_EPOCHS]
+
+
+@lru_cache(maxsize=4)
+def _keys_of_span(seed: int, span: int) -> Array:
+    """Return the round keys (KEYED_EPOCHS, 8) of the epochs from KEYED_EPOCHS · span on."""
+    return round_keys_of(seed, range(span * KEYED_EPOCHS, (span + 1) * KEYED_EPOCHS))
+
+
+class Run(ABC):
+    """One run: the plan bound to its state and data.
+
+    Parameters
+    ----------
+    plan : Plan
+    state : TrainState
+    data : TrainingData
+    on_step : StepListener or None
+    loss_scale : float
+        With which the run begins.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        state: TrainState,
+        data: TrainingData,
+        on_step: StepListener | None,
+        loss_scale: float,
+    ) -> None:
+        self.ops: Backend = backends.create(plan.device, precision=plan.precision, loss_scale=loss_scale)
+        self.plan, self.state, self.data, self.on_step = plan, state, data, on_step
+        self.network = plan.network.fused
+        self.arrays = state.arrays
+        self.half = plan.precision if plan.precision in HALF_DTYPES else None
+        self.copies = self._half_copies()
+        self.rows = EpochRows(self.ops, plan, data)
+        self.parameters = [state.parameters[name] for name in plan.trained]
+        self.slots = {slot: [arrays[name] for name in plan.trained] for slot, arrays in state.slots.items()}
+        self.reports = Reports(plan, state, len(data))
+
+    def epoch(self) -> EpochReport:
+        """Train for an epoch, and return what came out of it."""
+        start = perf_counter()
+        state, steps = self.state, self.reports.steps_per_epoch
+        first_step = state.epoch * steps
+        rates = self.rates(state.epoch)
+        self.rows.begin_epoch(state.seed, state.epoch)
+        record = self.train_epoch(rates)
+        all_finite = self.ops.all_finite(list(self.arrays.values()))
+        host_record = self.ops.to_numpy(record)[:, None]
+        self.reports.check_finite(host_record, first_step)
+        self.reports.check_arrays(self.ops.to_numpy(all_finite), first_step + steps - 1)
+        state.epoch += 1
+        return self.reports.report(state.epoch, host_record, rates[-1], perf_counter() - start)
+
+    @abstractmethod
+    def train_epoch(self, rates: list[float]) -> Array:
+        """Train for the steps of an epoch, with these rates; return their record (steps, 3) float64."""
+
+    def rates(self, epoch: int) -> list[float]:
+        """Return the learning rates of an epoch's steps, as things stand; it is counted from 0."""
+        rates: list[float] = (self.reports.rates(epoch, 1) * self.state.plateau.scale).tolist()
+        return rates
+
+    def tell(self, num_steps: int) -> None:
+        """Tell the listener that so many steps of the epoch are done."""
+        if self.on_step is not None:
+            self.on_step(num_steps, self.reports.steps_per_epoch)
+
+    def step(
+        self,
+        batch: Batch,
+        numbers: StepNumbers,
+        record: Array,
+        admits: Callable[[list[Array], Array], bool] | None = None,
+    ) -> bool:
+        """Start the operations of a step, and return whether its update was one of them.
+
+        Parameters
+        ----------
+        batch : Batch
+        numbers : StepNumbers
+        record : array (steps, 3) float64
+        admits : function, optional
+            Returns for gradients and loss whether there is to be an update; there always is without it.
+        """
+        ops, plan = self.ops, self.plan
+        x, y, sample_weight = batch
+        weights = {"class_weight": self.data.class_weight}
+        if sample_weight is not None:
+            weights["sample_weight"] = sample_weight
+        call = Call(training=True, step=numbers.step, seed=self.state.seed)
+        outputs, pullback = self._forward(x, call)
+        loss, weight, loss_gradient = plan.loss.vjp(ops, outputs, y, **weights)
+        correct = plan.loss.count_correct(ops, outputs, y)
+        named = pullback(loss_gradient())
+        gradients = [named[name] for name in plan.trained]
+        is_update = admits is None or admits(gradients, loss)
+        is_weighted = sample_weight is not None and plan.optimizer.l2_by_weight
+        count = float(ops.to_numpy(weight)) if is_weighted else len(x)
+        penalty = plan.optimizer.add_penalty(ops, self.parameters, gradients, num_rows=count)
+        ops.record_step(record, numbers.row, loss, weight, correct, penalty)
+        if is_update:
+            _, _, update, lr, of_update = numbers
+            plan.optimizer.update(
+                ops, self.parameters, gradients, self.slots, step=update, lr=lr, numbers=of_update
+            )
+        return is_update
+
+    def _half_copies(self) -> dict[str, Array]:
+        """Return copies in half precision of the arrays that the layers compute with; the rest have none."""
+        if self.half is None or not isinstance(self.network, NetworkSpec):
+            return {}
+        in_full = {name for name, spec in self.network.layers if spec.full_precision}
+        return {
+            name: self.ops.copy(self.ops.asarray(array, self.half))
+            for name, array in self.state.parameters.items()
+            if name.rpartition(".")[0] not in in_full
+        }
+
+    def _forward(self, x: Array, call: Call) -> tuple[Array, NetworkPullback]:
+        """Return the outputs, and the function from their gradient to the parameters'; both outside in full."""
+        ops, half = self.ops, self.half
+        if half is None:
+            return self.network.vjp(ops, self.arrays, x, call)
+        ops.cast_into(list(self.copies.values()), [self.arrays[name] for name in self.copies])
+        outputs, pullback = self.network.vjp(ops, {**self.arrays, **self.copies}, x, call)
+        return ops.cast(outputs, self.plan.dtype), lambda dy: pullback(ops.cast(dy, half, ops.loss_scale))

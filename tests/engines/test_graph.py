@@ -1,0 +1,503 @@
+"""The graph engine: the bits of layerwise, from graphs that never run with an earlier step's numbers or rows."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+
+import warpfit as wf
+from support.training import InterruptAt, Taped, adam, assert_same_weights, blobs, mlp, sgd
+from warpfit import losses, nn, optim
+from warpfit.backends.cuda import runtime
+from warpfit.engines import graph, steps
+from warpfit.engines.graph import period_of, sizes_of_graphs, steps_of_graph
+from warpfit.errors import ConfigError, DeviceError, DivergedError
+from warpfit.optim import schedules
+
+NUM_ROWS, BATCH = 70, 16  # four batches of 16 and one of 6
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The runs of the engine, whose graphs have two steps of a small network, one of a larger."""
+    found: list[Any] = []
+    train = graph._Run.train_epoch
+
+    def noted(run: Any, rates: list[float]) -> Any:
+        if run not in found:
+            found.append(run)
+        return train(run, rates)
+
+    monkeypatch.setattr(graph._Run, "train_epoch", noted)
+    monkeypatch.setattr(graph, "MOST_OPERATIONS", 40)
+    return found
+
+
+def fit(engine: str, model: nn.Module, x: Any, y: Any, optimizer: Any = None, **settings: Any) -> wf.History:
+    asked = {"engine": engine, "epochs": 3, "batch_size": BATCH, "seed": 5, "verbose": False}
+    return wf.fit(model, x, y, optimizer=optimizer or sgd(model), **(asked | settings))
+
+
+def assert_same_slots(a: Any, b: Any) -> None:
+    np.testing.assert_equal(a.state_dict(), b.state_dict())
+
+
+def assert_same_bits(
+    make_model: Any, x: Any, y: Any, make_optimizer: Any = sgd, **settings: Any
+) -> tuple[wf.History, nn.Module]:
+    """Assert that both engines give the same reports, weights and slots; return the graph's history and model."""
+    models = [make_model(), make_model()]
+    optimizers = [make_optimizer(model) for model in models]
+    expected = fit("layerwise", models[0], x, y, optimizers[0], **settings)
+    history = fit("graph", models[1], x, y, optimizers[1], **settings)
+    assert history.plan.engine == "graph"
+    np.testing.assert_array_equal(history.step_losses, expected.step_losses)
+    for report, other in zip(history.reports, expected.reports, strict=True):
+        assert (report.loss, report.accuracy, report.lr) == (other.loss, other.accuracy, other.lr)
+        assert (report.val_loss, report.val_accuracy) == (other.val_loss, other.val_accuracy)
+    assert_same_weights(models[1], models[0])
+    assert_same_slots(optimizers[1], optimizers[0])
+    return history, models[1]
+
+
+def small() -> nn.Sequential:
+    return mlp(6, 8, 3)
+
+
+def cnn() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, seed=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Dropout(0.25),
+        nn.Flatten(),
+        nn.Linear(36, 3, seed=2),
+    )
+
+
+def normed_images() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1, seed=1),
+        nn.BatchNorm2d(4),
+        nn.SiLU(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64, 3, seed=2),
+    )
+
+
+def normed() -> nn.Sequential:
+    layers = (nn.BatchNorm1d(8), nn.GELU(), nn.LayerNorm(8), nn.Dropout(0.5))
+    return nn.Sequential(nn.Linear(6, 8, seed=1), *layers, nn.Linear(8, 3, seed=2))
+
+
+def shared() -> nn.Sequential:
+    twice = nn.Linear(6, 6, seed=1)
+    return nn.Sequential(twice, nn.Tanh(), twice, nn.Softmax(), nn.Linear(6, 3, seed=2))
+
+
+NETWORKS = {"mlp": small, "cnn": cnn, "normed": normed, "normed_images": normed_images, "shared": shared}
+OPTIMIZERS = {
+    "sgd": sgd,
+    "nesterov": lambda model: sgd(model, momentum=0.9, nesterov=True, weight_decay=1e-3),
+    "lr_in_velocity": lambda model: sgd(model, momentum=0.9, lr_in_velocity=True),
+    "adam": lambda model: adam(model, weight_decay=1e-3),
+    "adam_scikit": lambda model: adam(model, eps_before_correction=True),
+    "adamw": lambda model: optim.AdamW(model.parameters(), 0.01, clip_norm=0.5),
+    "rmsprop": lambda model: optim.RMSprop(model.parameters(), 0.01, momentum=0.5),
+    "l2": lambda model: sgd(model, l2=0.1, clip_norm=1.0),
+}
+
+
+def data_for(make_model: Any) -> tuple[Any, Any]:
+    if make_model in (cnn, normed_images):
+        rng = np.random.default_rng(0)
+        return rng.integers(0, 256, (20, 8, 8, 1)).astype(np.uint8), rng.integers(0, 3, 20)
+    return blobs(NUM_ROWS)
+
+
+# -- the bits of layerwise -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("precision", ["float32", "tf32", "float16", "bfloat16"])
+def test_networks(cuda: str, runs: list[Any], name: str, precision: str) -> None:
+    make_model = NETWORKS[name]
+    x, y = data_for(make_model)
+    # float16's own scale is too much for gradients of a batch norm of so few rows.
+    scale = {"loss_scale": 64.0} if precision == "float16" else {}
+    assert_same_bits(make_model, x, y, adam, device=cuda, precision=precision, batch_size=8, **scale)
+    assert all(graph is not None for graph in runs[0].graphs.values())
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_optimizers(cuda: str, runs: list[Any], name: str, dtype: str) -> None:
+    x, y = blobs(NUM_ROWS, dtype=dtype)
+    assert_same_bits(lambda: mlp(6, 8, 3, dtype=dtype), x, y, OPTIMIZERS[name], device=cuda, batch_size=12)
+    assert [sizes for sizes, _ in runs[0].graphs] == [(12, 12), (12, 10)]
+    assert None not in runs[0].graphs.values()
+
+
+@pytest.mark.parametrize("loss", ["mse", "absolute_error", "huber", "binary_cross_entropy", "poisson"])
+def test_losses_with_weights(cuda: str, runs: list[Any], loss: str) -> None:
+    x, labels = blobs(NUM_ROWS)
+    settings = {"loss": loss, "sample_weight": np.linspace(0.5, 2, NUM_ROWS), "device": cuda}
+    for batch_size in (BATCH, 7):
+        assert_same_bits(small, x, np.eye(3, dtype="f4")[labels], batch_size=batch_size, **settings)
+
+
+def test_weights_of_classes_and_label_smoothing(cuda: str, runs: list[Any]) -> None:
+    x, y = blobs(NUM_ROWS)
+    loss = losses.resolve({"name": "cross_entropy", "label_smoothing": 0.1})
+    weights = np.linspace(0.5, 2, NUM_ROWS)
+    assert_same_bits(small, x, y, loss=loss, class_weight="balanced", sample_weight=weights, device=cuda)
+
+
+@pytest.mark.parametrize("num_features", [3, 5, 7])
+def test_rows_that_begin_at_any_address(cuda: str, runs: list[Any], num_features: int) -> None:
+    x, y = blobs(NUM_ROWS, num_features)
+    assert_same_bits(lambda: mlp(num_features, 5, 3), x, y, device=cuda, batch_size=7)
+    bytes_of_x = (x * 255).astype(np.uint8)
+    assert_same_bits(
+        lambda: mlp(num_features, 5, 3), bytes_of_x, y, device=cuda, batch_size=7, precision="float16"
+    )
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3])
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
+def test_images_that_begin_at_any_address(cuda: str, runs: list[Any], channels: int, precision: str) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.random((24, 5, 5, channels), dtype="f4"), rng.integers(0, 3, 24)
+
+    def make_model() -> nn.Sequential:
+        layers = (nn.Conv2d(channels, 4, 3, seed=1), nn.Tanh(), nn.Flatten(), nn.Linear(36, 3, seed=2))
+        return nn.Sequential(*layers)
+
+    assert_same_bits(
+        make_model,
+        x,
+        y,
+        device=cuda,
+        batch_size=7,
+        precision=precision,
+    )
+
+
+@pytest.mark.parametrize(("num_rows", "batch_size"), [(1, 1), (1, 16), (5, 16), (16, 16), (17, 16), (32, 16)])
+def test_any_number_of_rows(cuda: str, runs: list[Any], num_rows: int, batch_size: int) -> None:
+    x, y = blobs(num_rows)
+    assert_same_bits(small, x, y, adam, device=cuda, batch_size=batch_size, epochs=4)
+
+
+@pytest.mark.parametrize("largest", [0, 24 * BATCH])
+def test_arrays_too_large_to_be_put_in_order(
+    cuda: str, runs: list[Any], monkeypatch: pytest.MonkeyPatch, largest: int
+) -> None:
+    x, y = blobs(NUM_ROWS)
+    monkeypatch.setattr(steps, "EPOCH_COPY_BYTES", largest)
+    weights = np.linspace(0.5, 2, NUM_ROWS, dtype="f4")
+    assert_same_bits(small, x, y, device=cuda, sample_weight=weights)
+
+
+def test_long_graphs(cuda: str) -> None:
+    x, y = blobs(NUM_ROWS)
+    assert_same_bits(normed, x, y, adam, device=cuda, batch_size=4, epochs=4)
+
+
+def test_two_runs_of_one_model(cuda: str, runs: list[Any]) -> None:
+    x, y = blobs(NUM_ROWS)
+    models, optimizers = [small(), small()], []
+    for engine, model in zip(("layerwise", "graph"), models, strict=True):
+        optimizers.append(adam(model))
+        for batch_size in (BATCH, 32, 5):
+            fit(engine, model, x, y, optimizers[-1], device=cuda, batch_size=batch_size)
+    assert_same_weights(*models)
+    assert optimizers[0].step_count == optimizers[1].step_count
+
+
+# -- what changes between steps and epochs -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        schedules.OneCycle(0.1),
+        schedules.Cosine(0.1, warmup_epochs=1),
+        schedules.ReduceOnPlateau(0.5, factor=0.5, patience=0, threshold=0.2),
+    ],
+)
+def test_schedules(cuda: str, runs: list[Any], schedule: Any) -> None:
+    x, y = blobs(NUM_ROWS)
+    history, _ = assert_same_bits(
+        small, x, y, lambda model: adam(model, schedule), device=cuda, epochs=6, validation_data=(x, y)
+    )
+    assert len({report.lr for report in history.reports}) > 1
+
+
+class Halve(wf.Callback):
+    """Halves the rate after the epochs given."""
+
+    def __init__(self, *epochs: int) -> None:
+        self.epochs = epochs
+
+    def on_epoch_end(self, run: Any) -> None:
+        if run.report.epoch in self.epochs:
+            run.scale_lr(0.5)
+
+
+@pytest.mark.parametrize("make_optimizer", [sgd, adam, OPTIMIZERS["adamw"]])
+def test_a_callback_that_changes_the_rate(cuda: str, runs: list[Any], make_optimizer: Any) -> None:
+    x, y = blobs(NUM_ROWS)
+    history, _ = assert_same_bits(
+        small, x, y, make_optimizer, device=cuda, epochs=5, callbacks=[Halve(1, 3, 4)]
+    )
+    assert len({report.lr for report in history.reports}) == 4
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_every_epoch_has_its_own_order(cuda: str, runs: list[Any], shuffle: bool) -> None:
+    x, y = blobs(NUM_ROWS)
+    history, _ = assert_same_bits(
+        small, x, y, lambda model: sgd(model, 1e-30), device=cuda, shuffle=shuffle, epochs=5
+    )
+    losses = {tuple(report.step_losses) for report in history.reports}
+    assert len(losses) == (5 if shuffle else 1)
+
+
+def test_every_step_has_its_own_masks(cuda: str, runs: list[Any]) -> None:
+    x, y = blobs(16)
+    model = nn.Sequential(nn.Linear(6, 32, seed=1), nn.Dropout(0.5), nn.Linear(32, 3, seed=2))
+    history = fit("graph", model, x, y, sgd(model, 1e-30), device=cuda, shuffle=False, epochs=6)
+    assert len(set(history.step_losses)) == 6
+
+
+# -- whole runs ------------------------------------------------------------------------------------------------
+
+
+class Steps(wf.Callback):
+    """Keeps what listeners to steps are told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, int]] = []
+
+    def on_step(self, step: int, steps_per_epoch: int) -> None:
+        self.told.append((step, steps_per_epoch))
+
+
+def test_listeners_hear_of_every_step(cuda: str, runs: list[Any]) -> None:
+    x, y = blobs(NUM_ROWS)
+    model, listener = small(), Steps()
+    fit("graph", model, x, y, device=cuda, callbacks=[listener])
+    assert listener.told == [(step + 1, 5) for step in range(5)] * 3
+
+
+@pytest.mark.parametrize("step", [1, 7, 12])
+def test_ctrl_c_leaves_the_last_whole_epoch(cuda: str, runs: list[Any], step: int) -> None:
+    x, y = blobs(NUM_ROWS)
+    whole, interrupted = small(), small()
+    optimizers = adam(whole), adam(interrupted)
+    fit("layerwise", whole, x, y, optimizers[0], device=cuda, epochs=(step - 1) // 5)
+    callbacks = [InterruptAt(step)]
+    history = fit("graph", interrupted, x, y, optimizers[1], device=cuda, epochs=9, callbacks=callbacks)
+    assert history.stopped_by == "interrupt"
+    assert_same_weights(interrupted, whole)
+    assert optimizers[0].step_count == optimizers[1].step_count == (step - 1) // 5 * 5
+
+
+def test_a_resumed_run_gives_the_bits_of_one_that_never_stopped(
+    cuda: str, runs: list[Any], tmp_path: Any
+) -> None:
+    x, y = blobs(NUM_ROWS)
+    whole, first, second = (normed() for _ in range(3))
+    fit("layerwise", whole, x, y, adam(whole), device=cuda, epochs=5)
+    path = tmp_path / "run.ckpt"
+    fit("graph", first, x, y, adam(first), device=cuda, epochs=2, callbacks=[wf.Checkpoint(path)])
+    fit("graph", second, x, y, adam(second), device=cuda, epochs=5, resume_from=path)
+    assert_same_weights(second, whole)
+
+
+def test_early_stopping_keeps_the_best(cuda: str, runs: list[Any]) -> None:
+    x, y = blobs(NUM_ROWS)
+    history, _ = assert_same_bits(
+        small,
+        x,
+        y,
+        lambda model: sgd(model, 2.0),
+        device=cuda,
+        epochs=20,
+        validation_data=(x, y),
+        callbacks=[wf.EarlyStopping(patience=1)],
+    )
+    assert history.stopped_by != "epochs"
+
+
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_divergence_names_epoch_and_step(cuda: str, runs: list[Any], epoch: int) -> None:
+    x, y = blobs(NUM_ROWS)
+    targets = np.eye(3)[y]
+
+    class Raise(wf.Callback):
+        def on_epoch_end(self, run: Any) -> None:
+            if run.report.epoch == epoch - 1:
+                run.scale_lr(1e30)
+
+    messages = []
+    for engine in ("layerwise", "graph"):
+        model = small()
+        rate = 1e15 if epoch == 1 else 1e-3
+        with pytest.raises(DivergedError, match=f"epoch {epoch}, step") as caught:
+            fit(engine, model, x, targets, sgd(model, rate), loss="mse", device=cuda, callbacks=[Raise()])
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+
+
+def test_a_failed_capture_leaves_the_device_usable(
+    cuda: str, runs: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = blobs(NUM_ROWS)
+    step = graph._Run.step
+
+    def reading(run: Any, batch: Any, *others: Any) -> bool:
+        batch.y.numpy()
+        return step(run, batch, *others)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(graph._Run, "step", reading)
+        with pytest.raises(DeviceError, match="only while a graph is captured on cuda:0, got a download of"):
+            fit("graph", small(), x, y, device=cuda)
+    assert_same_bits(small, x, y, device=cuda)
+
+
+def test_later_epochs_ask_for_no_more_memory(cuda: str, runs: list[Any]) -> None:
+    x, y = blobs(NUM_ROWS)
+    held: list[int] = []
+
+    class Memory(wf.Callback):
+        def on_epoch_end(self, run: Any) -> None:
+            held.append(len(runs[0].ops.step_memory()))
+
+    fit("graph", normed(), x, y, device=cuda, epochs=6, callbacks=[Memory()])
+    assert len(set(held[1:])) == 1
+
+
+@pytest.fixture
+def gpu() -> Any:
+    reason = runtime.why_unavailable()
+    if reason is not None:
+        pytest.skip(reason)
+    return runtime.open_device(0)
+
+
+@pytest.mark.gpu
+def test_many_graphs_take_no_more_memory(gpu: Any) -> None:
+    x, y = blobs(2000)
+    model, used = small(), []
+
+    class Memory(wf.Callback):
+        def on_epoch_end(self, run: Any) -> None:
+            gc.collect()
+            gpu.synchronize()
+            used.append(gpu.memory_in_use())
+
+    fit("graph", model, x, y, adam(model), device="cuda", epochs=8, batch_size=1, callbacks=[Memory()])
+    assert used[-1] <= used[2]
+
+
+@pytest.mark.gpu
+def test_graphs_are_quicker_where_the_host_is_in_the_way(gpu: Any) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.random((20_000, 784), dtype="f4"), rng.integers(0, 10, 20_000)
+    seconds = {}
+    for engine in ("layerwise", "graph"):
+        history = fit(engine, mlp(784, 256, 10), x, y, device="cuda", epochs=5, batch_size=64)
+        seconds[engine] = min(report.seconds for report in history.reports)
+    assert seconds["graph"] < seconds["layerwise"]
+
+
+# -- what it takes ---------------------------------------------------------------------------------------------
+
+
+def test_the_plan_says_how_many_steps_a_graph_has(cuda: str) -> None:
+    x, y = blobs(NUM_ROWS)
+    model = small()
+    plan = fit("graph", model, x, y, device=cuda, batch_size=1).plan
+    assert plan.reason == "engine 'graph' was asked for; graphs of 24 of the 70 steps of an epoch"
+
+
+def test_the_cpu_has_no_graphs() -> None:
+    x, y = blobs(NUM_ROWS)
+    with pytest.raises(ConfigError, match="engine 'graph': expected a CUDA device, got 'cpu'"):
+        fit("graph", small(), x, y, device="cpu")
+
+
+class Other(losses.MeanSquaredError):
+    """A user's own loss."""
+
+    name = "other"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model": Taped(small())}, "expected a Sequential of the package's layers, got a module of its own"),
+        ({"loss": Other()}, "layers, loss and optimizer of the package, got Other, which may need the host"),
+        ({"loss": "poisson"}, "expected sample weights for the loss 'poisson'"),
+        ({"precision": "float16", "loss_scale": "dynamic"}, "expected a fixed loss_scale, got 'dynamic'"),
+        ({"l2_by_weight": True}, "expected l2 by the number of rows, got l2_by_weight"),
+    ],
+)
+def test_what_needs_the_host_is_refused(cuda: str, settings: dict[str, Any], message: str) -> None:
+    x, labels = blobs(NUM_ROWS)
+    model = settings.pop("model", None) or small()
+    optimizer = sgd(model)
+    if settings.pop("l2_by_weight", False):
+        optimizer = sgd(model, l2=0.1, l2_by_weight=True)
+        settings = {"sample_weight": np.ones(NUM_ROWS)}
+    with pytest.raises(ConfigError, match=f"engine 'graph': .*{message}"):
+        fit(
+            "graph",
+            model,
+            x,
+            np.eye(3, dtype="f4")[labels],
+            optimizer,
+            **({"loss": "mse"} | settings),
+            device=cuda,
+        )
+
+
+@pytest.mark.parametrize("num_layers", [1, 3, 40, 1000])
+@pytest.mark.parametrize("steps_per_epoch", [1, 2, 17, 938, 100_000])
+@pytest.mark.parametrize("period", [1, 2, 16])
+def test_graphs_are_neither_long_nor_uneven(num_layers: int, steps_per_epoch: int, period: int) -> None:
+    steps = steps_of_graph(num_layers, steps_per_epoch, period)
+    operations = num_layers * graph.OPERATIONS_OF_LAYER + graph.OTHER_OPERATIONS
+    assert 1 <= steps <= max(1, min(steps_per_epoch, graph.MOST_OPERATIONS // operations))
+    sizes = sizes_of_graphs(steps_per_epoch * 8 - 3, 8, steps)
+    assert sum(map(sum, sizes)) == steps_per_epoch * 8 - 3
+    assert len(set(sizes)) <= 2
+    is_short = len(sizes) == 1 or graph.MOST_OPERATIONS // operations < period
+    assert is_short or steps % period == 0
+
+
+@pytest.mark.parametrize(
+    ("bytes_of_batches", "period"), [([16, 3200], 1), ([24, 16], 2), ([4, 24], 4), ([7, 48], 16)]
+)
+def test_batches_lie_alike_after_a_period(bytes_of_batches: list[int], period: int) -> None:
+    assert period_of(bytes_of_batches) == period
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "batch_size", "steps", "sizes"),
+    [
+        (70, 16, 2, [(16, 16), (16, 16), (6,)]),
+        (64, 16, 3, [(16, 16, 16), (16,)]),
+        (5, 16, 1, [(5,)]),
+        (1, 1, 1, [(1,)]),
+    ],
+)
+def test_sizes_of_graphs(num_rows: int, batch_size: int, steps: int, sizes: list[Any]) -> None:
+    assert sizes_of_graphs(num_rows, batch_size, steps) == sizes
