@@ -126,7 +126,10 @@ def multiply(
         runtime.tensor_map(x.pointer, config.dtype, *size, x.shape[1], *box)
         for x, size, box in zip(held, sizes, config.boxes[:2], strict=True)
     ]
-    maps.append(runtime.tensor_map(dc.pointer, config.out, m, n, n, *config.boxes[2]))
+    maps += [
+        runtime.tensor_map(x.pointer, config.out, m, n, n, *config.boxes[2])
+        for x in (dc, dc if dsaved is None else dsaved)
+    ]
     partials = upload(runtime, np.full(config.partials(m, n), np.nan, np.float32))
     arrivals = upload(runtime, np.zeros(config.tiles(m, n), np.uint32))
     kernel = kernels.get(config.kernel, **{**config.defines(), "OUT": config.out, **defines})
@@ -233,12 +236,24 @@ def test_adds_the_bias_activates_and_keeps_z(kernels: Kernels, settings: dict[st
     assert_close(y, activated, "float16", 130)
 
 
-def test_masks_by_the_derivative(kernels: Kernels) -> None:
-    config = wgmma()
-    a, b = operands(7, config, 70, 40, 90)
-    saved = random(np.random.default_rng(8), (70, 40), "bfloat16")
-    c, _ = multiply(kernels, config, a, b, saved=saved, EPILOGUE="epilogue_mask", ACTIVATION="tanh")
-    assert_close(c, exact(config, a, b) * (1 - decoded(saved) ** 2), "bfloat16", 90)
+@pytest.mark.parametrize(
+    ("settings", "loads_saved"),
+    [
+        ({}, 0),
+        ({}, 1),
+        ({"block_n": 192, "mma_rows": 2, "num_multiprocessors": 2}, 1),
+        ({"splits": 2, "cluster": 2}, 1),
+        ({"swapped": True}, 0),
+    ],
+)
+def test_masks_by_the_derivative(kernels: Kernels, settings: dict[str, Any], loads_saved: int) -> None:
+    config = wgmma(transpose_b=True, **settings)
+    m, n, k = 200, 328, 130
+    a, b = operands(7, config, m, n, k)
+    saved = random(np.random.default_rng(8), (m, n), "bfloat16")
+    names = {"EPILOGUE": "epilogue_mask", "ACTIVATION": "tanh", "LOADS_SAVED": loads_saved}
+    c, _ = multiply(kernels, config, a, b, saved=saved, **names)
+    assert_close(c, exact(config, a, b) * (1 - decoded(saved) ** 2), "bfloat16", k)
 
 
 # Tiles as they are chosen, of which some are too large for the emulator's patience.
