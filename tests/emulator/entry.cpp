@@ -12,6 +12,10 @@ constexpr unsigned emulator_most_threads = LAUNCH_BOUND;
 static_assert(emulator_most_threads <= 1024, "a block has at most 1024 threads");
 }  // namespace
 
+#ifndef SHARED_ALIGNMENT
+#define SHARED_ALIGNMENT 128
+#endif
+
 #define EMULATOR_TEXT_OF(name) #name
 #define EMULATOR_TEXT(name) EMULATOR_TEXT_OF(name)
 
@@ -42,6 +46,7 @@ extern "C" int emulator_launch(const unsigned grid[3], const unsigned block[3],
     description.grid = grid;
     description.block = block;
     description.dynamic_bytes = shared_bytes;
+    description.shared_alignment = SHARED_ALIGNMENT;
     description.most_threads = emulator_most_threads;
     description.cluster = cluster;
     description.cooperative = cooperative != 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -57,16 +58,77 @@ struct PendingCopy {
     unsigned char data[16];
 };
 
+// A matrix of which boxes are copied, in place of what the driver encodes: EmulatedRuntime.tensor_map fills it.
+struct MatrixMap {
+    uint64_t mark;
+    unsigned char* numbers;
+    uint64_t rows, columns, row_bytes;
+    unsigned box_rows, box_columns, number_bytes;
+    unsigned char unused[76];
+};
+static_assert(sizeof(MatrixMap) == 128, "a tensor map has 128 bytes");
+
+// A box on its way from shared to global memory: not read yet.
+struct PendingStore {
+    MatrixMap map;
+    const unsigned char* source;
+    int row, column;
+    unsigned group;
+};
+
+// What a store has read, and will write when its thread ends.
+struct LateWrite {
+    unsigned char* target;
+    std::vector<unsigned char> data;
+};
+
+// How the numbers of a product's operands lie in memory.
+struct NumberType {
+    unsigned bytes;
+    float (*value)(const unsigned char* place);
+};
+
+// A product of a group of four warps (wgmma), as one of its threads knows it.
+struct Product {
+    const NumberType* type;
+    unsigned long long a, b;  // descriptors
+    bool a_across, b_across, adds;
+    float* d;
+    unsigned count;  // of this thread's numbers in d
+    unsigned group;
+};
+
+// Registers that belong to products under way. What they held, and come to hold, is kept here; they themselves are
+// poisoned.
+struct Accumulator {
+    float* d;
+    std::vector<float> values;
+    unsigned num_products;
+};
+
 // What a thread keeps from one call to the next.
 struct Thread {
     std::vector<PendingCopy> copies;
     unsigned copies_issued = 0;
     unsigned groups_committed = 0;
     unsigned atomics_since_wait = 0;
+    std::vector<PendingStore> stores;
+    unsigned store_groups = 0;
+    std::vector<LateWrite> late_writes;
+    std::vector<Product> products;
+    std::vector<Accumulator> accumulators;
+    unsigned product_groups = 0, products_issued = 0;
+    bool gave_registers = false;  // to products, by wgmma_fence
 
     void begin() {
         copies.clear();
         copies_issued = groups_committed = 0;
+        stores.clear();
+        late_writes.clear();
+        products.clear();
+        accumulators.clear();
+        store_groups = product_groups = products_issued = 0;
+        gave_registers = false;
     }
 
     // Lets those copies land for which is_due(copy).
@@ -91,9 +153,10 @@ struct Launch {
     const unsigned* grid;
     const unsigned* block;
     unsigned long long dynamic_bytes;
-    unsigned most_threads;  // of a block, from __launch_bounds__
-    unsigned cluster;       // blocks along x that form one; 1: there are none
-    bool cooperative;       // all blocks take turns
+    unsigned shared_alignment;  // of dynamic shared memory
+    unsigned most_threads;      // of a block, from __launch_bounds__
+    unsigned cluster;           // blocks along x that form one; 1: there are none
+    bool cooperative;           // all blocks take turns
     unsigned char* static_begin;
     unsigned char* static_end;
     bool reverse;
@@ -128,6 +191,11 @@ void yield(const char* name, Site site);
 // Whether the bytes lie in the block's static or dynamic shared memory.
 bool is_shared(const void* pointer, size_t bytes);
 
+// The address in the block's shared window of dynamic shared memory, and back. Dynamic shared memory begins at an odd
+// multiple of its alignment.
+unsigned to_shared_address(const void* pointer);
+unsigned char* at_shared_address(unsigned address);
+
 // Where in shared memory a pointer points, in words.
 std::string shared_text(const void* pointer);
 
@@ -143,6 +211,7 @@ unsigned rank_of_address(unsigned address);
 // Barriers of shared memory (mbarriers.cpp).
 void init_mbarrier(unsigned long long* place, unsigned count);
 void arrive(const char* name, unsigned long long* place, unsigned bytes = 0);
+void arrive_at(const char* name, unsigned address);
 void arrive_after_copies(const char* name, unsigned long long* place);
 void wait_for_phase(const char* name, unsigned long long* place, unsigned parity, Site site);
 void store_for_mbarrier(const char* name, unsigned address, const void* words, unsigned bytes,
@@ -151,8 +220,34 @@ void store_for_mbarrier(const char* name, unsigned address, const void* words, u
 // Writes bytes to this block's shared memory when its barrier's phase ends, which counts them.
 void copy_for_mbarrier(const char* name, void* target, const void* source, unsigned bytes,
                        unsigned long long* place);
+
+// The same to the blocks of the cluster whose bits are set: to the same place, counted by the same barrier of each.
+void copy_to_blocks(const char* name, void* target, const void* source, unsigned bytes,
+                    unsigned long long* place, unsigned blocks);
 unsigned bytes_under_way(const unsigned char* begin, const unsigned char* end);
 void forget_mbarriers();
+
+// Boxes of matrices (tensor_copies.cpp).
+constexpr unsigned OWN_BLOCK = 1u << 16;  // instead of the blocks of a cluster
+void check_map(const char* name, const MatrixMap* map);
+void load_box(const char* name, void* target, const MatrixMap* map, int row, int column,
+              unsigned long long* barrier, unsigned blocks);
+void store_box(const char* name, const MatrixMap* map, const void* source, int row, int column);
+void commit_stores();
+void wait_for_stores(const char* name, unsigned most_pending, Site site);
+void end_stores();
+
+// What threads write to shared memory is there for stores of boxes when they have called the fence; what copies write is.
+void fence_copies();
+void see_copied(const unsigned char* begin, const unsigned char* end);
+void forget_fences();
+
+// Products of groups of four warps (products.cpp).
+void fence_products(const char* name, Site site);
+void begin_product(const char* name, const Product& product, Site site);
+void commit_products(const char* name, Site site);
+void wait_for_products(const char* name, unsigned most_pending, Site site);
+void end_products();
 
 // This thread's number in its block.
 inline unsigned linear_thread() {

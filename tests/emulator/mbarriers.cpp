@@ -54,6 +54,7 @@ struct Phase {
         for (const auto& store : stores) {
             std::memcpy(store.target, store.data.data(), store.data.size());
             under_way.erase(store.target);
+            see_copied(store.target, store.target + store.data.size());
         }
     }
 };
@@ -163,12 +164,23 @@ void init_mbarrier(unsigned long long* place, unsigned count) {
     *place = MARK;
 }
 
-void arrive(const char* name, unsigned long long* place, unsigned bytes) {
-    Mbarrier& barrier = own_mbarrier(name, place);
+namespace {
+
+void count_arrival(const char* name, Mbarrier& barrier, unsigned bytes) {
     barrier.begin_count();
     ++barrier.phase.arrived;
     barrier.phase.bytes_expected += bytes;
     barrier.end_count(name);
+}
+
+}  // namespace
+
+void arrive(const char* name, unsigned long long* place, unsigned bytes) {
+    count_arrival(name, own_mbarrier(name, place), bytes);
+}
+
+void arrive_at(const char* name, unsigned address) {
+    count_arrival(name, mbarrier_at(name, at_cluster_address(name, address, sizeof MARK)), 0);
 }
 
 void arrive_after_copies(const char* name, unsigned long long* place) {
@@ -216,6 +228,18 @@ void store_for_mbarrier(const char* name, unsigned address, const void* words, u
 void copy_for_mbarrier(const char* name, void* target, const void* source, unsigned bytes,
                        unsigned long long* place) {
     store_late(name, static_cast<unsigned char*>(target), source, bytes, own_mbarrier(name, place));
+}
+
+void copy_to_blocks(const char* name, void* target, const void* source, unsigned bytes,
+                    unsigned long long* place, unsigned chosen) {
+    check_place(name, place);
+    if (chosen == 0) fail("%s: expected at least one block of the cluster, got none", name);
+    for (unsigned rank = 0; chosen >> rank != 0; ++rank) {
+        if (!((chosen >> rank) & 1u)) continue;
+        unsigned char* own_target = at_cluster_address(name, to_cluster_address(name, target, rank), 16);
+        const void* own_place = at_cluster_address(name, to_cluster_address(name, place, rank), sizeof MARK);
+        store_late(name, own_target, source, bytes, mbarrier_at(name, own_place));
+    }
 }
 
 unsigned bytes_under_way(const unsigned char* begin, const unsigned char* end) {

@@ -320,13 +320,16 @@ inline void take_registers() {}
 template <int COUNT>
 inline void leave_registers() {}
 
+// griddepcontrol (9.7.13.13): a launch is complete when it returns.
+inline void let_next_kernel_start() {}
+
+inline void wait_for_kernels_before() {}
+
 #if __CUDA_ARCH__ >= 900
 
 inline unsigned cluster_rank() { return emulator::rank_in_cluster(); }
 
-inline unsigned shared_address(const void* pointer) {
-    return static_cast<unsigned>(static_cast<const unsigned char*>(pointer) - emulator::dynamic_shared);
-}
+inline unsigned shared_address(const void* pointer) { return emulator::to_shared_address(pointer); }
 
 inline unsigned cluster_address(const void* pointer, unsigned rank) {
     return emulator::to_cluster_address("cluster_address", pointer, rank);
@@ -357,10 +360,14 @@ inline void store_async_quad(unsigned address, const unsigned (&words)[4], unsig
 
 inline void fence_mbarrier_init() {}
 
-inline void fence_async() {}
+// fence.proxy.async (9.7.13.4).
+inline void fence_async() { emulator::fence_copies(); }
 
 inline void cluster_barrier(emulator::Site site = emulator::Site::here()) {
     emulator::cluster_barrier("cluster_barrier", site);
 }
 
+#if __CUDA_ARCH__ == 900
+#include "ptx_sm90a_twins.h"
+#endif
 #endif

@@ -20,13 +20,15 @@ from emulator.build import KERNELS, build, build_scheduler
 from emulator.sanitized import is_sanitized
 from warpfit.backends.cuda.launch import parameter_formats
 from warpfit.backends.cuda.matmul import shared_bytes_of
-from warpfit.backends.cuda.runtime import SharedMemory
+from warpfit.backends.cuda.runtime import SharedMemory, check_tensor_map
 from warpfit.errors import DeviceError
 
 __all__ = ["EmulatedGraph", "EmulatedRuntime", "EmulatedUploadBuffer", "Memory"]
 
 ALIGNMENT = 256
 POISON = 0xFF
+TENSOR_MAP = struct.Struct("=QQQQQIII76x")  # as ptx_sm90a_twins.h has it
+TENSOR_MAP_MARK = 0x70616D5F726F736E
 Dimensions = tuple[int, int, int]
 
 
@@ -249,6 +251,25 @@ class EmulatedRuntime:
         function = _load(build(source, name, macros, sanitize=self._sanitize))
         function.variant = (name, defines)
         return function
+
+    def tensor_map(
+        self,
+        pointer: int,
+        dtype_name: str,
+        rows: int,
+        columns: int,
+        leading_dimension: int,
+        box_rows: int,
+        box_columns: int,
+    ) -> bytes:
+        """Return what tells emulated tensor copies of a matrix."""
+        itemsize = check_tensor_map(
+            pointer, dtype_name, rows, columns, leading_dimension, box_rows, box_columns
+        )
+        row_bytes = leading_dimension * itemsize
+        return TENSOR_MAP.pack(
+            TENSOR_MAP_MARK, pointer, rows, columns, row_bytes, box_rows, box_columns, itemsize
+        )
 
     def launch(
         self, function: Any, grid: Dimensions, block: Dimensions, shared_bytes: int, parameters: int

@@ -41,6 +41,7 @@ extern "C" {
 __attribute__((weak)) void __sanitizer_start_switch_fiber(void** fake_stack, const void* bottom, size_t size);
 __attribute__((weak)) void __sanitizer_finish_switch_fiber(void* fake_stack, const void** bottom,
                                                            size_t* size);
+__attribute__((weak)) void __asan_poison_memory_region(const volatile void* address, size_t size);
 __attribute__((weak)) void __asan_unpoison_memory_region(const volatile void* address, size_t size);
 }
 
@@ -286,8 +287,33 @@ void back_to_scheduler() {
 void check_nothing_under_way() {
     const unsigned bytes = bytes_under_way(block->dynamic, block->dynamic + launched->dynamic_bytes);
     if (bytes > 0)
-        fail("the block leaves while %u bytes of store_async are on their way to it, for which nobody waits",
-             bytes);
+        fail("the block leaves while %u bytes are on their way to it, for which nobody waits", bytes);
+}
+
+// The warps of a group of four multiply together.
+void check_groups_of_warps() {
+    constexpr unsigned GROUP = 4 * warpSize;
+    for (unsigned t = 0; t < num_threads / GROUP * GROUP; t += warpSize) {
+        const unsigned first = t / GROUP * GROUP;
+        const unsigned own = fibers[block->first + t]->thread.products_issued,
+                       expected = fibers[block->first + first]->thread.products_issued;
+        if (own != expected)
+            fail(
+                "wgmma: expected as many products of all four warps of a group, got %u of threads %u-%u and "
+                "%u "
+                "of threads %u-%u",
+                expected, first, first + warpSize - 1, own, t, t + warpSize - 1);
+    }
+}
+
+void end_thread() {
+    end_stores();
+    end_products();
+    state[running] = LEFT;
+    ++progress;
+    if (++block->num_left < num_threads) return;
+    check_nothing_under_way();
+    check_groups_of_warps();
 }
 
 // A fiber runs one thread of each block, then waits for the next block.
@@ -295,9 +321,7 @@ void run_fiber() {
     enter_fiber();
     while (true) {
         launched->body(launched->parameters);
-        state[running] = LEFT;
-        ++progress;
-        if (++block->num_left == num_threads) check_nothing_under_way();
+        end_thread();
         back_to_scheduler();
     }
 }
@@ -358,17 +382,19 @@ void fill(unsigned char* begin, unsigned char* end, unsigned char value) {
 #endif
 }
 
-// A block's dynamic shared memory: with AddressSanitizer exactly its bytes, without with a fence after them.
+// A block's dynamic shared memory, aligned as asked and no better: with AddressSanitizer exactly its bytes, without with
+// a fence after them.
 class DynamicShared {
   public:
     explicit DynamicShared(const Launch& launch)
         : bytes_(launch.dynamic_bytes), fence_(launch.sanitized ? 0 : FENCE_BYTES) {
-        void* memory = nullptr;
-        if (posix_memalign(&memory, 128, bytes_ + fence_) != 0) std::abort();
-        memory_ = static_cast<unsigned char*>(memory);
+        const size_t alignment = launch.shared_alignment;
+        if (posix_memalign(&allocated_, 2 * alignment, alignment + bytes_ + fence_) != 0) std::abort();
+        if (__asan_poison_memory_region) __asan_poison_memory_region(allocated_, alignment);
+        memory_ = static_cast<unsigned char*>(allocated_) + alignment;
     }
     DynamicShared(const DynamicShared&) = delete;
-    ~DynamicShared() { std::free(memory_); }
+    ~DynamicShared() { std::free(allocated_); }
     unsigned char* poisoned() {
         std::memset(memory_, POISON, bytes_);
         std::memset(memory_ + bytes_, FENCE, fence_);
@@ -381,6 +407,7 @@ class DynamicShared {
     }
 
   private:
+    void* allocated_ = nullptr;
     unsigned char* memory_;
     size_t bytes_, fence_;
 };
@@ -445,6 +472,7 @@ void start_blocks(std::deque<DynamicShared>& shared, uint3 first) {
     }
     cluster_meetings.assign(blocks.size() / launched->cluster, Meeting());
     forget_mbarriers();
+    forget_fences();
     for (unsigned i = 0; i < blocks.size() * num_threads; ++i) {
         state[i] = READY;
         fibers[i]->thread.begin();
@@ -683,6 +711,15 @@ bool is_shared(const void* pointer, size_t bytes) {
     const auto* begin = static_cast<const unsigned char*>(pointer);
     return (begin >= dynamic_shared && begin + bytes <= dynamic_shared + launched->dynamic_bytes) ||
            (begin >= launched->static_begin && begin + bytes <= launched->static_end);
+}
+
+unsigned to_shared_address(const void* pointer) {
+    return static_cast<unsigned>(static_cast<const unsigned char*>(pointer) - dynamic_shared) +
+           launched->shared_alignment;
+}
+
+unsigned char* at_shared_address(unsigned address) {
+    return dynamic_shared + address - launched->shared_alignment;
 }
 
 std::string shared_text(const void* pointer) {

@@ -13,49 +13,12 @@ import numpy as np
 import pytest
 
 from emulator.build import build, gxx_missing
+from emulator.device import ORDERS, PLANTED, Device
 from emulator.runtime import EmulatedRuntime
-from emulator.sanitized import is_sanitized, run_sanitized, sanitizer_missing
+from emulator.sanitized import run_sanitized, sanitizer_missing
 from warpfit.errors import CompileError, DeviceError
 
 pytestmark = pytest.mark.skipif(gxx_missing() is not None, reason=str(gxx_missing()))
-
-PLANTED = Path(__file__).parent / "planted"
-ORDERS = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-
-
-class Device:
-    """An emulated device that takes arrays: they are uploaded before a launch and downloaded after it."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.runtime = EmulatedRuntime(folder=PLANTED, **{"sanitize": is_sanitized(), **settings})
-
-    def run(
-        self,
-        kernel: str,
-        *arguments: Any,
-        grid: int = 1,
-        block: int = 32,
-        shared: int = 0,
-        cluster: int = 1,
-        is_cooperative: bool = False,
-        **defines: str,
-    ) -> None:
-        """Launch a planted kernel; integers are passed as int32."""
-        function = self.runtime.load(kernel, tuple(defines.items()))
-        memories = {}
-        for i, argument in enumerate(arguments):
-            if isinstance(argument, np.ndarray):
-                memories[i] = self.runtime.allocate(argument.nbytes)
-                self.runtime.upload(memories[i].pointer, argument)
-        values = [
-            ctypes.c_void_p(memories[i].pointer) if i in memories else ctypes.c_int(int(argument))
-            for i, argument in enumerate(arguments)
-        ]
-        pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-        sizes = (grid, 1, 1), (block, 1, 1), shared, ctypes.addressof(pointers)
-        self.runtime.launch_cluster(function, *sizes, cluster, is_cooperative)
-        for i, memory in memories.items():
-            self.runtime.download(arguments[i], memory.pointer)
 
 
 # --------------------------------------------------------------------------------------------------- built-ins
@@ -434,7 +397,7 @@ ONCE_MORE = (
         ("WRONG_PARITY", ONCE_MORE),  # which is complete before the first phase is
         (
             "NO_LAST_WAIT",
-            r"the block leaves while 512 bytes of store_async are on their way to it, for which nobody",
+            r"the block leaves while 512 bytes are on their way to it, for which nobody",
         ),
         (
             "TOO_FEW_BYTES",

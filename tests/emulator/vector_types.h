@@ -5,6 +5,10 @@ struct uint3 {
     unsigned x, y, z;
 };
 
+struct alignas(8) int2 {
+    int x, y;
+};
+
 struct alignas(8) uint2 {
     unsigned x, y;
 };

@@ -57,6 +57,10 @@ class FakeDriver:
         Streams, and the events that they wait for, or that are recorded on them.
     copies : list of int
         The streams of copies to the device.
+    maps : list of tuple
+        What tensor maps were asked for.
+    refuses_maps : bool
+        Whether none is made.
     calls : Counter
     capturing : dict of int to list of str
         What each stream that captures has captured.
@@ -82,6 +86,16 @@ class FakeDriver:
     )
     CUlaunchConfig = SimpleNamespace
     CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL="thread local")
+    CUtensorMapDataType = SimpleNamespace(
+        CU_TENSOR_MAP_DATA_TYPE_FLOAT16="float16",
+        CU_TENSOR_MAP_DATA_TYPE_BFLOAT16="bfloat16",
+        CU_TENSOR_MAP_DATA_TYPE_FLOAT32="float32",
+    )
+    CUtensorMapInterleave = SimpleNamespace(CU_TENSOR_MAP_INTERLEAVE_NONE="no interleave")
+    CUtensorMapSwizzle = SimpleNamespace(CU_TENSOR_MAP_SWIZZLE_128B="swizzle 128")
+    CUtensorMapL2promotion = SimpleNamespace(CU_TENSOR_MAP_L2_PROMOTION_L2_256B="L2 256")
+    CUtensorMapFloatOOBfill = SimpleNamespace(CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE="zeros")
+    cuuint64_t = cuuint32_t = int
 
     def __init__(self) -> None:
         self.version, self.count, self.init = 13000, 1, Result.CUDA_SUCCESS
@@ -95,6 +109,8 @@ class FakeDriver:
         self.waits: list[tuple[int, Any]] = []
         self.records: list[tuple[int, Any]] = []
         self.copies: list[int] = []
+        self.maps: list[tuple[Any, ...]] = []
+        self.refuses_maps = False
         self.pending: list[int] = []  # what the next questions for the stream are answered
         self.calls: Counter[str] = Counter()
         self.capturing: dict[int, list[str]] = {}  # what streams capture
@@ -202,6 +218,13 @@ class FakeDriver:
         assert config.numAttrs == len(config.attrs)
         self.attributes.append({each.id: getattr(each.value, each.id) for each in config.attrs})
         return self.cuLaunchKernel(function, config.gridDimX, *(0,) * 6, config.hStream)
+
+    def cuTensorMapEncodeTiled(self, *settings: Any) -> tuple[Result, Any]:
+        if self.refuses_maps:
+            return Result.CUDA_ERROR_INVALID_VALUE, None
+        self.maps.append(settings)
+        content = ctypes.create_string_buffer(bytes(range(128)), 128)
+        return Result.CUDA_SUCCESS, SimpleNamespace(content=content, getPtr=lambda: ctypes.addressof(content))
 
     def cuStreamSynchronize(self, stream: int) -> tuple[Result]:
         self.calls["synchronize"] += 1

@@ -15,8 +15,8 @@ LABELS = ["Computes:", "Layout:", "Launch:", "Numerics:", "Cost:", "Reference:"]
 
 SOURCES = sorted(KERNELS.glob("*.cu"))
 HEADERS = sorted((KERNELS / "include").glob("*.cuh"))
-PTX = KERNELS / "include" / "ptx.cuh"
-TWINS = Path(__file__).parents[2] / "emulator" / "ptx_twins.h"
+PTX = [KERNELS / "include" / name for name in ("ptx.cuh", "ptx_sm90a.cuh")]
+TWINS = [Path(__file__).parents[2] / "emulator" / name for name in ("ptx_twins.h", "ptx_sm90a_twins.h")]
 FUNCTION = re.compile(r"\b__device__\s[\w:<>,\s&*]*?\b(\w+)\(")
 ENTRY = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\s*\(')
 
@@ -73,12 +73,22 @@ def test_a_kernel_has_one_entry_of_its_own_name(path: Path) -> None:
     assert ENTRY.findall(code(path)) == [path.stem]
 
 
+@each(SOURCES)
+def test_tensor_maps_stay_where_copies_may_read_them(path: Path) -> None:
+    """A copy of a parameter on a thread's stack would not do."""
+    found = ENTRY.search(code(path))
+    assert found is not None
+    parameters = code(path)[found.end() :].partition(")")[0].split(",")
+    for parameter in parameters:
+        assert "TensorMap" not in parameter or "const __grid_constant__ TensorMap " in parameter, parameter
+
+
 @each(HEADERS)
 def test_a_header_has_no_entry(path: Path) -> None:
     assert "__global__" not in code(path)
 
 
-@each([path for path in (*SOURCES, *HEADERS) if path != PTX])
+@each([path for path in (*SOURCES, *HEADERS) if path not in PTX])
 def test_ptx_is_in_one_place(path: Path) -> None:
     assert not re.search(r"\basm\b", code(path))
 
@@ -117,8 +127,10 @@ def test_every_function_has_a_caller() -> None:
 
 
 def test_the_emulator_has_a_twin_of_every_ptx_function() -> None:
-    functions = set(FUNCTION.findall(code(PTX)))
-    twins = re.sub(
-        r"namespace emulator \{.*?// namespace emulator", "", TWINS.read_text("utf-8"), flags=re.DOTALL
-    )
+    text = "\n".join(map(code, PTX))
+    products = set(re.findall(r"DEFINE_WGMMA\((\w+), \"", text))
+    assert len(products) == 3
+    functions = set(FUNCTION.findall(text)) - {"NAME"} | products
+    whole = "\n".join(path.read_text("utf-8") for path in TWINS)
+    twins = re.sub(r"namespace emulator \{.*?// namespace emulator", "", whole, flags=re.DOTALL)
     assert functions == set(re.findall(r"^inline .*?(\w+)\(", twins, flags=re.MULTILINE))

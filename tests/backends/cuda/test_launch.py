@@ -29,6 +29,7 @@ SCALARS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     "const T*": (ctypes.c_void_p, st.integers(1, 2**47)),
     "float* __restrict__": (ctypes.c_void_p, st.integers(1, 2**47)),
     "const Layout": (ctypes.c_char * 136, st.binary(min_size=136, max_size=136)),
+    "const __grid_constant__ TensorMap": (ctypes.c_char * 128, st.binary(min_size=128, max_size=128)),
     "const __grid_constant__ TensorList": (ctypes.c_char * 3848, st.binary(min_size=3848, max_size=3848)),
 }
 ALIGNMENT_OF_STRUCTS = 8

@@ -8,10 +8,12 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from emulator.runtime import EmulatedRuntime
 from support.devices import no_gpu, open_devices
 from support.fake_driver import GIB, FakeDriver, Result
 from warpfit import backends
@@ -402,6 +404,61 @@ def test_launches_of_blocks_that_wait_for_each_other(
     words = rf"launching train with grid \(0, 1, 1\) in clusters of {cluster} blocks of \(256, 1, 1\) failed"
     with pytest.raises(DeviceError, match=words):
         device.launch_cluster(train, (0, 1, 1), BLOCK, 0, 0, cluster, is_cooperative)
+
+
+# -- tensor maps ---------------------------------------------------------------------------------------------
+
+
+def test_a_tensor_map_tells_the_driver_of_a_matrix(driver: FakeDriver, device: Runtime) -> None:
+    found = device.tensor_map(4096, "bfloat16", 100, 60, 72, 128, 64)
+    assert found == bytes(range(128))
+    (settings,) = driver.maps
+    of_boxes = ([64, 128], [1, 1], "no interleave", "swizzle 128", "L2 256", "zeros")
+    assert settings == ("bfloat16", 2, 4096, [60, 100], [144], *of_boxes)
+    device.tensor_map(4096, "float32", 100, 60, 72, 8, 32)
+    assert driver.maps[-1][:6] == ("float32", 2, 4096, [60, 100], [288], [32, 8])
+
+
+def test_a_tensor_map_that_the_driver_refuses(driver: FakeDriver, device: Runtime) -> None:
+    driver.refuses_maps = True
+    with pytest.raises(
+        KernelError, match=r"a tensor map of 9 by 60 numbers failed on cuda:0: CUDA_ERROR_INVALID_VALUE"
+    ):
+        device.tensor_map(4096, "bfloat16", 9, 60, 72, 128, 64)
+
+
+@pytest.mark.parametrize("emulated", [False, True])
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"pointer": 4104}, "a matrix at a multiple of 16 bytes for a tensor map, got 0x1008"),
+        ({"pointer": 0}, "a matrix at a multiple of 16 bytes for a tensor map, got 0x0"),
+        ({"dtype_name": "float64"}, "a tensor map of float16, bfloat16 or float32, got one of float64"),
+        ({"rows": 0}, "at least one row and column for a tensor map, got 0 and 60"),
+        ({"columns": 0}, "at least one row and column for a tensor map, got 100 and 0"),
+        ({"leading_dimension": 60}, "rows of a multiple of 16 bytes, .* got 60 columns of 2 bytes"),
+        ({"leading_dimension": 56}, "rows of .* with at least 60 columns, .* got 56 columns of 2 bytes"),
+        ({"box_rows": 257}, "boxes of 1 to 256 rows and columns for a tensor map, got 257 by 64"),
+        ({"box_columns": 0}, "boxes of 1 to 256 rows and columns for a tensor map, got 64 by 0"),
+        ({"box_columns": 128}, "boxes with a multiple of 16 bytes in a row, at most 128, .* got 256"),
+        ({"dtype_name": "float32"}, "boxes with a multiple of 16 bytes in a row, at most 128, .* got 256"),
+        ({"box_columns": 12}, "boxes with a multiple of 16 bytes in a row, at most 128, .* got 24"),
+    ],
+)
+def test_tensor_maps_that_cannot_be(
+    driver: FakeDriver, changed: dict[str, Any], message: str, emulated: bool
+) -> None:
+    possible = {
+        "pointer": 4096, "dtype_name": "float16", "rows": 100, "columns": 60, "leading_dimension": 72,
+        "box_rows": 64, "box_columns": 64,
+    }  # fmt: skip
+    device = EmulatedRuntime() if emulated else runtime.open_device(0)
+    assert len(device.tensor_map(**possible)) == 128
+    with pytest.raises(DeviceError, match=f"^expected {message}"):
+        device.tensor_map(**{**possible, **changed})
+
+
+# -- other streams -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("asked", "waits"), [(None, 1), (1, 1), (4711, 4711)])

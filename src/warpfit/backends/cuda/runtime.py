@@ -32,6 +32,7 @@ __all__ = [
     "Runtime",
     "SharedMemory",
     "UploadBuffer",
+    "check_tensor_map",
     "devices",
     "is_debugging",
     "open_device",
@@ -45,6 +46,11 @@ STAGING_BYTES = 1 << 20
 EXTRAS = (12, 13)  # versions of CUDA that the package has extras for: warpfit[cu12], ...
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 NOT_READY = 600  # CUDA_ERROR_NOT_READY
+
+TENSOR_MAP_BYTES = 128
+LARGEST_BOX = 256  # rows or columns
+SWIZZLED_BYTES = 128  # of a row of a box
+ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}  # of the dtypes that tensor maps are made for
 
 Grid = tuple[int, int, int]
 
@@ -240,6 +246,52 @@ class SharedMemory(NamedTuple):
     owner: Any
 
 
+def check_tensor_map(
+    pointer: int,
+    dtype_name: str,
+    rows: int,
+    columns: int,
+    leading_dimension: int,
+    box_rows: int,
+    box_columns: int,
+) -> int:
+    """Check what tensor maps demand of a matrix and its boxes, as :meth:`Runtime.tensor_map` takes them.
+
+    Returns
+    -------
+    int
+        Bytes of a number.
+
+    Raises
+    ------
+    DeviceError
+        If a map of this kind cannot be.
+    """
+    itemsize = ITEM_BYTES.get(dtype_name)
+    if itemsize is None:
+        raise DeviceError(f"expected a tensor map of float16, bfloat16 or float32, got one of {dtype_name}")
+    row_bytes, box_bytes = leading_dimension * itemsize, box_columns * itemsize
+    if pointer <= 0 or pointer % 16:
+        raise DeviceError(f"expected a matrix at a multiple of 16 bytes for a tensor map, got {pointer:#x}")
+    if rows < 1 or columns < 1:
+        raise DeviceError(f"expected at least one row and column for a tensor map, got {rows} and {columns}")
+    if leading_dimension < columns or row_bytes % 16:
+        raise DeviceError(
+            f"expected rows of a multiple of 16 bytes, with at least {columns} columns, for a tensor map, got "
+            f"{leading_dimension} columns of {itemsize} bytes"
+        )
+    if not 1 <= box_rows <= LARGEST_BOX or not 1 <= box_columns <= LARGEST_BOX:
+        raise DeviceError(
+            f"expected boxes of 1 to {LARGEST_BOX} rows and columns for a tensor map, got {box_rows} by {box_columns}"
+        )
+    if box_bytes > SWIZZLED_BYTES or box_bytes % 16:
+        raise DeviceError(
+            f"expected boxes with a multiple of 16 bytes in a row, at most {SWIZZLED_BYTES}, for a tensor map, got "
+            f"{box_bytes}"
+        )
+    return itemsize
+
+
 class Runtime:
     """One device with one stream, on which everything runs in order but the copies of upload buffers.
 
@@ -415,6 +467,58 @@ class Runtime:
         self._check(error, f"loading {name}")
         takes_turn = jit.generation(self.arch) >= 90 and "take_turn();" in jit.source_of(name)
         return _Function(name, kernel, function, takes_turn)
+
+    def tensor_map(
+        self,
+        pointer: int,
+        dtype_name: str,
+        rows: int,
+        columns: int,
+        leading_dimension: int,
+        box_rows: int,
+        box_columns: int,
+    ) -> bytes:
+        """Return what tells tensor copies of a matrix: a `TensorMap` of include/ptx_sm90a.cuh.
+
+        Boxes lie in shared memory with the 128-byte swizzle; what lies outside of the matrix is zero.
+
+        Parameters
+        ----------
+        pointer : int
+            Where the matrix begins on the device, a multiple of 16.
+        dtype_name : {'float16', 'bfloat16', 'float32'}
+        rows, columns : int
+            The size of the matrix.
+        leading_dimension : int
+            Numbers from one row to the next, a multiple of 16 bytes.
+        box_rows, box_columns : int
+            The size of what is copied at once: at most 256 rows of 128 bytes.
+
+        Raises
+        ------
+        DeviceError
+            If a map of this kind cannot be, or the driver refuses it.
+        """
+        itemsize = check_tensor_map(
+            pointer, dtype_name, rows, columns, leading_dimension, box_rows, box_columns
+        )
+        driver = self._driver
+        wide, narrow = driver.cuuint64_t, driver.cuuint32_t
+        error, found = driver.cuTensorMapEncodeTiled(
+            getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{dtype_name.upper()}"),
+            2,
+            pointer,
+            [wide(columns), wide(rows)],
+            [wide(leading_dimension * itemsize)],
+            [narrow(box_columns), narrow(box_rows)],
+            [narrow(1), narrow(1)],
+            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+        self._check(error, f"a tensor map of {rows} by {columns} numbers")
+        return ctypes.string_at(found.getPtr(), TENSOR_MAP_BYTES)
 
     def launch(self, function: Any, grid: Grid, block: Grid, shared_bytes: int, parameters: int) -> None:
         """Start a kernel; `parameters` is the address of an array of the arguments' addresses."""

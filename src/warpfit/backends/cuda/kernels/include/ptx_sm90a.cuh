@@ -9,11 +9,6 @@ struct alignas(64) TensorMap {
     unsigned long long words[16];
 };
 
-// prefetch.tensormap (9.7.9.15).
-__device__ inline void prefetch_tensor_map(const TensorMap* map) {
-    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
-
 // cp.async.bulk.tensor (9.7.9.25.5.2): the box of a matrix whose first element is (row, column), from global to shared
 // memory; what lies outside of the matrix is zero. The barrier counts the bytes of the whole box.
 __device__ inline void copy_tensor(void* shared, const TensorMap* map, int row, int column,
@@ -50,14 +45,6 @@ __device__ inline void bulk_commit() { asm volatile("cp.async.bulk.commit_group;
 template <int N>
 __device__ inline void bulk_wait_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
-}
-
-// stmatrix (9.7.14.5.16): the inverse of ldmatrix.
-__device__ inline void stmatrix_x4(void* row, unsigned r0, unsigned r1, unsigned r2, unsigned r3) {
-    asm volatile(
-        "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
-        "r"(r0), "r"(r1), "r"(r2), "r"(r3)
-        : "memory");
 }
 
 // mbarrier.arrive (9.7.13.15.13) at the barrier of another block of the cluster. Its default semantics are those of the

@@ -76,12 +76,6 @@ __device__ inline T store(A x) {
     return Storage<T>::from(x);
 }
 
-// Two numbers, rounded to a 16-bit T, the first in the lower half.
-template <class T>
-__device__ inline uint32 store_pair(float first, float second) {
-    return store<T>(first).bits | static_cast<uint32>(store<T>(second).bits) << 16;
-}
-
 // Threads that a multiprocessor holds at once (CUDA C++ Programming Guide, technical specifications).
 #if __CUDA_ARCH__ < 800
 constexpr int THREADS_HELD = 1024;

@@ -1,0 +1,272 @@
+"""The matrix product with tensor maps and wgmma: the kernel, against products in float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from warpfit.backends.base import Activation
+from warpfit.backends.cuda.array import DeviceArray
+from warpfit.backends.cuda.launch import Kernels
+from warpfit.backends.cuda.matmul_wgmma_config import WgmmaConfig, wgmma_choices
+from warpfit.backends.numpy import NumpyBackend
+
+BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
+# Half the distance between a number and the next one, relative.
+UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}
+
+# (transpose_a, transpose_b): of layers, forward and backward.
+TRANSPOSITIONS = [(False, False), (False, True), (True, False)]
+
+
+@pytest.fixture(scope="module")
+def kernels(kernel_runtime_of_any_order: Any) -> Kernels:
+    if kernel_runtime_of_any_order.arch != "sm_90a":
+        pytest.skip("wgmma is for sm_90a alone")
+    return Kernels.of(kernel_runtime_of_any_order)
+
+
+def wgmma(
+    dtype: str = "bfloat16", transpose_a: bool = False, transpose_b: bool = False, **settings: Any
+) -> WgmmaConfig:
+    sizes = {"consumers": 1, "mma_rows": 1, "block_n": 64, "stages": 3, "out": dtype, **settings}
+    block_m = 64 * sizes["mma_rows"] * sizes["consumers"]
+    stored = {"transpose_a": transpose_a, "transpose_b": transpose_b, "block_k": 128 // BYTES[dtype]}
+    return WgmmaConfig("gemm_sm90", dtype, **stored, vector=True, block_m=block_m, **sizes)
+
+
+# bfloat16 travels as uint16.
+
+
+def encoded(x: np.ndarray, dtype: str) -> np.ndarray:
+    if dtype != "bfloat16":
+        return x.astype(dtype)
+    words = x.astype(np.float32).view(np.uint32)
+    return ((words + 0x7FFF + (words >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def decoded(x: np.ndarray) -> np.ndarray:
+    """Return the numbers as float64."""
+    floats = (x.astype(np.uint32) << 16).view(np.float32) if x.dtype == np.uint16 else x
+    return floats.astype(np.float64)
+
+
+def seen(x: np.ndarray) -> np.ndarray:
+    """Return the numbers that tensor cores see: of float32 ones, 10 bits of mantissa."""
+    return decoded((x.view(np.uint32) & 0xFFFFE000).view(np.float32) if x.dtype == np.float32 else x)
+
+
+def random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    return encoded(rng.uniform(-1, 1, shape), dtype)
+
+
+def operands(seed: int, config: WgmmaConfig, m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return A and B of the product that is asked for, as they are stored."""
+    rng = np.random.default_rng(seed)
+    a_across, b_across = config.transpose_a, config.transpose_b
+    if config.swapped:
+        a_across, b_across = not b_across, not a_across
+    a = random(rng, (k, m) if a_across else (m, k), config.dtype)
+    b = random(rng, (n, k) if b_across else (k, n), config.dtype)
+    return a, b
+
+
+def exact(config: WgmmaConfig, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    a, b = seen(a), seen(b)
+    if config.swapped:
+        return (a if config.transpose_b else a.T) @ (b if config.transpose_a else b.T)
+    return (a.T if config.transpose_a else a) @ (b.T if config.transpose_b else b)
+
+
+def upload(runtime: Any, host: np.ndarray) -> DeviceArray:
+    array = DeviceArray.allocate(runtime, host.shape, host.dtype)
+    if host.size:
+        runtime.upload(array.pointer, np.ascontiguousarray(host))
+    return array
+
+
+def upload_padded(runtime: Any, x: np.ndarray) -> DeviceArray:
+    """Upload a matrix with NaN after each row, up to a multiple of 16 bytes."""
+    per_piece = 16 // x.itemsize
+    nan = encoded(np.array([np.nan]), "bfloat16" if x.dtype == np.uint16 else x.dtype.name)
+    whole = np.repeat(nan, x.shape[0] * (x.shape[1] // per_piece + 1) * per_piece).reshape(x.shape[0], -1)
+    whole[:, : x.shape[1]] = x
+    return upload(runtime, whole)
+
+
+def multiply(
+    kernels: Kernels,
+    config: WgmmaConfig,
+    a: np.ndarray,
+    b: np.ndarray,
+    *,
+    c: np.ndarray | None = None,
+    bias: np.ndarray | None = None,
+    saved: np.ndarray | None = None,
+    alpha: float = 1.0,
+    slope: float = 0.01,
+    launches: int = 1,
+    **defines: Any,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Run the kernel; return C and z, which hold 7 before."""
+    runtime = kernels._runtime
+    m, n = exact(config, a, b).shape
+    k = a.size // m
+    before = encoded(np.full((m, n), 7.0), config.out)
+    arrays = (before if c is None else c, bias, saved, before)
+    dc, dbias, dsaved, dz = (None if x is None else upload(runtime, x) for x in arrays)
+    assert dc is not None
+    assert dz is not None
+    held = [upload_padded(runtime, x) for x in ((b, a) if config.swapped else (a, b))]
+    sizes = [x.shape for x in ((b, a) if config.swapped else (a, b))]
+    maps = [
+        runtime.tensor_map(x.pointer, config.dtype, *size, x.shape[1], *box)
+        for x, size, box in zip(held, sizes, config.boxes[:2], strict=True)
+    ]
+    maps += [
+        runtime.tensor_map(x.pointer, config.out, m, n, n, *config.boxes[2])
+        for x in (dc, dc if dsaved is None else dsaved)
+    ]
+    partials = upload(runtime, np.full(config.partials(m, n), np.nan, np.float32))
+    arrivals = upload(runtime, np.zeros(config.tiles(m, n), np.uint32))
+    kernel = kernels.get(config.kernel, **{**config.defines(), "OUT": config.out, **defines})
+    for _ in range(launches):
+        kernel(config.grid(m, n), config.block, *maps, dc, dbias, dsaved, dz, alpha, slope, partials, arrivals,
+               *config.sizes(m, n, k, 0, 0), shared_bytes=config.shared_bytes, cluster=config.cluster)  # fmt: skip
+    assert not arrivals.numpy().any()
+    return dc.numpy(), dz.numpy()
+
+
+def assert_close(c: np.ndarray, expected: np.ndarray, out: str, k: int) -> None:
+    bound = UNIT[out] * (1e-3 + np.abs(expected)) + 2 * UNIT["float32"] * (1 + k)
+    assert c.shape == expected.shape
+    assert (np.abs(decoded(c) - expected) <= bound).all(), np.abs(decoded(c) - expected).max()
+
+
+def assert_product(
+    kernels: Kernels, config: WgmmaConfig, m: int, n: int, k: int, *, launches: int = 1, **defines: Any
+) -> np.ndarray:
+    a, b = operands(m + n + k, config, m, n, k)
+    c, _ = multiply(kernels, config, a, b, launches=launches, **defines)
+    assert_close(c, exact(config, a, b), config.out, k)
+    return c
+
+
+@pytest.mark.parametrize(("transpose_a", "transpose_b"), TRANSPOSITIONS)
+@pytest.mark.parametrize(
+    ("dtype", "settings"),
+    [
+        ("float16", {"consumers": 2, "block_n": 128, "cluster": 2, "stages": 2}),
+        ("bfloat16", {"consumers": 1, "mma_rows": 2, "block_n": 64}),
+        pytest.param("bfloat16", {"consumers": 2, "block_n": 256, "cluster": 2}, marks=pytest.mark.slow),
+        pytest.param("float16", {"consumers": 2, "mma_rows": 2, "block_n": 128}, marks=pytest.mark.slow),
+    ],
+)
+def test_products_of_ragged_sizes(
+    kernels: Kernels, dtype: str, transpose_a: bool, transpose_b: bool, settings: dict[str, Any]
+) -> None:
+    config = wgmma(dtype, transpose_a, transpose_b, **settings)
+    assert_product(kernels, config, 201, 136, 150)
+    assert_product(kernels, config, 1, 8, 1)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"block_n": 64}, {"consumers": 2, "block_n": 128, "cluster": 2, "stages": 2}]
+)
+def test_products_of_tf32(kernels: Kernels, settings: dict[str, Any]) -> None:
+    """Of operands along k alone: the others lie as no instruction takes them."""
+    assert_product(kernels, wgmma("float32", transpose_b=True, **settings), 130, 68, 77)
+
+
+@pytest.mark.parametrize("cluster", [1, 2])
+@pytest.mark.parametrize("block_n", [64, 192])
+def test_few_blocks_go_over_many_tiles(kernels: Kernels, cluster: int, block_n: int) -> None:
+    config = wgmma(
+        transpose_b=True, block_n=block_n, cluster=cluster, stages=2, mma_rows=2, num_multiprocessors=2
+    )
+    m, n = 400, 2 * block_n + 72
+    assert config.tiles_of_clusters(m, n) * cluster > 3 * config.grid(m, n)[0]
+    assert_product(kernels, config, m, n, 200)
+
+
+@pytest.mark.parametrize(("block_n", "across"), [(32, False), (64, False), (64, True)])
+def test_swapped_operands_of_few_rows(kernels: Kernels, block_n: int, across: bool) -> None:
+    config = wgmma(transpose_a=across, transpose_b=not across, block_n=block_n, swapped=True)
+    assert_product(kernels, config, 17, 136, 150)
+
+
+@pytest.mark.parametrize("settings", [{}, {"swapped": True, "transpose_b": True}, {"cluster": 2}])
+def test_slices_leave_their_counters_ready_and_give_equal_bits(
+    kernels: Kernels, settings: dict[str, Any]
+) -> None:
+    config = wgmma("float16", splits=3, num_multiprocessors=8, **settings)
+    once = assert_product(kernels, config, 60, 72, 400)
+    thrice = assert_product(kernels, config, 60, 72, 400, launches=3)
+    assert np.array_equal(once, thrice)
+
+
+def test_slices_of_several_rows(kernels: Kernels) -> None:
+    config = wgmma(transpose_a=True, splits=2, consumers=2, mma_rows=2, num_multiprocessors=3)
+    assert_product(kernels, config, 300, 72, 260)
+
+
+@pytest.mark.parametrize("stores_tensor", [0, 1])
+def test_accumulates_float32_from_half_operands(kernels: Kernels, stores_tensor: int) -> None:
+    config = wgmma(transpose_a=True, out="float32")
+    a, b = operands(3, config, 72, 40, 70)
+    before = random(np.random.default_rng(4), (72, 40), "float32")
+    settings = {"EPILOGUE": "epilogue_accumulate", "STORES_TENSOR": stores_tensor}
+    c, _ = multiply(kernels, config, a, b, c=before, alpha=-0.1, **settings)
+    assert_close(c, before - 0.1 * exact(config, a, b), "float32", 70)
+
+
+@pytest.mark.parametrize("settings", [{}, {"swapped": True}, {"splits": 2}])
+def test_adds_the_bias_activates_and_keeps_z(kernels: Kernels, settings: dict[str, Any]) -> None:
+    config = wgmma("float16", transpose_b=True, **settings)
+    a, b = operands(5, config, 40, 72, 130)
+    bias = random(np.random.default_rng(6), (72,), "float16")
+    names = {"EPILOGUE": "epilogue_activation", "ACTIVATION": "leaky_relu", "HAS_BIAS": 1, "STORE_Z": 1}
+    y, z = multiply(kernels, config, a, b, bias=bias, slope=0.25, **names)
+    expected = exact(config, a, b) + decoded(bias)
+    assert_close(z, expected, "float16", 130)
+    activated = NumpyBackend().activation_forward(Activation("leaky_relu", 0.25), expected)
+    assert_close(y, activated, "float16", 130)
+
+
+@pytest.mark.parametrize(
+    ("settings", "loads_saved"),
+    [
+        ({}, 0),
+        ({}, 1),
+        ({"block_n": 192, "mma_rows": 2, "num_multiprocessors": 2}, 1),
+        ({"splits": 2, "cluster": 2}, 1),
+        ({"swapped": True}, 0),
+    ],
+)
+def test_masks_by_the_derivative(kernels: Kernels, settings: dict[str, Any], loads_saved: int) -> None:
+    config = wgmma(transpose_b=True, **settings)
+    m, n, k = 200, 328, 130
+    a, b = operands(7, config, m, n, k)
+    saved = random(np.random.default_rng(8), (m, n), "bfloat16")
+    names = {"EPILOGUE": "epilogue_mask", "ACTIVATION": "tanh", "LOADS_SAVED": loads_saved}
+    c, _ = multiply(kernels, config, a, b, saved=saved, **names)
+    assert_close(c, exact(config, a, b) * (1 - decoded(saved) ** 2), "bfloat16", k)
+
+
+# Tiles as they are chosen, of which some are too large for the emulator's patience.
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(300, 264, 200), (8, 264, 600), (64, 72, 300)])
+@pytest.mark.parametrize(("transpose_a", "transpose_b"), TRANSPOSITIONS)
+def test_all_that_may_be_chosen(
+    kernels: Kernels, shape: tuple[int, int, int], transpose_a: bool, transpose_b: bool
+) -> None:
+    choices = wgmma_choices(
+        *shape, "bfloat16", transpose_a=transpose_a, transpose_b=transpose_b, num_multiprocessors=6
+    )
+    configs = [config for _, config in choices]
+    for config in configs:
+        assert_product(kernels, config, *shape)
+    assert_product(kernels, replace(configs[0], splits=1, cluster=2), *shape)

@@ -1,0 +1,81 @@
+// Two products by wgmma of a slice of k, KIND = f16 | bf16 | tf32: first (64, COLUMNS) = c + A B, then second = A B. A and
+// B come as they shall lie in shared memory. The second is still under way when the first is written. Mistakes, one for
+// each value of BUG:
+enum Bug {
+    NONE,
+    READS_FIRST_EARLY,
+    READS_SECOND_EARLY,
+    WRITES_OPERAND_EARLY,
+    WRITES_REGISTERS,
+    NO_FENCE,
+    NO_COMMIT,
+    NO_WAIT,
+    ONE_WARP,
+    OTHER_LANE,
+    NO_SWIZZLE,
+    OTHER_ATOMS,
+    PAST_THE_END
+};
+#define SHARED_ALIGNMENT 1024
+#include "include/operand_tile.cuh"
+
+#define NAME_OF(kind) wgmma_##kind
+#define NAME(kind) NAME_OF(kind)
+
+constexpr int COUNT = COLUMNS / 2;
+
+struct Shared {
+    uint4 a[A_BYTES / 16], b[B_BYTES / 16];
+};
+
+__device__ void fill(Shared& shared, const uint4* a, const uint4* b) {
+    for (int i = threadIdx.x; i < A_BYTES / 16; i += blockDim.x) shared.a[i] = a[i];
+    for (int i = threadIdx.x; i < B_BYTES / 16; i += blockDim.x) shared.b[i] = b[i];
+    fence_async();
+    __syncthreads();
+}
+
+__device__ uint64 descriptor(const void* matrix, int panel_bytes) {
+    unsigned address = shared_address(matrix);
+    if (BUG == OTHER_ATOMS) address += 128;
+    if (BUG == PAST_THE_END) address += A_BYTES + B_BYTES;
+    const uint64 found = matrix_descriptor(address, panel_bytes);
+    return BUG == NO_SWIZZLE ? found & ~(3ull << 62) : found;
+}
+
+// The place in C of a thread's number.
+__device__ int place(int i) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int row = 16 * warp + lane / 4 + 8 * (i / 2 % 2), column = 8 * (i / 4) + 2 * (lane % 4) + i % 2;
+    return row * COLUMNS + column;
+}
+
+__device__ void write(const float (&sums)[COUNT], float* c) {
+    for (int i = 0; i < COUNT; ++i) c[place(i)] = sums[i];
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+    group_product(const uint4* a, const uint4* b, const float* c, float* first_c, float* second_c) {
+    DYNAMIC_SHARED(Shared, shared);
+    fill(*shared, a, b);
+    if (BUG == ONE_WARP && threadIdx.x >= 32) return;
+    const uint64 of_a = descriptor(shared->a, PANEL_BYTES_A), of_b = descriptor(shared->b, PANEL_BYTES_B);
+    float first[COUNT], second[COUNT];
+    for (int i = 0; i < COUNT; ++i) {
+        first[i] = c[place(i)];
+        second[i] = 0;
+    }
+    if (BUG != NO_FENCE) wgmma_fence();
+    NAME(KIND)<ACROSS_A, ACROSS_B>(first, of_a, of_b, BUG == OTHER_LANE && threadIdx.x == 7 ? 0 : 1);
+    wgmma_commit();
+    if (BUG == WRITES_REGISTERS) first[3] = 0;
+    NAME(KIND)<ACROSS_A, ACROSS_B>(second, of_a, of_b, 0);
+    if (BUG != NO_COMMIT) wgmma_commit();
+    if (BUG == READS_FIRST_EARLY) write(first, first_c);
+    if (BUG == WRITES_OPERAND_EARLY && threadIdx.x == 64) shared->b[0] = {};
+    wgmma_wait<1>();
+    if (BUG != READS_FIRST_EARLY) write(first, first_c);
+    if (BUG == READS_SECOND_EARLY) write(second, second_c);
+    if (BUG != NO_WAIT) wgmma_wait<0>();
+    if (BUG != READS_SECOND_EARLY) write(second, second_c);
+}

@@ -1,0 +1,238 @@
+// Products of groups of four warps, of matrices in shared memory of which descriptors tell (wgmma).
+//
+// A warp computes its 16 of the 64 rows when it waits: only then it reads shared memory. From the first product on until
+// then, the threads' registers are poisoned.
+//
+// Reference: PTX ISA, 9.7.15.5.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "fibers.h"
+
+namespace emulator {
+namespace {
+
+constexpr unsigned WHOLE_WARP = 0xffffffffu, GROUP = 4 * warpSize;
+constexpr unsigned LINE_BYTES = 128, ATOM_BYTES = 1024, SLICE_BYTES = 32, MOST_K = 16;
+constexpr unsigned char POISON = 0xff;
+
+// ---------------------------------------------------------------------------------------------- operands
+
+// What a descriptor tells of a matrix whose rows (of b: columns) each have a slice of k.
+struct Matrix {
+    unsigned address, panel_bytes, atom_bytes;
+    const NumberType& type;
+    bool across;
+
+    Matrix(unsigned long long descriptor, const NumberType& type, bool across)
+        : address(field(descriptor, 0)),
+          panel_bytes(field(descriptor, 16)),
+          atom_bytes(field(descriptor, 32)),
+          type(type),
+          across(across) {}
+
+    static unsigned field(unsigned long long descriptor, unsigned bit) {
+        return static_cast<unsigned>(descriptor >> bit & 0x3fff) << 4;
+    }
+
+    unsigned place(unsigned row, unsigned k) const {
+        const unsigned line = LINE_BYTES / type.bytes;
+        const unsigned logical = across
+                                     ? address + row / line * panel_bytes + k / 8 * atom_bytes +
+                                           k % 8 * LINE_BYTES + row % line * type.bytes
+                                     : address + row / 8 * atom_bytes + row % 8 * LINE_BYTES + k * type.bytes;
+        return logical ^ ((logical >> 3) & 0x70u);
+    }
+
+    double number(unsigned row, unsigned k) const { return type.value(at_shared_address(place(row, k))); }
+};
+
+unsigned k_of(const Product& product) { return SLICE_BYTES / product.type->bytes; }
+
+void check_operand(const char* name, const char* which, unsigned long long descriptor, const Product& product,
+                   bool across, unsigned num_rows) {
+    constexpr unsigned long long USED = 0x3fffull | 0x3fffull << 16 | 0x3fffull << 32 | 3ull << 62;
+    if (descriptor & ~USED || descriptor >> 62 != 1)
+        fail("%s: expected a descriptor of %s with the 128-byte swizzle and no other flag, got 0x%016llx",
+             name, which, descriptor);
+    const Matrix matrix(descriptor, *product.type, across);
+    if (matrix.address / LINE_BYTES % 8 != 0)
+        fail("%s: expected the atoms of %s at multiples of %u bytes, got address %u", name, which, ATOM_BYTES,
+             matrix.address);
+    for (const unsigned place : {matrix.place(0, 0), matrix.place(num_rows - 1, k_of(product) - 1)}) {
+        const unsigned char* line = at_shared_address(place / LINE_BYTES * LINE_BYTES);
+        if (line < dynamic_shared || !is_shared(line, LINE_BYTES))
+            fail("%s: expected all of %s in dynamic shared memory, got address %u", name, which, place);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------- registers
+
+Accumulator* accumulator_of(Thread& thread, const float* d) {
+    const auto found = std::find_if(thread.accumulators.begin(), thread.accumulators.end(),
+                                    [&](const Accumulator& each) { return each.d == d; });
+    return found == thread.accumulators.end() ? nullptr : &*found;
+}
+
+void take_registers(const char* name, Thread& thread, const Product& product) {
+    Accumulator* held = accumulator_of(thread, product.d);
+    if (!held) {
+        if (!thread.gave_registers)
+            fail("%s: expected wgmma_fence before a product with registers that the thread used, got none",
+                 name);
+        thread.accumulators.push_back({product.d, {product.d, product.d + product.count}, 0});
+        held = &thread.accumulators.back();
+        std::memset(product.d, POISON, product.count * sizeof(float));
+    }
+    if (held->values.size() != product.count)
+        fail(
+            "%s: expected a product of as many columns as the one under way with the same registers, got %u "
+            "instead of %zu",
+            name, 2 * product.count, 2 * held->values.size());
+    ++held->num_products;
+}
+
+void give_registers_back(const char* name, Thread& thread, Accumulator& held) {
+    const auto* bytes = reinterpret_cast<const unsigned char*>(held.d);
+    const size_t num_bytes = held.values.size() * sizeof(float);
+    if (std::any_of(bytes, bytes + num_bytes, [](unsigned char byte) { return byte != POISON; }))
+        fail("%s: expected the registers of a product to stay as they are until then, got them written",
+             name);
+    std::memcpy(held.d, held.values.data(), num_bytes);
+    thread.accumulators.erase(thread.accumulators.begin() + (&held - thread.accumulators.data()));
+    thread.gave_registers = false;
+}
+
+// ---------------------------------------------------------------------------------------------- a warp's part
+
+struct Part : Request {
+    Thread* thread;
+    Product product;
+    unsigned most_pending;
+};
+
+Part& part_of(Request* lane) { return *static_cast<Part*>(lane); }
+
+bool is_same(const Product& first, const Product& second) {
+    return first.type == second.type && first.a == second.a && first.b == second.b &&
+           first.adds == second.adds && first.a_across == second.a_across &&
+           first.b_across == second.b_across && first.count == second.count;
+}
+
+void execute_begin(Request* const* lanes) {
+    for (int lane = 0; lane < warpSize; ++lane) {
+        Part& part = part_of(lanes[lane]);
+        if (!is_same(part.product, part_of(lanes[0]).product))
+            fail("%s: expected the same product in all lanes of the warp, got another in lane %d", part.name,
+                 lane);
+        Thread& thread = *part.thread;
+        part.product.group = thread.product_groups;
+        take_registers(part.name, thread, part.product);
+        thread.products.push_back(part.product);
+        ++thread.products_issued;
+    }
+}
+
+// The operands of a warp's 16 rows, as numbers.
+struct Numbers {
+    double a[16][MOST_K], b[256][MOST_K];  // b by columns
+
+    Numbers(const Product& product, unsigned first_row) {
+        const Matrix a_matrix(product.a, *product.type, product.a_across),
+            b_matrix(product.b, *product.type, product.b_across);
+        for (unsigned k = 0; k < k_of(product); ++k) {
+            for (unsigned row = 0; row < 16; ++row) a[row][k] = a_matrix.number(first_row + row, k);
+            for (unsigned column = 0; column < 2 * product.count; ++column)
+                b[column][k] = b_matrix.number(column, k);
+        }
+    }
+};
+
+// Adds a lane's sums: d[4 j + 2 h + i] is row lane / 4 + 8 h, column 8 j + 2 (lane % 4) + i.
+void add(const Numbers& numbers, const Product& product, unsigned lane, std::vector<float>& values) {
+    const unsigned num_k = k_of(product);
+    for (unsigned i = 0; i < product.count; ++i) {
+        const double* a = numbers.a[lane / 4 + 8 * (i / 2 % 2)];
+        const double* b = numbers.b[8 * (i / 4) + 2 * (lane % 4) + i % 2];
+        double sum = product.adds ? values[i] : 0.0;
+        for (unsigned k = 0; k < num_k; ++k) sum += a[k] * b[k];
+        values[i] = static_cast<float>(sum);
+    }
+}
+
+bool is_due(const Thread& thread, unsigned most_pending) {
+    return !thread.products.empty() && thread.products.front().group + most_pending < thread.product_groups;
+}
+
+// The first product of all lanes, which they began together.
+void land_first(Request* const* lanes) {
+    const unsigned first_row = linear_thread() / warpSize % 4 * 16;
+    const Numbers numbers(part_of(lanes[0]).thread->products.front(), first_row);
+    for (int lane = 0; lane < warpSize; ++lane) {
+        Thread& thread = *part_of(lanes[lane]).thread;
+        const Product product = thread.products.front();
+        Accumulator& held = *accumulator_of(thread, product.d);
+        add(numbers, product, lane, held.values);
+        thread.products.erase(thread.products.begin());
+        if (--held.num_products == 0) give_registers_back(lanes[lane]->name, thread, held);
+    }
+}
+
+void execute_wait(Request* const* lanes) {
+    const Part& first = part_of(lanes[0]);
+    while (is_due(*first.thread, first.most_pending)) land_first(lanes);
+}
+
+void execute_nothing(Request* const*) {}
+
+void check_group(const char* name) {
+    const unsigned first = linear_thread() / GROUP * GROUP, threads = blockDim.x * blockDim.y * blockDim.z;
+    if (first + GROUP > threads)
+        fail("%s: expected a group of four whole warps, got one of %u threads", name, threads - first);
+}
+
+void meet_warp(const char* name, Site site) {
+    check_group(name);
+    Request request{name, WHOLE_WARP, site, execute_nothing};
+    collective(request, true);
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------- interface
+
+void fence_products(const char* name, Site site) {
+    meet_warp(name, site);
+    current->gave_registers = true;
+}
+
+void begin_product(const char* name, const Product& product, Site site) {
+    check_group(name);
+    check_operand(name, "a", product.a, product, product.a_across, 64);
+    check_operand(name, "b", product.b, product, product.b_across, 2 * product.count);
+    Part part{{name, WHOLE_WARP, site, execute_begin}, current, product, 0};
+    collective(part, true);
+}
+
+void commit_products(const char* name, Site site) {
+    meet_warp(name, site);
+    ++current->product_groups;
+}
+
+void wait_for_products(const char* name, unsigned most_pending, Site site) {
+    check_group(name);
+    if (is_due(*current, most_pending)) yield(name, site);
+    Part part{{name, WHOLE_WARP, site, execute_wait}, current, {}, most_pending};
+    collective(part, true);
+}
+
+void end_products() {
+    if (!current->products.empty())
+        fail(
+            "the thread leaves while %zu products of its group of warps are under way, for which it has not "
+            "waited",
+            current->products.size());
+}
+
+}  // namespace emulator

@@ -1,0 +1,93 @@
+// CPU twins of the functions of kernels/include/ptx_sm90a.cuh, by the same names and signatures. Part of ptx_twins.h.
+//
+// Reference: PTX ISA, docs.nvidia.com/cuda/parallel-thread-execution; the section is named at each group.
+#pragma once
+
+using TensorMap = emulator::MatrixMap;
+
+// cp.async.bulk.tensor (9.7.9.25.5.2). A copy lands when somebody waits for the phase that counts it, and a store reads
+// when its thread waits for it, which is when all others have gone as far as they can: the latest moments that the ISA
+// allows. What a store writes is there when its thread ends.
+
+inline void copy_tensor(void* shared, const TensorMap* map, int row, int column,
+                        unsigned long long* barrier) {
+    emulator::load_box("copy_tensor", shared, map, row, column, barrier, emulator::OWN_BLOCK);
+}
+
+inline void copy_tensor_to_cluster(void* shared, const TensorMap* map, int row, int column,
+                                   unsigned long long* barrier, unsigned short blocks) {
+    emulator::load_box("copy_tensor_to_cluster", shared, map, row, column, barrier, blocks);
+}
+
+inline void store_tensor(const TensorMap* map, const void* shared, int row, int column) {
+    emulator::store_box("store_tensor", map, shared, row, column);
+}
+
+inline void bulk_commit() { emulator::commit_stores(); }
+
+template <int N>
+inline void bulk_wait_read(emulator::Site site = emulator::Site::here()) {
+    emulator::wait_for_stores("bulk_wait_read", N, site);
+}
+
+// mbarrier.arrive (9.7.13.15.13).
+inline void mbarrier_arrive_at(unsigned cluster_address) {
+    emulator::arrive_at("mbarrier_arrive_at", cluster_address);
+}
+
+// wgmma (9.7.15). A product reads its operands and writes its registers when its thread waits for it, which is when all
+// others have gone as far as they can; until then its registers are poisoned. Products are exact; their sum with d is
+// formed in double precision and rounded once.
+
+inline void wgmma_fence(emulator::Site site = emulator::Site::here()) {
+    emulator::fence_products("wgmma_fence", site);
+}
+
+inline void wgmma_commit(emulator::Site site = emulator::Site::here()) {
+    emulator::commit_products("wgmma_commit", site);
+}
+
+template <int N>
+inline void wgmma_wait(emulator::Site site = emulator::Site::here()) {
+    emulator::wait_for_products("wgmma_wait", N, site);
+}
+
+namespace emulator {
+
+template <class Type>
+float number_at(const unsigned char* place) {
+    unsigned word = 0;
+    std::memcpy(&word, place, 4 / Type::PER_REGISTER);
+    return Type::value(word, 0);
+}
+
+template <class Type>
+constexpr NumberType NUMBERS{4 / Type::PER_REGISTER, number_at<Type>};
+
+template <class Type, int COUNT>
+void multiply_async(const char* name, float (&d)[COUNT], unsigned long long a, unsigned long long b,
+                    bool a_across, bool b_across, int adds, Site site) {
+    static_assert(COUNT % 4 == 0 && COUNT <= 128, "d has a multiple of 8 columns, at most 256");
+    begin_product(name, {&NUMBERS<Type>, a, b, a_across, b_across, adds != 0, d, COUNT, 0}, site);
+}
+
+}  // namespace emulator
+
+template <int A_ACROSS, int B_ACROSS, int COUNT>
+inline void wgmma_f16(float (&d)[COUNT], unsigned long long a, unsigned long long b, int adds,
+                      emulator::Site site = emulator::Site::here()) {
+    emulator::multiply_async<emulator::F16>("wgmma_f16", d, a, b, A_ACROSS, B_ACROSS, adds, site);
+}
+
+template <int A_ACROSS, int B_ACROSS, int COUNT>
+inline void wgmma_bf16(float (&d)[COUNT], unsigned long long a, unsigned long long b, int adds,
+                       emulator::Site site = emulator::Site::here()) {
+    emulator::multiply_async<emulator::Bf16>("wgmma_bf16", d, a, b, A_ACROSS, B_ACROSS, adds, site);
+}
+
+template <int A_ACROSS, int B_ACROSS, int COUNT>
+inline void wgmma_tf32(float (&d)[COUNT], unsigned long long a, unsigned long long b, int adds,
+                       emulator::Site site = emulator::Site::here()) {
+    static_assert(!A_ACROSS && !B_ACROSS, "tf32 lies along k");
+    emulator::multiply_async<emulator::Tf32>("wgmma_tf32", d, a, b, false, false, adds, site);
+}

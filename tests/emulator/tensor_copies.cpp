@@ -1,0 +1,160 @@
+// Copies of boxes of matrices between global and shared memory, as tensor maps tell of them.
+//
+// In shared memory a box is lines of 128 bytes, each a row, whose 16-byte pieces change places by the 128-byte swizzle:
+// bits 4 to 6 of an address by exclusive or with bits 7 to 9.
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <vector>
+
+#include "fibers.h"
+
+namespace emulator {
+namespace {
+
+constexpr uint64_t MARK = 0x70616d5f726f736eull;  // as in EmulatedRuntime.tensor_map
+constexpr unsigned LINE_BYTES = 128, PIECE_BYTES = 16;
+
+unsigned swizzled(unsigned address) { return address ^ ((address >> 3) & 0x70u); }
+
+unsigned bytes_of_box(const MatrixMap& map) { return map.box_rows * LINE_BYTES; }
+
+void check_box(const char* name, const MatrixMap* map, const void* shared) {
+    check_map(name, map);
+    if (map->box_columns * map->number_bytes != LINE_BYTES)
+        fail("%s: expected boxes with %u bytes in a row, got %u numbers of %u bytes", name, LINE_BYTES,
+             map->box_columns, map->number_bytes);
+    const auto* byte = static_cast<const unsigned char*>(shared);
+    if (byte < dynamic_shared || !is_shared(byte, bytes_of_box(*map)))
+        fail("%s: expected %u bytes of dynamic shared memory, got %p", name, bytes_of_box(*map), shared);
+    if (to_shared_address(byte) % LINE_BYTES != 0)
+        fail("%s: expected an address aligned to %u bytes, got %s", name, LINE_BYTES,
+             shared_text(byte).c_str());
+}
+
+// Calls visit(byte in the box, byte of the matrix, bytes) for each row of the part of a box that lies in the matrix.
+template <class Visit>
+void for_each_row(const MatrixMap& map, long long row, long long column, Visit visit) {
+    const long long num_columns = static_cast<long long>(map.columns);
+    const long long first = column < 0 ? 0 : column,
+                    end = column + map.box_columns < num_columns ? column + map.box_columns : num_columns;
+    if (first >= end) return;
+    for (long long i = 0; i < map.box_rows; ++i) {
+        if (row + i < 0 || row + i >= static_cast<long long>(map.rows)) continue;
+        visit(i * LINE_BYTES + (first - column) * map.number_bytes,
+              map.numbers + (row + i) * map.row_bytes + first * map.number_bytes,
+              (end - first) * map.number_bytes);
+    }
+}
+
+// The bytes of a box, its rows one after another, those outside of the matrix zero.
+std::vector<unsigned char> box_of_matrix(const MatrixMap& map, int row, int column) {
+    std::vector<unsigned char> box(bytes_of_box(map));
+    for_each_row(map, row, column, [&](long long at, const unsigned char* from, size_t bytes) {
+        std::memcpy(&box[at], from, bytes);
+    });
+    return box;
+}
+
+// Where byte `at` of a box lies that begins at `address`, counted from there.
+unsigned place_in_shared(unsigned address, unsigned at) { return swizzled(address + at) - address; }
+
+// The bytes as they lie in shared memory from `address` on.
+std::vector<unsigned char> laid_out(const std::vector<unsigned char>& box, unsigned address) {
+    std::vector<unsigned char> lines(box.size());
+    for (unsigned at = 0; at < box.size(); at += PIECE_BYTES)
+        std::memcpy(&lines[place_in_shared(address, at)], &box[at], PIECE_BYTES);
+    return lines;
+}
+
+std::vector<unsigned char> box_of_shared(const unsigned char* source, unsigned bytes) {
+    std::vector<unsigned char> box(bytes);
+    const unsigned address = to_shared_address(source);
+    for (unsigned at = 0; at < bytes; at += PIECE_BYTES)
+        std::memcpy(&box[at], source + place_in_shared(address, at), PIECE_BYTES);
+    return box;
+}
+
+// What copies see where boxes were stored from: as it was when a thread last called the fence. The first store from a place
+// is taken to see everything.
+std::map<const unsigned char*, std::vector<unsigned char>> seen;
+
+void see(const unsigned char* begin, std::vector<unsigned char>& bytes) {
+    std::memcpy(bytes.data(), begin, bytes.size());
+}
+
+void check_fenced(const char* name, const unsigned char* begin, unsigned bytes) {
+    const auto found = seen.emplace(begin, std::vector<unsigned char>(begin, begin + bytes)).first;
+    if (std::memcmp(found->second.data(), begin, found->second.size()) != 0)
+        fail("%s: expected fence_async after what was written to the %u bytes from %s on, got none", name,
+             bytes, shared_text(begin).c_str());
+}
+
+void read(Thread& thread, const PendingStore& store) {
+    const std::vector<unsigned char> box = box_of_shared(store.source, bytes_of_box(store.map));
+    for_each_row(store.map, store.row, store.column, [&](long long at, unsigned char* to, size_t bytes) {
+        thread.late_writes.push_back({to, {box.begin() + at, box.begin() + at + bytes}});
+    });
+}
+
+}  // namespace
+
+void check_map(const char* name, const MatrixMap* map) {
+    if (map->mark != MARK) fail("%s: expected a tensor map, got other bytes at %p", name, map);
+}
+
+void load_box(const char* name, void* target, const MatrixMap* map, int row, int column,
+              unsigned long long* barrier, unsigned blocks) {
+    check_box(name, map, target);
+    const std::vector<unsigned char> lines =
+        laid_out(box_of_matrix(*map, row, column), to_shared_address(target));
+    if (blocks == OWN_BLOCK)
+        copy_for_mbarrier(name, target, lines.data(), lines.size(), barrier);
+    else
+        copy_to_blocks(name, target, lines.data(), lines.size(), barrier, blocks);
+}
+
+void store_box(const char* name, const MatrixMap* map, const void* source, int row, int column) {
+    check_box(name, map, source);
+    const auto* begin = static_cast<const unsigned char*>(source);
+    check_fenced(name, begin, bytes_of_box(*map));
+    for_each_row(*map, row, column,
+                 [](long long, unsigned char* to, size_t bytes) { std::memset(to, 0xff, bytes); });
+    current->stores.push_back({*map, begin, row, column, current->store_groups});
+}
+
+void commit_stores() { ++current->store_groups; }
+
+void wait_for_stores(const char* name, unsigned most_pending, Site site) {
+    Thread& thread = *current;
+    const auto is_due = [&] {
+        return !thread.stores.empty() && thread.stores.front().group + most_pending < thread.store_groups;
+    };
+    if (is_due()) yield(name, site);
+    while (is_due()) {
+        read(thread, thread.stores.front());
+        thread.stores.erase(thread.stores.begin());
+    }
+}
+
+void end_stores() {
+    if (!current->stores.empty())
+        fail("the thread leaves while %zu of its stores of boxes have still to read shared memory",
+             current->stores.size());
+    for (const LateWrite& late : current->late_writes)
+        std::memcpy(late.target, late.data.data(), late.data.size());
+}
+
+void fence_copies() {
+    for (auto& place : seen)
+        if (is_shared(place.first, place.second.size())) see(place.first, place.second);
+}
+
+void see_copied(const unsigned char* begin, const unsigned char* end) {
+    for (auto& place : seen)
+        if (place.first < end && begin < place.first + place.second.size()) see(place.first, place.second);
+}
+
+void forget_fences() { seen.clear(); }
+
+}  // namespace emulator
