@@ -80,7 +80,9 @@ class FakeDriver:
         CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED="any cluster",
     )
     CUlaunchAttributeID = SimpleNamespace(
-        CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION="clusterDim", CU_LAUNCH_ATTRIBUTE_COOPERATIVE="cooperative"
+        CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION="clusterDim",
+        CU_LAUNCH_ATTRIBUTE_COOPERATIVE="cooperative",
+        CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION="programmaticStreamSerializationAllowed",
     )
     CUlaunchConfig = SimpleNamespace
     CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL="thread local")

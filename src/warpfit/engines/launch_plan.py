@@ -169,7 +169,7 @@ def launch_of(plan: Plan, data: TrainingData, card: Any = None, *, by_layers: bo
     """
     network = trained_network(plan, data)
     from warpfit.backends.cuda.cards import card_of
-    from warpfit.backends.cuda.matmul import generation
+    from warpfit.backends.cuda.jit import generation
 
     card = card or card_of(_runtime(plan))
     _require(generation(card.arch) >= 75, "tensor cores, of sm_75 or later", card.arch)

@@ -11,7 +11,7 @@ from support.kernels import VARIANTS
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.backends.cuda import jit
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
-from warpfit.backends.cuda.matmul import generation
+from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.matmul_mma_config import supports
 
 # Kernels whose numbers do not all fit into registers on sm_90a: the most bytes that do not, and the reason.

@@ -49,10 +49,13 @@ def short_turns() -> Iterator[None]:
     sys.setswitchinterval(interval)
 
 
+def function(name: str, *, takes_turn: bool = False) -> SimpleNamespace:
+    return SimpleNamespace(name=name, handle=name, takes_turn=takes_turn)
+
+
 def launch(device: Runtime, *names: str) -> None:
     for name in names:
-        function = SimpleNamespace(name=name, handle=name)
-        device.launch(function, GRID, BLOCK, 0, 0)
+        device.launch(function(name), GRID, BLOCK, 0, 0)
 
 
 # -- no device -----------------------------------------------------------------------------------------------
@@ -307,7 +310,7 @@ def test_loading_asks_for_all_shared_memory(
     driver: FakeDriver, device: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jit, "cubin", lambda name, defines, arch: b"code")
-    assert device.load("add", (("DTYPE", "float32"),)).name == "add"
+    assert device.load("binary", (("DTYPE", "float32"),)).name == "binary"
     assert driver.calls[f"dynamic shared {227 * 1024 - 1024}"] == 1
 
 
@@ -384,15 +387,15 @@ def test_a_launch_that_is_refused(device: Runtime) -> None:
     with pytest.raises(
         DeviceError, match=r"launching add with grid \(0, 1, 1\) and block \(256, 1, 1\) failed"
     ):
-        device.launch(SimpleNamespace(name="add", handle="add"), (0, 1, 1), BLOCK, 0, 0)
+        device.launch(function("add"), (0, 1, 1), BLOCK, 0, 0)
 
 
 @pytest.mark.parametrize(("cluster", "is_cooperative"), [(4, False), (1, True), (16, True)])
 def test_launches_of_blocks_that_wait_for_each_other(
     driver: FakeDriver, device: Runtime, cluster: int, is_cooperative: bool
 ) -> None:
-    function = SimpleNamespace(name="train", handle="train")
-    device.launch_cluster(function, (32, 1, 1), BLOCK, 0, 0, cluster, is_cooperative)
+    train = function("train", takes_turn=True)
+    device.launch_cluster(train, (32, 1, 1), BLOCK, 0, 0, cluster, is_cooperative)
     (attributes,) = driver.attributes
     size = attributes.pop("clusterDim", None)
     assert (vars(size) if size else None) == ({"x": cluster, "y": 1, "z": 1} if cluster > 1 else None)
@@ -400,7 +403,7 @@ def test_launches_of_blocks_that_wait_for_each_other(
     assert driver.calls["any cluster 1"] == (cluster > 1)
     words = rf"launching train with grid \(0, 1, 1\) in clusters of {cluster} blocks of \(256, 1, 1\) failed"
     with pytest.raises(DeviceError, match=words):
-        device.launch_cluster(function, (0, 1, 1), BLOCK, 0, 0, cluster, is_cooperative)
+        device.launch_cluster(train, (0, 1, 1), BLOCK, 0, 0, cluster, is_cooperative)
 
 
 # -- tensor maps ---------------------------------------------------------------------------------------------
@@ -473,7 +476,7 @@ def test_a_graph_repeats_what_was_captured(driver: FakeDriver, device: Runtime) 
     memory = device.allocate(8)
     with device.capture() as graph:
         launch(device, "first", "second")
-        device.launch_cluster(SimpleNamespace(name="third", handle="third"), GRID, BLOCK, 0, 0, 4, False)
+        device.launch_cluster(function("third"), GRID, BLOCK, 0, 0, 4, False)
         device.copy(memory.pointer, memory.pointer + 4, 4)
         device.fill(memory.pointer, 4)
         launch(device, "first")
@@ -501,7 +504,7 @@ REFUSED = {
     "an upload of 8 bytes": lambda device: device.upload(0, np.zeros(1)),
     "a download of 8 bytes": lambda device: device.download(np.zeros(1), 0),
     "a buffer for uploads": lambda device: device.create_upload_buffer(8),
-    "loading add": lambda device: device.load("add", ()),
+    "loading binary": lambda device: device.load("binary", ()),
     "another stream's wait": lambda device: device.let_wait(None),
     "a wait for the device": lambda device: device.synchronize(),
     "another capture": lambda device: device.capture().__enter__(),
@@ -558,6 +561,15 @@ def test_other_threads_are_not_captured(driver: FakeDriver, device: Runtime) -> 
     assert driver.launched == ["elsewhere"]
     graph.launch()
     assert driver.graphs == [["here"]]
+
+
+def test_kernels_of_a_graph_that_take_turns_come_early(driver: FakeDriver, device: Runtime) -> None:
+    with device.capture():
+        device.launch(function("polite", takes_turn=True), GRID, BLOCK, 0, 0)
+        device.launch(function("other"), GRID, BLOCK, 0, 0)
+        device.launch_cluster(function("polite", takes_turn=True), GRID, BLOCK, 0, 0, 2, False)
+    early = [attributes.get("programmaticStreamSerializationAllowed") for attributes in driver.attributes]
+    assert early == [1, None, 1]
 
 
 def test_a_faulty_graph_names_its_kernels(driver: FakeDriver, device: Runtime) -> None:

@@ -31,6 +31,7 @@ __all__ = [
     "compile_kernel",
     "cubin",
     "flattened",
+    "generation",
     "source_of",
 ]
 
@@ -48,6 +49,11 @@ _DIGEST_BYTES = 32
 _INCLUDE = re.compile(r'#include "(?P<file>[^"]+)"')
 _PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
 _LOCATION = re.compile(r"^(?P<file>[^\s(]+)\((?P<line>\d+)\): ", re.MULTILINE)
+
+
+def generation(arch: str) -> int:
+    """Return the number in the name of an architecture: 90 for ``'sm_90a'``."""
+    return int(arch.removeprefix("sm_").rstrip("af"))
 
 
 @cache

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
+from warpfit.backends.cuda.jit import generation
 from warpfit.errors import ConfigError
 
 __all__ = [
@@ -18,7 +19,6 @@ __all__ = [
     "candidates",
     "configure",
     "fitted",
-    "generation",
     "shared_bytes_of",
 ]
 
@@ -197,11 +197,6 @@ def aligned(dtype: str, *pointers_and_rows: tuple[int, int, int]) -> bool:
 
 
 # -- choice --------------------------------------------------------------------------------------------------
-
-
-def generation(arch: str) -> int:
-    """Return the number in the name of an architecture: 90 for ``'sm_90a'``."""
-    return int(arch.removeprefix("sm_").rstrip("af"))
 
 
 def shared_bytes_of(arch: str) -> int:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
+from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.matmul import (
     MAX_GRID_Y,
     SPLITS,
     STATIC_BYTES,
     MatmulConfig,
     fitted,
-    generation,
     shared_bytes_of,
 )
 from warpfit.errors import DeviceError

@@ -8,7 +8,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from warpfit.backends.base import HALF_DTYPES
-from warpfit.backends.cuda.matmul import MatmulConfig, generation, shared_bytes_of
+from warpfit.backends.cuda.jit import generation
+from warpfit.backends.cuda.matmul import MatmulConfig, shared_bytes_of
 
 __all__ = ["Box", "WgmmaConfig", "takes", "wgmma_choices"]
 

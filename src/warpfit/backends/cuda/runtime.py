@@ -465,7 +465,8 @@ class Runtime:
             self.max_shared_bytes - static,
         )
         self._check(error, f"loading {name}")
-        return _Function(name, kernel, function)
+        takes_turn = jit.generation(self.arch) >= 90 and "take_turn();" in jit.source_of(name)
+        return _Function(name, kernel, function, takes_turn)
 
     def tensor_map(
         self,
@@ -521,16 +522,18 @@ class Runtime:
 
     def launch(self, function: Any, grid: Grid, block: Grid, shared_bytes: int, parameters: int) -> None:
         """Start a kernel; `parameters` is the address of an array of the arguments' addresses."""
+        if self._is_capturing():
+            self.launch_cluster(function, grid, block, shared_bytes, parameters, 1, False)
+            return
         if getattr(_active, "runtime", None) is not self:
             self.activate()
-        stream = self._stream_handle if self._capturing is None else self._handle(function.name)
         self._recent.append(function.name)
         (error,) = self._driver.cuLaunchKernel(
-            function.handle, *grid, *block, shared_bytes, stream, parameters, 0
+            function.handle, *grid, *block, shared_bytes, self._stream_handle, parameters, 0
         )
         if error:
             self._check(error, f"launching {function.name} with grid {grid} and block {block}")
-        if self._blocking and not self._is_capturing():
+        if self._blocking:
             self.synchronize()
 
     def launch_cluster(
@@ -552,7 +555,9 @@ class Runtime:
                 1,
             )
             self._check(error, f"launching {function.name}")
-        attributes = self._launch_attributes(cluster, is_cooperative)
+        # In a graph the blocks of one kernel come while those of the last are still at work, and wait for them.
+        is_programmatic = function.takes_turn and self._is_capturing()
+        attributes = self._launch_attributes(cluster, is_cooperative, is_programmatic)
         config = self._driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = grid
         config.blockDimX, config.blockDimY, config.blockDimZ = block
@@ -566,7 +571,7 @@ class Runtime:
         if self._blocking and not self._is_capturing():
             self.synchronize()
 
-    def _launch_attributes(self, cluster: int, is_cooperative: bool) -> list[Any]:
+    def _launch_attributes(self, cluster: int, is_cooperative: bool, is_programmatic: bool) -> list[Any]:
         driver, found = self._driver, []
         if cluster > 1:
             size = driver.CUlaunchAttribute()
@@ -578,6 +583,11 @@ class Runtime:
             together.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
             together.value.cooperative = 1
             found.append(together)
+        if is_programmatic:
+            early = driver.CUlaunchAttribute()
+            early.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            early.value.programmaticStreamSerializationAllowed = 1
+            found.append(early)
         return found
 
     # -- graphs ------------------------------------------------------------------------------------------
@@ -769,12 +779,12 @@ class Graph:
 
 
 class _Function:
-    """A loaded kernel: the driver's handle, and what must stay alive for it."""
+    """A loaded kernel: the driver's handle, what must stay alive for it, and whether it waits for kernels before it."""
 
-    __slots__ = ("handle", "kernel", "name")
+    __slots__ = ("handle", "kernel", "name", "takes_turn")
 
-    def __init__(self, name: str, kernel: Any, handle: Any) -> None:
-        self.name, self.kernel, self.handle = name, kernel, handle
+    def __init__(self, name: str, kernel: Any, handle: Any, takes_turn: bool) -> None:
+        self.name, self.kernel, self.handle, self.takes_turn = name, kernel, handle, takes_turn
 
 
 def _pin(nbytes: int) -> tuple[Any, npt.NDArray[np.uint8]]:

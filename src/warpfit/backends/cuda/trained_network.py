@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from warpfit.backends.base import Activation
-from warpfit.backends.cuda.matmul import generation
+from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.matmul_mma_config import supports
 from warpfit.errors import ConfigError
 

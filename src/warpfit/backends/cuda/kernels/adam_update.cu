@@ -16,6 +16,7 @@ using Acc = accumulator<T>;
 extern "C" __global__ void __launch_bounds__(256)
     adam_update(const __grid_constant__ TensorList list, Scalar rate, Scalar eps, Scalar shrink, double beta1,
                 double beta2, double weight_decay) {
+    take_turn();
     const Acc keep1 = static_cast<Acc>(beta1);
     const Acc take1 = static_cast<Acc>(1 - beta1);
     const Acc keep2 = static_cast<Acc>(beta2);

@@ -19,6 +19,7 @@ extern "C" __global__ void __launch_bounds__(256)
     add_at(const DTYPE* values, const int64* targets, const int64* starts, const int64* order,
            int64 num_targets, int64 num_places, DTYPE* y, Layout outer, Layout inner, int64 inner_size,
            int64 n) {
+    take_turn();
     const int64 own = static_cast<int64>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (own >= n) return;
     const int64 row = own / inner_size, j = own % inner_size;

@@ -11,6 +11,7 @@ using Acc = accumulator<T>;
 
 extern "C" __global__ void __launch_bounds__(256)
     all_finite(const __grid_constant__ TensorList list, bool* finite) {
+    take_turn();
     bool every = true;
     // x - x is 0 for every finite x, and NaN for all others.
     for_each_element<T, 1, 0u>(list, [&](Acc(&value)[1]) { every = every && value[0] - value[0] == Acc(0); });

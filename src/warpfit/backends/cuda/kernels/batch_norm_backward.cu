@@ -66,6 +66,7 @@ extern "C" __global__ void __launch_bounds__(256)
                         const Acc* __restrict__ statistics, const Acc* __restrict__ dweight,
                         const Acc* __restrict__ dbias, T* __restrict__ dx, int64 num_rows, int channels,
                         int width, int wide, int64 rows_per_block, double factor, int training) {
+    take_turn();
     if (wide) {
         differentiate<Vec<T>::SIZE>(dy, x, weight, statistics, dweight, dbias, dx, num_rows, channels, width,
                                     rows_per_block, factor, training);

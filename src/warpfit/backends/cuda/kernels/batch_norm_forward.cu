@@ -69,6 +69,7 @@ extern "C" __global__ void __launch_bounds__(256)
                        const T* __restrict__ running_mean, const T* __restrict__ running_var, Acc* statistics,
                        T* __restrict__ y, int64 num_rows, int channels, int width, int wide,
                        int64 rows_per_block, double eps, int training) {
+    take_turn();
     if (wide) {
         normalise<Vec<T>::SIZE>(x, weight, bias, running_mean, running_var, statistics, y, num_rows, channels,
                                 width, rows_per_block, eps, training);

@@ -158,6 +158,7 @@ extern "C" __global__ void __launch_bounds__(256)
     batch_norm_statistics(const T* __restrict__ x, T* running_mean, T* running_var, Acc* statistics,
                           double* partials, unsigned* arrivals, int64 num_rows, int channels, int width,
                           int wide, int64 rows_per_block, double momentum, double eps) {
+    take_turn();
     if (wide) {
         find_statistics<Vec<T>::SIZE>(x, running_mean, running_var, statistics, partials, arrivals, num_rows,
                                       channels, width, rows_per_block, momentum, eps);

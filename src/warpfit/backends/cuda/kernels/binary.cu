@@ -19,6 +19,7 @@ __device__ inline Result::type value_of(T a, T b) { return Result::of(FUNCTION_O
 extern "C" __global__ void __launch_bounds__(256)
     binary(const DTYPE* a, Layout a_layout, double a_number, const DTYPE* b, Layout b_layout, double b_number,
            Result::type* y, int64 n) {
+    take_turn();
     constexpr int WIDTH = 16 / sizeof(T);
     using Block = Tile<WIDTH>;
     const Block tile(n);

@@ -13,6 +13,7 @@ extern "C" __global__ void __launch_bounds__(256)
     binary_cross_entropy_backward(const T* logits, const T* target, const Acc* total_weight,
                                   const T* sample_weight, T* gradient, double divisor, int64 num_rows,
                                   int64 num_columns) {
+    take_turn();
     gradient_of_mean(logits, target, total_weight, sample_weight, gradient, divisor, num_rows, num_columns,
                      [=](Acc z, Acc t) { return binary_cross_entropy_slope(z, t, Acc(0)); });
 }

@@ -14,6 +14,7 @@ extern "C" __global__ void __launch_bounds__(256)
     binary_cross_entropy_forward(const T* logits, const T* target, const T* sample_weight, Acc* loss,
                                  Acc* weight, double* partials, unsigned* arrivals, double scale,
                                  double divisor, int64 num_rows, int64 num_columns) {
+    take_turn();
     mean_of_terms(logits, target, sample_weight, loss, weight, partials, arrivals, scale, divisor, num_rows,
                   num_columns, [=](Acc z, Acc t) { return binary_cross_entropy_term(z, t, Acc(0)); });
 }

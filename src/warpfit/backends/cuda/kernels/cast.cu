@@ -25,6 +25,7 @@ struct alignas(sizeof(T) * WIDTH) Results {
 __device__ inline T scaled(Source x, Acc scale) { return store<T>(static_cast<Acc>(load(x)) * scale); }
 
 extern "C" __global__ void cast(const Source* x, T* y, double scale, int64 n) {
+    take_turn();
     const Acc factor = static_cast<Acc>(scale);
     const int64 thread = static_cast<int64>(blockIdx.x) * blockDim.x + threadIdx.x;
     const int64 num_threads = static_cast<int64>(gridDim.x) * blockDim.x;

@@ -13,6 +13,7 @@ using T = DTYPE;
 constexpr int W = 16 / (sizeof(Source) > sizeof(T) ? sizeof(Source) : sizeof(T));
 
 extern "C" __global__ void __launch_bounds__(256) cast_into(const __grid_constant__ TensorList list) {
+    take_turn();
     constexpr int64 TILE = TENSOR_TILE<T>;
     const TensorEntry& entry = list.entries[tensor_of_block(list, blockIdx.x)];
     T* target = reinterpret_cast<T*>(entry.pointers[0]);

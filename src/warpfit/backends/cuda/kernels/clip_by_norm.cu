@@ -13,6 +13,7 @@ constexpr double CLIP_EPS = 1e-6;
 
 extern "C" __global__ void __launch_bounds__(256)
     clip_by_norm(const __grid_constant__ TensorList list, const double* norm, double max_norm) {
+    take_turn();
     const double measured = *norm;
     if (!(measured > max_norm - CLIP_EPS)) return;
     const Acc factor = static_cast<Acc>(max_norm / (measured + CLIP_EPS));

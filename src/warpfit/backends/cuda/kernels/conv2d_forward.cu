@@ -23,6 +23,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                    int height, int width, int channels, int out_height, int out_width, int outputs,
                    int kernel_height, int kernel_width, int stride_height, int stride_width,
                    int padding_height, int padding_width, int dilation_height, int dilation_width) {
+    take_turn();
     DYNAMIC_SHARED(unsigned char, ring);
     const Geometry geometry{{height, width},
                             {out_height, out_width},

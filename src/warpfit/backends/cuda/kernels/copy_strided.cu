@@ -88,6 +88,7 @@ __device__ inline void copy_tile(const SOURCE* x, const Layout& x_layout, DTYPE*
 
 extern "C" __global__ void __launch_bounds__(256)
     copy_strided(const SOURCE* x, Layout x_layout, DTYPE* y, Layout y_layout, int is_tiled, int64 n) {
+    take_turn();
     if (is_tiled) {
         copy_tile(x, x_layout, y, y_layout);
         return;

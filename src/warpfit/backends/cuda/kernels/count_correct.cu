@@ -58,6 +58,7 @@ __device__ inline int long_row(const LongRow& row, int64 label, const T* logits)
 extern "C" __global__ void __launch_bounds__(MOST_THREADS, LONG_ROWS ? 1 : 2)
     count_correct(const T* logits, const int64* labels, int64* count, double* partials, unsigned* arrivals,
                   int64 num_rows, int num_columns, int lanes, int capacity) {
+    take_turn();
     double sums[1] = {0};  // exact up to 2^53
 #if LONG_ROWS
     for (int64 row = blockIdx.x; row < num_rows; row += gridDim.x) {

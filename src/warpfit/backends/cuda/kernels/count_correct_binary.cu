@@ -16,6 +16,7 @@ using Acc = accumulator<T>;
 extern "C" __global__ void __launch_bounds__(256)
     count_correct_binary(const T* logits, const T* target, int64* count, double* partials, unsigned* arrivals,
                          int64 num_rows, int num_columns, int lanes) {
+    take_turn();
     const int64 thread = static_cast<int64>(blockIdx.x) * blockDim.x + threadIdx.x;
     const int64 step = static_cast<int64>(gridDim.x) * blockDim.x / lanes;
     const int lane = threadIdx.x % lanes;

@@ -15,6 +15,7 @@ constexpr int W = Vec<T>::SIZE;
 
 extern "C" __global__ void __launch_bounds__(256)
     dropout_backward(const T* __restrict__ dy, const T* __restrict__ mask, T* __restrict__ dx, int64 n) {
+    take_turn();
     const bool wide = is_aligned(dy) && is_aligned(mask) && is_aligned(dx);
     const int64 tile = static_cast<int64>(THREADS) * W * UNROLL;
     for (int64 begin = blockIdx.x * tile + threadIdx.x * W; begin < n; begin += gridDim.x * tile) {

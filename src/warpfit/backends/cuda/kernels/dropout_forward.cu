@@ -19,6 +19,7 @@ extern "C" __global__ void __launch_bounds__(256)
     dropout_forward(const T* __restrict__ x, T* __restrict__ y, T* __restrict__ mask, int64 num_rows,
                     int64 num_units, Scalar step, unsigned layer, unsigned key0, unsigned key1,
                     uint64 threshold, double scale, int wide) {
+    take_turn();
     const uint32 number = static_cast<uint32>(read(step));
     const T kept = store<T>(static_cast<Acc>(scale));
     const int64 num_groups = (num_units + W - 1) / W;

@@ -11,6 +11,7 @@
 extern "C" __global__ void epoch_order(int64* order, unsigned num_rows, int bits, unsigned key0,
                                        unsigned key1, unsigned key2, unsigned key3, unsigned key4,
                                        unsigned key5, unsigned key6, unsigned key7) {
+    take_turn();
     const uint32 keys[8] = {key0, key1, key2, key3, key4, key5, key6, key7};
     const uint32 step = gridDim.x * blockDim.x;
     for (uint32 i = blockIdx.x * blockDim.x + threadIdx.x; i < num_rows; i += step) {

@@ -9,6 +9,7 @@
 
 extern "C" __global__ void gather_rows(const SOURCE* x, const int64* rows, DTYPE* out, int num_rows,
                                        int row_size) {
+    take_turn();
     const int row = blockIdx.x * blockDim.y + threadIdx.y;
     if (row >= num_rows) return;
     const SOURCE* from = x + rows[row] * row_size;

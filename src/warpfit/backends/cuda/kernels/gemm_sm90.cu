@@ -159,8 +159,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                         (k + BLOCK_K - 1) / BLOCK_K};
     const int warpgroup = threadIdx.x / WARPGROUP;
     start_barriers(*shared);
-    let_next_kernel_start();
-    wait_for_kernels_before();
+    take_turn();
 
     if (warpgroup == 0) {
         leave_registers<LOADER_REGISTERS>();

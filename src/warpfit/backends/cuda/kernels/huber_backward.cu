@@ -11,6 +11,7 @@
 extern "C" __global__ void __launch_bounds__(256)
     huber_backward(const T* prediction, const T* target, const Acc* total_weight, const T* sample_weight,
                    T* gradient, double divisor, double delta, int64 num_rows, int64 num_columns) {
+    take_turn();
     const Acc d = static_cast<Acc>(delta);
     gradient_of_mean(prediction, target, total_weight, sample_weight, gradient, divisor, num_rows,
                      num_columns, [=](Acc p, Acc t) { return huber_slope(p, t, d); });

@@ -14,6 +14,7 @@ extern "C" __global__ void __launch_bounds__(256)
     huber_forward(const T* prediction, const T* target, const T* sample_weight, Acc* loss, Acc* weight,
                   double* partials, unsigned* arrivals, double scale, double divisor, double delta,
                   int64 num_rows, int64 num_columns) {
+    take_turn();
     const Acc d = static_cast<Acc>(delta);
     mean_of_terms(prediction, target, sample_weight, loss, weight, partials, arrivals, scale, divisor,
                   num_rows, num_columns, [=](Acc p, Acc t) { return huber_term(p, t, d); });

@@ -15,6 +15,7 @@ using Acc = accumulator<T>;
 extern "C" __global__ void __launch_bounds__(256)
     l2_penalty(const __grid_constant__ TensorList list, double coefficient, double* partials,
                int first_partial, int num_partials, unsigned* arrivals, double* penalty) {
+    take_turn();
     const Acc share = static_cast<Acc>(coefficient);
     double sum = 0;
     for_each_element<T, 2, 2u>(list, [&](Acc(&value)[2]) {

@@ -24,6 +24,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
     layer_norm_backward(const T* __restrict__ dy, const T* __restrict__ x, const T* __restrict__ weight,
                         const Acc* __restrict__ statistics, T* __restrict__ dx, int64 num_rows, int row_size,
                         int wide) {
+    take_turn();
     __shared__ Acc shared[WARP];
     const int64 row = row_of_team();
     if (row >= num_rows) return;

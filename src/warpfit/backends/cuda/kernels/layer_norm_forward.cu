@@ -24,6 +24,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
     layer_norm_forward(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias,
                        T* __restrict__ y, Acc* __restrict__ statistics, int64 num_rows, int row_size,
                        double eps, int wide) {
+    take_turn();
     __shared__ Acc shared[WARP];
     const int64 row = row_of_team();
     if (row >= num_rows) return;

@@ -50,6 +50,7 @@ __device__ inline void long_row(const LongRow& row, const T* dy, const T* y, T* 
 extern "C" __global__ void __launch_bounds__(MOST_THREADS, HELD_WITH_TWO)
     log_softmax_backward(const T* dy, const T* y, T* dz, int64 num_rows, int num_columns, int lanes,
                          int capacity) {
+    take_turn();
     DYNAMIC_SHARED(Vec<T>, kept);
 #if LONG_ROWS
     __shared__ Acc shared[WARP];

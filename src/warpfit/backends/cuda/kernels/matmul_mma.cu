@@ -252,6 +252,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     matmul_mma(const T* a, const T* b, Out* c, const T* bias, const T* saved, Out* z, double alpha,
                double slope, Acc* partials, unsigned* arrivals, int m, int n, int k, int lda, int ldb,
                int ldc) {
+    take_turn();
     DYNAMIC_SHARED(unsigned char, shared);
     const Place place = find_place(m, n);
     const int slice = own_slice();

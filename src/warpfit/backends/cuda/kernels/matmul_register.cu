@@ -288,6 +288,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     matmul_register(const T* a, const T* b, Out* c, const T* bias, const T* saved, Out* z, double alpha,
                     double slope, Acc* partials, unsigned* arrivals, int m, int n, int k, int lda, int ldb,
                     int ldc) {
+    take_turn();
     DYNAMIC_SHARED(T, tiles);
     const TilePlace tile = find_tile<BLOCK_M, BLOCK_N>(m, n);
     const int first_row = tile.row * BLOCK_M, first_col = tile.col * BLOCK_N;

@@ -54,6 +54,7 @@ extern "C" __global__ void __launch_bounds__(256, 4)
                        int index_bytes, int num_threads, int channels, int wide, int height, int out_height,
                        int kernel_height, int stride_height, int padding_height, int width, int out_width,
                        int kernel_width, int stride_width, int padding_width) {
+    take_turn();
     const int thread = blockIdx.x * POOL_THREADS + threadIdx.x;
     if (thread >= num_threads) return;
     const Axis rows{height, out_height, kernel_height, stride_height, padding_height};

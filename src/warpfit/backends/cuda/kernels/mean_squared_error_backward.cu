@@ -12,6 +12,7 @@ extern "C" __global__ void __launch_bounds__(256)
     mean_squared_error_backward(const T* prediction, const T* target, const Acc* total_weight,
                                 const T* sample_weight, T* gradient, double divisor, int64 num_rows,
                                 int64 num_columns) {
+    take_turn();
     gradient_of_mean(prediction, target, total_weight, sample_weight, gradient, divisor, num_rows,
                      num_columns, [=](Acc p, Acc t) { return mse_slope(p, t, Acc(0)); });
 }

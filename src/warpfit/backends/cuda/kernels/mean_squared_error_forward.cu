@@ -13,6 +13,7 @@ extern "C" __global__ void __launch_bounds__(256)
     mean_squared_error_forward(const T* prediction, const T* target, const T* sample_weight, Acc* loss,
                                Acc* weight, double* partials, unsigned* arrivals, double scale,
                                double divisor, int64 num_rows, int64 num_columns) {
+    take_turn();
     mean_of_terms(prediction, target, sample_weight, loss, weight, partials, arrivals, scale, divisor,
                   num_rows, num_columns, [=](Acc p, Acc t) { return mse_term(p, t, Acc(0)); });
 }

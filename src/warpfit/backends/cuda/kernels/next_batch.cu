@@ -38,6 +38,7 @@ __device__ inline void copy_window(const uint8* source, uint8* target, int64 num
 extern "C" __global__ void __launch_bounds__(256)
     next_batch(const __grid_constant__ Windows list, const double* table, double* numbers, int num_numbers,
                Scalar first_step, int64 offset, int64 rows_per_step, int64 num_rows) {
+    take_turn();
     const int64 step = static_cast<int64>(read(first_step)) + offset;
     if (blockIdx.x == 0 && blockIdx.y == 0) {
         for (int i = threadIdx.x; i < num_numbers; i += blockDim.x) {

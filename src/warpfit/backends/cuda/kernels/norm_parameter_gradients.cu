@@ -127,6 +127,7 @@ extern "C" __global__ void __launch_bounds__(256)
                              const Acc* __restrict__ statistics, Acc* dweight, Acc* dbias, double* partials,
                              unsigned* arrivals, int64 num_rows, int channels, int width, int wide,
                              int64 rows_per_block, int per_row, double factor) {
+    take_turn();
     if (wide) {
         sum_gradients<Vec<T>::SIZE>(dy, x, statistics, dweight, dbias, partials, arrivals, num_rows, channels,
                                     width, rows_per_block, per_row, factor);

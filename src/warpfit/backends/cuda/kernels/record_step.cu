@@ -9,6 +9,7 @@
 
 extern "C" __global__ void record_step(double* record, Scalar row, const DTYPE* loss, const DTYPE* weight,
                                        const int64* correct, const double* penalty) {
+    take_turn();
     double* to = record + 3 * static_cast<int64>(read(row));
     to[0] = load(*loss) + (penalty ? *penalty : 0.0);
     to[1] = load(*weight);

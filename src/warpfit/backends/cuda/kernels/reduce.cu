@@ -143,6 +143,7 @@ __device__ inline Acc join_rows(Acc value, int lane, int num_lanes, int step) {
 extern "C" __global__ void __launch_bounds__(256, 4)
     reduce(const DTYPE* x, DTYPE* y, Acc* partial, unsigned* arrivals, double divisor, Layout kept,
            Layout reduced, Layout y_layout, int64 num_kept, int64 num_reduced, int64 per_part, int by_rows) {
+    take_turn();
     const int lane = by_rows ? threadIdx.x : threadIdx.y;
     const int num_lanes = by_rows ? blockDim.x : blockDim.y;
     const auto join_lanes = [=](Acc value) {

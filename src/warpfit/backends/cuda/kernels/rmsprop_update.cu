@@ -16,6 +16,7 @@ using Acc = accumulator<T>;
 extern "C" __global__ void __launch_bounds__(256)
     rmsprop_update(const __grid_constant__ TensorList list, Scalar lr, double alpha, double eps,
                    double weight_decay, double momentum) {
+    take_turn();
     const Acc keep = static_cast<Acc>(alpha);
     const Acc take = static_cast<Acc>(1 - alpha);
     const Acc decay = static_cast<Acc>(weight_decay);

@@ -16,6 +16,7 @@ using Acc = accumulator<T>;
 extern "C" __global__ void __launch_bounds__(256)
     sgd_update(const __grid_constant__ TensorList list, Scalar lr, double momentum, double weight_decay,
                int nesterov, int lr_in_velocity) {
+    take_turn();
     const Acc keep = static_cast<Acc>(momentum);
     const Acc decay = static_cast<Acc>(weight_decay);
     const Acc step_size = static_cast<Acc>(read(lr));

@@ -22,6 +22,7 @@ extern "C" __global__ void __launch_bounds__(256)
     softmax_cross_entropy_backward(const T* probabilities, const int64* labels, const Acc* total_weight,
                                    const T* class_weight, const T* sample_weight, T* gradient,
                                    double smoothing, int64 num_rows, int num_columns) {
+    take_turn();
     __shared__ Acc shared[WARP];
     const Acc on_label = static_cast<Acc>(1 - smoothing);
     const Acc on_each = static_cast<Acc>(smoothing / num_columns);

@@ -116,6 +116,7 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS_HELD)
                                   const T* sample_weight, T* probabilities, Acc* loss, Acc* weight,
                                   double* partials, unsigned* arrivals, double smoothing, int64 num_rows,
                                   int num_columns, int lanes, int capacity) {
+    take_turn();
     DYNAMIC_SHARED(Vec<T>, kept);
     const Targets targets{labels, class_weight, sample_weight, static_cast<Acc>(smoothing), num_columns};
     double sums[2] = {0, 0};

@@ -45,6 +45,7 @@ __device__ inline void long_row(const LongRow& row, const T* z, T* y, Vec<T>* ke
 
 extern "C" __global__ void __launch_bounds__(MOST_THREADS, HELD_WITH_ONE)
     softmax_forward(const T* z, T* y, int64 num_rows, int num_columns, int lanes, int capacity) {
+    take_turn();
     DYNAMIC_SHARED(Vec<T>, kept);
 #if LONG_ROWS
     __shared__ Acc shared[WARP];

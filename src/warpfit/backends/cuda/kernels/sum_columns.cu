@@ -58,6 +58,7 @@ __device__ inline Acc sum_of_table(Acc value, Acc* table, int row, int num_rows,
 extern "C" __global__ void __launch_bounds__(512, BLOCKS_AT_ONCE)
     sum_columns(const T* x, OUT* out, Acc* partials, unsigned* arrivals, double scale, int64 num_rows,
                 int num_columns, int width, int64 rows_per_split) {
+    take_turn();
     __shared__ Acc table[MOST_THREADS];
     const int table_rows = blockDim.x / width;
     const int row = threadIdx.x / width;

@@ -15,6 +15,7 @@ using Acc = accumulator<T>;
 extern "C" __global__ void __launch_bounds__(256)
     sum_squares(const __grid_constant__ TensorList list, double* partials, int first_partial,
                 int num_partials, unsigned* arrivals, double* norm) {
+    take_turn();
     double sum = 0;
     for_each_element<T, 1, 0u>(list, [&](Acc(&value)[1]) {
         const double g = value[0];

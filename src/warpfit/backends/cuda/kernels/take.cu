@@ -15,6 +15,7 @@ constexpr int EACH = 4;  // elements of a thread
 extern "C" __global__ void __launch_bounds__(256)
     take(const DTYPE* x, Layout outer, const int64* places, int64 num_places, Layout inner, int64 inner_size,
          DTYPE* y, int64 n) {
+    take_turn();
     const int64 begin = static_cast<int64>(blockIdx.x) * (THREADS * EACH);
     const int64 end = begin + THREADS * EACH < n ? begin + THREADS * EACH : n;
     if (inner_size % EACH == 0 && inner_stride(inner) == 1 && inner.ndim == 1 && starts_run<EACH>(y)) {

@@ -10,6 +10,7 @@
 #include "include/strided.cuh"
 
 extern "C" __global__ void __launch_bounds__(256) unary(const DTYPE* x, Layout layout, DTYPE* y, int64 n) {
+    take_turn();
     using T = DTYPE;
     constexpr int WIDTH = 16 / sizeof(T);
     using Block = Tile<WIDTH>;

@@ -10,6 +10,7 @@
 extern "C" __global__ void __launch_bounds__(256)
     where(const bool* condition, Layout condition_layout, const DTYPE* a, Layout a_layout, double a_number,
           const DTYPE* b, Layout b_layout, double b_number, DTYPE* y, int64 n) {
+    take_turn();
     using T = DTYPE;
     constexpr int WIDTH = 16 / sizeof(T);
     using Block = Tile<WIDTH>;

@@ -250,16 +250,12 @@ __device__ inline void leave_registers() {
     if constexpr (COUNT > 0) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-// griddepcontrol (9.7.13.13), sm_90: the next kernel may start, and wait; all kernels before this one are done, and what
-// they wrote is to be seen. Without effect where kernels are launched one after the other.
-__device__ inline void let_next_kernel_start() {
+// griddepcontrol (9.7.13.13), sm_90: lets the next kernel's blocks come as soon as there is room for them, and waits until
+// all kernels before are done. So a kernel that is launched programmatically, as those of graphs are, is at hand when its
+// turn comes. All threads call it before they read or write any memory of the device.
+__device__ inline void take_turn() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
-__device__ inline void wait_for_kernels_before() {
-#if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
