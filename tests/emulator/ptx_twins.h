@@ -321,9 +321,7 @@ template <int COUNT>
 inline void leave_registers() {}
 
 // griddepcontrol (9.7.13.13): a launch is complete when it returns.
-inline void let_next_kernel_start() {}
-
-inline void wait_for_kernels_before() {}
+inline void take_turn() {}
 
 #if __CUDA_ARCH__ >= 900
 
