@@ -171,7 +171,8 @@ class _Run(Run):
             self.state.step += len(sizes)
             for _ in sizes:
                 done += 1
-                self.tell(done)
+                if self.on_step is not None:
+                    self.on_step(done, len(rates))
         self._foresee()
         # What follows may use the step's buffers; it would ask for more where no step was started one by one.
         self.ops.begin_step()
@@ -223,7 +224,7 @@ class _Run(Run):
             is_there = ordered is not None
             arrays.append(next(in_order) if is_there else self.ops.gather_rows(array, taken[-1], dtype))
         x, y, *weights = arrays
-        return Batch(x, y, weights[0] if weights else None)
+        return x, y, weights[0] if weights else None
 
     # -- numbers -------------------------------------------------------------------------------------------
 

@@ -86,14 +86,7 @@ class OptimOps(Backend):
     ) -> None:
         if corrected is None:
             corrected = adam_corrected(
-                step,
-                lr,
-                beta1=beta1,
-                beta2=beta2,
-                eps=eps,
-                weight_decay=weight_decay,
-                decoupled=decoupled,
-                eps_before_correction=eps_before_correction,
+                step, lr, beta1, beta2, eps, weight_decay, decoupled, eps_before_correction
             )
         rate, eps, shrink = map(float, corrected)
         for w, g, m, v in _blocks("adam_update", parameters, gradients, first_moments, second_moments):
