@@ -12,6 +12,7 @@ import warpfit as wf
 from support.training import InterruptAt, Taped, adam, assert_same_weights, blobs, mlp, sgd
 from warpfit import losses, nn, optim
 from warpfit.backends.cuda import runtime
+from warpfit.backends.cuda.arrays import StepBuffers
 from warpfit.engines import graph, steps
 from warpfit.engines.graph import period_of, sizes_of_graphs, steps_of_graph
 from warpfit.errors import ConfigError, DeviceError, DivergedError
@@ -382,6 +383,17 @@ def test_later_epochs_ask_for_no_more_memory(cuda: str, runs: list[Any]) -> None
 
     fit("graph", normed(), x, y, device=cuda, epochs=6, callbacks=[Memory()])
     assert len(set(held[1:])) == 1
+
+
+def test_graphs_keep_buffers_that_are_replaced(cuda: str, runs: list[Any]) -> None:
+    x, y = blobs(NUM_ROWS)
+
+    class Replace(wf.Callback):
+        def on_epoch_end(self, run: Any) -> None:
+            if runs and run.report.epoch == 2:  # all graphs are there
+                runs[0].ops._buffers, runs[0].ops._arrivals = StepBuffers(runs[0].ops.runtime), None
+
+    assert_same_bits(normed, x, y, adam, device=cuda, epochs=4, callbacks=[Replace()])
 
 
 @pytest.fixture
