@@ -158,6 +158,22 @@ def test_weights_of_classes_and_label_smoothing(cuda: str, runs: list[Any]) -> N
     assert_same_bits(small, x, y, loss=loss, class_weight="balanced", sample_weight=weights, device=cuda)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_l2_by_weight(cuda: str, runs: list[Any], dtype: str) -> None:
+    x, y = blobs(NUM_ROWS, dtype=dtype)
+    weights = np.linspace(0.5, 2, NUM_ROWS)
+    weights[:32] = 0  # of the first two batches
+    assert_same_bits(
+        lambda: mlp(6, 8, 3, dtype=dtype),
+        x,
+        y,
+        lambda model: adam(model, l2=0.1, l2_by_weight=True),
+        device=cuda,
+        sample_weight=weights,
+        shuffle=False,
+    )
+
+
 @pytest.mark.parametrize("num_features", [3, 5, 7])
 def test_rows_that_begin_at_any_address(cuda: str, runs: list[Any], num_features: int) -> None:
     x, y = blobs(NUM_ROWS, num_features)
@@ -459,16 +475,12 @@ class Other(losses.MeanSquaredError):
         ({"loss": Other()}, "layers, loss and optimizer of the package, got Other, which may need the host"),
         ({"loss": "poisson"}, "expected sample weights for the loss 'poisson'"),
         ({"precision": "float16", "loss_scale": "dynamic"}, "expected a fixed loss_scale, got 'dynamic'"),
-        ({"l2_by_weight": True}, "expected l2 by the number of rows, got l2_by_weight"),
     ],
 )
 def test_what_needs_the_host_is_refused(cuda: str, settings: dict[str, Any], message: str) -> None:
     x, labels = blobs(NUM_ROWS)
     model = settings.pop("model", None) or small()
     optimizer = sgd(model)
-    if settings.pop("l2_by_weight", False):
-        optimizer = sgd(model, l2=0.1, l2_by_weight=True)
-        settings = {"sample_weight": np.ones(NUM_ROWS)}
     with pytest.raises(ConfigError, match=f"engine 'graph': .*{message}"):
         fit(
             "graph",

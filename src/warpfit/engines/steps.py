@@ -240,8 +240,8 @@ class Run(ABC):
         gradients = [named[name] for name in plan.trained]
         is_update = admits is None or admits(gradients, loss)
         is_weighted = sample_weight is not None and plan.optimizer.l2_by_weight
-        count = float(ops.to_numpy(weight)) if is_weighted else len(x)
-        penalty = plan.optimizer.add_penalty(ops, self.parameters, gradients, num_rows=count)
+        num_rows = weight if is_weighted else len(x)
+        penalty = plan.optimizer.add_penalty(ops, self.parameters, gradients, num_rows=num_rows)
         ops.record_step(record, numbers.row, loss, weight, correct, penalty)
         if is_update:
             _, _, update, lr, of_update = numbers

@@ -99,9 +99,15 @@ class OptimOps(ArrayOps):
         self._copy_back(plan)
         return norm
 
-    def l2_penalty(self, weights: Sequence[Array], gradients: Sequence[Array], coefficient: float) -> Array:
+    def l2_penalty(
+        self,
+        weights: Sequence[Array],
+        gradients: Sequence[Array],
+        coefficient: float,
+        divisor: Number = 1.0,
+    ) -> Array:
         plan = plan_of(self, "l2_penalty", (weights, gradients))
-        penalty = self._summed("l2_penalty", plan, coefficient)
+        penalty = self._summed("l2_penalty", plan, coefficient, *scalar(divisor))
         self._copy_back(plan, unless=0)
         return penalty
 

@@ -149,8 +149,16 @@ class OptimOps(Backend):
                 g *= max_norm / (norm + CLIP_EPS)
         return np.float64(norm)
 
-    def l2_penalty(self, weights: Sequence[Array], gradients: Sequence[Array], coefficient: float) -> Array:
+    def l2_penalty(
+        self,
+        weights: Sequence[Array],
+        gradients: Sequence[Array],
+        coefficient: float,
+        divisor: Number = 1.0,
+    ) -> Array:
         check_update("l2_penalty", weights, gradients)
+        num_rows = float(divisor)
+        coefficient = coefficient / num_rows if num_rows else 0.0
         squares = 0.0
         for w, g in zip(weights, gradients, strict=True):
             g += np.multiply(w, coefficient, out=self.empty(w.shape, w.dtype))
