@@ -68,18 +68,20 @@ struct MatrixMap {
 };
 static_assert(sizeof(MatrixMap) == 128, "a tensor map has 128 bytes");
 
+// What a store will write when its thread ends.
+struct LateWrite {
+    unsigned char* target;
+    std::vector<unsigned char> data;
+    bool operator==(const LateWrite& other) const { return target == other.target && data == other.data; }
+};
+
 // A box on its way from shared to global memory: not read yet.
 struct PendingStore {
     MatrixMap map;
     const unsigned char* source;
     int row, column;
     unsigned group;
-};
-
-// What a store has read, and will write when its thread ends.
-struct LateWrite {
-    unsigned char* target;
-    std::vector<unsigned char> data;
+    std::vector<LateWrite> rows;  // as they are when the store is issued
 };
 
 // How the numbers of a product's operands lie in memory.
@@ -96,6 +98,7 @@ struct Product {
     float* d;
     unsigned count;  // of this thread's numbers in d
     unsigned group;
+    unsigned long long operands;  // a digest of what this warp multiplies, when it begins
 };
 
 // Registers that belong to products under way. What they held, and come to hold, is kept here; they themselves are

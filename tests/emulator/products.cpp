@@ -67,6 +67,39 @@ void check_operand(const char* name, const char* which, unsigned long long descr
     }
 }
 
+// The operands of a warp's 16 rows, as numbers.
+struct Numbers {
+    double a[16][MOST_K], b[256][MOST_K];  // b by columns
+
+    Numbers(const Product& product, unsigned first_row) {
+        const Matrix a_matrix(product.a, *product.type, product.a_across),
+            b_matrix(product.b, *product.type, product.b_across);
+        for (unsigned k = 0; k < k_of(product); ++k) {
+            for (unsigned row = 0; row < 16; ++row) a[row][k] = a_matrix.number(first_row + row, k);
+            for (unsigned column = 0; column < 2 * product.count; ++column)
+                b[column][k] = b_matrix.number(column, k);
+        }
+    }
+
+    // FNV-1a, over numbers in place of bytes.
+    unsigned long long digest(const Product& product) const {
+        unsigned long long found = 0xcbf29ce484222325ull;
+        const auto include = [&](const double* row) {
+            for (unsigned k = 0; k < k_of(product); ++k) {
+                unsigned long long bits;
+                std::memcpy(&bits, &row[k], sizeof bits);
+                found = (found ^ bits) * 0x100000001b3ull;
+                found ^= found >> 32;
+            }
+        };
+        for (const double* row : a) include(row);
+        for (unsigned column = 0; column < 2 * product.count; ++column) include(b[column]);
+        return found;
+    }
+};
+
+unsigned first_row_of_warp() { return linear_thread() / warpSize % 4 * 16; }
+
 // ---------------------------------------------------------------------------------------------- registers
 
 Accumulator* accumulator_of(Thread& thread, const float* d) {
@@ -121,6 +154,8 @@ bool is_same(const Product& first, const Product& second) {
 }
 
 void execute_begin(Request* const* lanes) {
+    const Product& first = part_of(lanes[0]).product;
+    const unsigned long long operands = Numbers(first, first_row_of_warp()).digest(first);
     for (int lane = 0; lane < warpSize; ++lane) {
         Part& part = part_of(lanes[lane]);
         if (!is_same(part.product, part_of(lanes[0]).product))
@@ -128,26 +163,12 @@ void execute_begin(Request* const* lanes) {
                  lane);
         Thread& thread = *part.thread;
         part.product.group = thread.product_groups;
+        part.product.operands = operands;
         take_registers(part.name, thread, part.product);
         thread.products.push_back(part.product);
         ++thread.products_issued;
     }
 }
-
-// The operands of a warp's 16 rows, as numbers.
-struct Numbers {
-    double a[16][MOST_K], b[256][MOST_K];  // b by columns
-
-    Numbers(const Product& product, unsigned first_row) {
-        const Matrix a_matrix(product.a, *product.type, product.a_across),
-            b_matrix(product.b, *product.type, product.b_across);
-        for (unsigned k = 0; k < k_of(product); ++k) {
-            for (unsigned row = 0; row < 16; ++row) a[row][k] = a_matrix.number(first_row + row, k);
-            for (unsigned column = 0; column < 2 * product.count; ++column)
-                b[column][k] = b_matrix.number(column, k);
-        }
-    }
-};
 
 // Adds a lane's sums: d[4 j + 2 h + i] is row lane / 4 + 8 h, column 8 j + 2 (lane % 4) + i.
 void add(const Numbers& numbers, const Product& product, unsigned lane, std::vector<float>& values) {
@@ -167,8 +188,11 @@ bool is_due(const Thread& thread, unsigned most_pending) {
 
 // The first product of all lanes, which they began together.
 void land_first(Request* const* lanes) {
-    const unsigned first_row = linear_thread() / warpSize % 4 * 16;
-    const Numbers numbers(part_of(lanes[0]).thread->products.front(), first_row);
+    const Product& first = part_of(lanes[0]).thread->products.front();
+    const Numbers numbers(first, first_row_of_warp());
+    if (numbers.digest(first) != first.operands)
+        fail("%s: expected the operands of a product to stay as they are until then, got them written",
+             lanes[0]->name);
     for (int lane = 0; lane < warpSize; ++lane) {
         Thread& thread = *part_of(lanes[lane]).thread;
         const Product product = thread.products.front();

@@ -5,9 +5,9 @@
 
 using TensorMap = emulator::MatrixMap;
 
-// cp.async.bulk.tensor (9.7.9.25.5.2). A copy lands when somebody waits for the phase that counts it, and a store reads
-// when its thread waits for it, which is when all others have gone as far as they can: the latest moments that the ISA
-// allows. What a store writes is there when its thread ends.
+// cp.async.bulk.tensor (9.7.9.25.5.2). A copy lands when somebody waits for the phase that counts it. A store may read from
+// when it is issued until its thread has waited for it, which is when all others have gone as far as they can: then what
+// it reads must be as it was. What it writes is there when its thread ends.
 
 inline void copy_tensor(void* shared, const TensorMap* map, int row, int column,
                         unsigned long long* barrier) {
@@ -36,8 +36,8 @@ inline void mbarrier_arrive_at(unsigned cluster_address) {
 }
 
 // wgmma (9.7.15). A product reads its operands and writes its registers when its thread waits for it, which is when all
-// others have gone as far as they can; until then its registers are poisoned. Products are exact; their sum with d is
-// formed in double precision and rounded once.
+// others have gone as far as they can; until then its registers are poisoned, and its operands must stay as they are.
+// Products are exact; their sum with d is formed in double precision and rounded once.
 
 inline void wgmma_fence(emulator::Site site = emulator::Site::here()) {
     emulator::fence_products("wgmma_fence", site);
@@ -68,7 +68,7 @@ template <class Type, int COUNT>
 void multiply_async(const char* name, float (&d)[COUNT], unsigned long long a, unsigned long long b,
                     bool a_across, bool b_across, int adds, Site site) {
     static_assert(COUNT % 4 == 0 && COUNT <= 128, "d has a multiple of 8 columns, at most 256");
-    begin_product(name, {&NUMBERS<Type>, a, b, a_across, b_across, adds != 0, d, COUNT, 0}, site);
+    begin_product(name, {&NUMBERS<Type>, a, b, a_across, b_across, adds != 0, d, COUNT, 0, 0}, site);
 }
 
 }  // namespace emulator

@@ -90,11 +90,25 @@ void check_fenced(const char* name, const unsigned char* begin, unsigned bytes) 
              bytes, shared_text(begin).c_str());
 }
 
-void read(Thread& thread, const PendingStore& store) {
+// The part of a box in shared memory that lies in the matrix, row by row.
+std::vector<LateWrite> rows_in_shared(const PendingStore& store) {
+    std::vector<LateWrite> rows;
     const std::vector<unsigned char> box = box_of_shared(store.source, bytes_of_box(store.map));
     for_each_row(store.map, store.row, store.column, [&](long long at, unsigned char* to, size_t bytes) {
-        thread.late_writes.push_back({to, {box.begin() + at, box.begin() + at + bytes}});
+        rows.push_back({to, {box.begin() + at, box.begin() + at + bytes}});
     });
+    return rows;
+}
+
+void read(const char* name, const PendingStore& store) {
+    if (!(rows_in_shared(store) == store.rows))
+        fail(
+            "%s: expected the %u bytes from %s on to stay as they are until their store has read them, got "
+            "them "
+            "written",
+            name, bytes_of_box(store.map), shared_text(store.source).c_str());
+    std::vector<LateWrite>& late = current->late_writes;
+    late.insert(late.end(), store.rows.begin(), store.rows.end());
 }
 
 }  // namespace
@@ -120,7 +134,9 @@ void store_box(const char* name, const MatrixMap* map, const void* source, int r
     check_fenced(name, begin, bytes_of_box(*map));
     for_each_row(*map, row, column,
                  [](long long, unsigned char* to, size_t bytes) { std::memset(to, 0xff, bytes); });
-    current->stores.push_back({*map, begin, row, column, current->store_groups});
+    current->stores.push_back({*map, begin, row, column, current->store_groups, {}});
+    PendingStore& store = current->stores.back();
+    store.rows = rows_in_shared(store);
 }
 
 void commit_stores() { ++current->store_groups; }
@@ -132,7 +148,7 @@ void wait_for_stores(const char* name, unsigned most_pending, Site site) {
     };
     if (is_due()) yield(name, site);
     while (is_due()) {
-        read(thread, thread.stores.front());
+        read(name, thread.stores.front());
         thread.stores.erase(thread.stores.begin());
     }
 }

@@ -69,6 +69,7 @@ FAMILIES = {
             "backends/test_contract.py",
             "backends/cuda/test_conv_kernels.py",
             "backends/cuda/test_matmul_mma.py",
+            "backends/cuda/test_gemm_sm90.py",
             "backends/cuda/test_older_architectures.py",
         ),
         "before_sm80 or forward and (many_tiles or masks_by) or emulator and (linear or matmul) "

@@ -240,7 +240,7 @@ def test_adds_the_bias_activates_and_keeps_z(kernels: Kernels, settings: dict[st
     ("settings", "loads_saved"),
     [
         ({}, 0),
-        ({}, 1),
+        ({"dtype": "float16"}, 1),
         ({"block_n": 192, "mma_rows": 2, "num_multiprocessors": 2}, 1),
         ({"splits": 2, "cluster": 2}, 1),
         ({"swapped": True}, 0),
@@ -250,10 +250,10 @@ def test_masks_by_the_derivative(kernels: Kernels, settings: dict[str, Any], loa
     config = wgmma(transpose_b=True, **settings)
     m, n, k = 200, 328, 130
     a, b = operands(7, config, m, n, k)
-    saved = random(np.random.default_rng(8), (m, n), "bfloat16")
+    saved = random(np.random.default_rng(8), (m, n), config.out)
     names = {"EPILOGUE": "epilogue_mask", "ACTIVATION": "tanh", "LOADS_SAVED": loads_saved}
     c, _ = multiply(kernels, config, a, b, saved=saved, **names)
-    assert_close(c, exact(config, a, b) * (1 - decoded(saved) ** 2), "bfloat16", k)
+    assert_close(c, exact(config, a, b) * (1 - decoded(saved) ** 2), config.out, k)
 
 
 # Tiles as they are chosen, of which some are too large for the emulator's patience.
