@@ -329,6 +329,22 @@ def test_tensors_of_two_dtypes(backend: Backend) -> None:
         assert backend.to_numpy(weight).tolist() == [0.5] * 3
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("divisor", [8.0, 0.3, 0.0])
+def test_a_penalty_whose_divisor_lies_on_the_device(backend: Backend, divisor: float, dtype: str) -> None:
+    results = []
+    for given in (divisor, backend.asarray(np.asarray(divisor))):
+        weights, grads = owned(backend, start(dtype)), owned(backend, next(gradients(dtype)))
+        penalty = backend.l2_penalty(weights, grads, 0.7, given)
+        results.append([backend.to_numpy(array) for array in (penalty, *grads)])
+    weights, grads = owned(backend, start(dtype)), owned(backend, next(gradients(dtype)))
+    penalty = backend.l2_penalty(weights, grads, 0.7 / divisor if divisor else 0.0)
+    expected = [backend.to_numpy(array) for array in (penalty, *grads)]
+    for arrays in zip(*results, expected, strict=True):
+        np.testing.assert_array_equal(arrays[0], arrays[2])
+        np.testing.assert_array_equal(arrays[1], arrays[2])
+
+
 def test_no_tensors(backend: Backend) -> None:
     backend.sgd_update([], [], None, lr=0.1)
     assert backend.to_numpy(backend.clip_by_norm([], 1.0)) == 0

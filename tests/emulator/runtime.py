@@ -8,6 +8,8 @@ import functools
 import os
 import re
 import struct
+import weakref
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -32,6 +34,10 @@ TENSOR_MAP_MARK = 0x70616D5F726F736E
 Dimensions = tuple[int, int, int]
 
 
+# Memory that has not been freed, by its address.
+_LIVE: dict[int, weakref.ref[Memory]] = {}
+
+
 class Memory:
     """Bytes of emulated device memory, freed with the object.
 
@@ -42,16 +48,18 @@ class Memory:
     """
 
     def __init__(self, nbytes: int) -> None:
-        self._free = _c_library().free
+        self._free, self._forget = _c_library().free, _LIVE.pop
         address = ctypes.c_void_p()
         if _c_library().posix_memalign(ctypes.byref(address), ALIGNMENT, nbytes) != 0 or not address.value:
             raise DeviceError(f"expected {nbytes} bytes of memory, got none")
         self.pointer: int = address.value
         self.nbytes = nbytes
         ctypes.memset(self.pointer, POISON, nbytes)
+        _LIVE[self.pointer] = weakref.ref(self)
 
     def __del__(self) -> None:
         if hasattr(self, "pointer"):
+            self._forget(self.pointer)
             self._free(self.pointer)
 
 
@@ -107,6 +115,8 @@ class EmulatedUploadBuffer:
 class EmulatedGraph:
     """Launches, copies and fills as they were captured; kernels with copies of their arguments.
 
+    A launch is refused once memory that any argument pointed to has been freed.
+
     Attributes
     ----------
     nodes : list of (str, function)
@@ -120,11 +130,25 @@ class EmulatedGraph:
         self.nodes: list[tuple[str, Callable[[], None]]] = []
         self.holds: list[Any] = []
         self.is_ready, self.num_launches = False, 0
+        self._used: dict[int, tuple[str, weakref.ref[Memory]]] = {}
+
+    def note(self, name: str, run: Callable[[], Any], *addresses: int) -> None:
+        """Take up what is run, and the memory at those of the addresses that have any."""
+        self.nodes.append((name, run))
+        starts = sorted(_LIVE)
+        for address in addresses:
+            place = bisect_right(starts, address)
+            memory = _LIVE[starts[place - 1]]() if place else None
+            if memory is not None and address < memory.pointer + memory.nbytes:
+                self._used.setdefault(memory.pointer, (name, weakref.ref(memory)))
 
     def launch(self) -> None:
         """Run all of it."""
         if not self.is_ready:
             raise DeviceError("expected a graph whose capture has ended, got one before its end")
+        for name, memory in self._used.values():
+            if memory() is None:
+                raise DeviceError(f"expected the memory of a graph to be there, got that of {name} freed")
         self.num_launches += 1
         for _, run in self.nodes:
             run()
@@ -204,11 +228,11 @@ class EmulatedRuntime:
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copy bytes from one place of the device to another."""
-        self._run("copy", partial(ctypes.memmove, target, source, nbytes))
+        self._run("copy", partial(ctypes.memmove, target, source, nbytes), target, source)
 
     def fill(self, pointer: int, nbytes: int, byte: int = 0) -> None:
         """Set bytes of the device to one value."""
-        self._run("fill", partial(ctypes.memset, pointer, byte, nbytes))
+        self._run("fill", partial(ctypes.memset, pointer, byte, nbytes), pointer)
 
     @contextmanager
     def capture(self) -> Iterator[EmulatedGraph]:
@@ -221,11 +245,11 @@ class EmulatedRuntime:
             self._graph = None
         graph.is_ready = True
 
-    def _run(self, name: str, node: Callable[[], Any]) -> None:
+    def _run(self, name: str, node: Callable[[], Any], *addresses: int) -> None:
         if self._graph is None:
             node()
         else:
-            self._graph.nodes.append((name, node))
+            self._graph.note(name, node, *addresses)
 
     def _refuse_in_capture(self, what: str) -> None:
         if self._graph is not None:
@@ -314,8 +338,9 @@ class EmulatedRuntime:
             self._call(function, parameters, *settings)
         else:
             name = function.variant[0]
-            node = partial(self._call_captured, function, _copied(name, parameters), *settings)
-            self._graph.nodes.append((name, node))
+            arguments = _copied(name, parameters)
+            node = partial(self._call_captured, function, arguments, *settings)
+            self._graph.note(name, node, *_words(arguments))
 
     def _call_captured(self, function: Any, arguments: list[bytes], *settings: Any) -> None:
         places = (ctypes.c_void_p * max(len(arguments), 1))()
@@ -344,6 +369,15 @@ def _copied(name: str, parameters: int) -> list[bytes]:
     sizes = [struct.calcsize(kind) for kind in parameter_formats(name)]
     places = (ctypes.c_void_p * len(sizes)).from_address(parameters)
     return [ctypes.string_at(place, size) for place, size in zip(places, sizes, strict=True)]
+
+
+def _words(arguments: list[bytes]) -> list[int]:
+    """Return all words of 8 bytes of the arguments, addresses among them."""
+    return [
+        word
+        for argument in arguments
+        for (word,) in struct.iter_unpack("Q", argument[: len(argument) // 8 * 8])
+    ]
 
 
 def _aligned(argument: bytes) -> tuple[int, Any]:

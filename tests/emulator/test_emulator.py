@@ -15,7 +15,8 @@ import pytest
 from emulator.build import build, gxx_missing
 from emulator.device import ORDERS, PLANTED, Device
 from emulator.runtime import EmulatedRuntime
-from emulator.sanitized import run_sanitized, sanitizer_missing
+from emulator.sanitized import is_sanitized, run_sanitized, sanitizer_missing
+from warpfit.backends.cuda import CudaBackend
 from warpfit.errors import CompileError, DeviceError
 
 pytestmark = pytest.mark.skipif(gxx_missing() is not None, reason=str(gxx_missing()))
@@ -750,3 +751,43 @@ def test_sound_kernels_pass_the_sanitizer() -> None:
     result = run_sanitized(["-c", SOUND], timeout=120)
     assert result.returncode == 0, result.stderr
     assert "came to its end" in result.stdout
+
+
+# ----------------------------------------------------------------------------------------------------- graphs
+
+
+def test_a_graph_repeats_launches_with_the_arguments_of_their_capture() -> None:
+    ops = CudaBackend(EmulatedRuntime())
+    x, y = ops.asarray(np.arange(4.0)), ops.asarray(np.zeros(4))
+    total, write = ops.zeros((), "float64"), ops.kernel("write_number")
+    with ops.runtime.capture() as graph:
+        ops.assign(y, x)
+        write(1, 1, total, 5.0)
+        ops.runtime.fill(x.pointer, 8)
+        with pytest.raises(DeviceError, match="captured on emulator, got a download of 32 bytes"):
+            y.numpy()
+        with pytest.raises(DeviceError, match="captured on emulator, got an allocation of 8 bytes"):
+            ops.zeros((), "float64")
+    write(1, 1, total, 7.0)
+    np.testing.assert_array_equal(y.numpy(), np.zeros(4))
+    assert total.numpy() == 7
+    ops.assign(x, ops.asarray(np.arange(1.0, 5)))
+    graph.launch()
+    np.testing.assert_array_equal(y.numpy(), [1, 2, 3, 4])
+    np.testing.assert_array_equal(x.numpy(), [0, 2, 3, 4])
+    assert total.numpy() == 5
+    assert [name for name, _ in graph.nodes] == ["copy", "write_number", "fill"]
+
+
+@pytest.mark.parametrize("at", [0, 3])
+def test_a_graph_finds_memory_that_has_gone(at: int) -> None:
+    ops = CudaBackend(EmulatedRuntime())
+    numbers, write = ops.zeros((5,), "float64"), ops.kernel("write_number")
+    with ops.runtime.capture() as graph:
+        write(1, 1, numbers[at], 5.0)
+    graph.launch()
+    del numbers
+    with pytest.raises(
+        DeviceError, match="expected the memory of a graph to be there, got that of write_number"
+    ):
+        graph.launch()

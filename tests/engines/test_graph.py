@@ -12,6 +12,7 @@ import warpfit as wf
 from support.training import InterruptAt, Taped, adam, assert_same_weights, blobs, mlp, sgd
 from warpfit import losses, nn, optim
 from warpfit.backends.cuda import runtime
+from warpfit.backends.cuda.arrays import StepBuffers
 from warpfit.engines import graph, steps
 from warpfit.engines.graph import period_of, sizes_of_graphs, steps_of_graph
 from warpfit.errors import ConfigError, DeviceError, DivergedError
@@ -155,6 +156,22 @@ def test_weights_of_classes_and_label_smoothing(cuda: str, runs: list[Any]) -> N
     loss = losses.resolve({"name": "cross_entropy", "label_smoothing": 0.1})
     weights = np.linspace(0.5, 2, NUM_ROWS)
     assert_same_bits(small, x, y, loss=loss, class_weight="balanced", sample_weight=weights, device=cuda)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_l2_by_weight(cuda: str, runs: list[Any], dtype: str) -> None:
+    x, y = blobs(NUM_ROWS, dtype=dtype)
+    weights = np.linspace(0.5, 2, NUM_ROWS)
+    weights[:32] = 0  # of the first two batches
+    assert_same_bits(
+        lambda: mlp(6, 8, 3, dtype=dtype),
+        x,
+        y,
+        lambda model: adam(model, l2=0.1, l2_by_weight=True),
+        device=cuda,
+        sample_weight=weights,
+        shuffle=False,
+    )
 
 
 @pytest.mark.parametrize("num_features", [3, 5, 7])
@@ -362,7 +379,7 @@ def test_a_failed_capture_leaves_the_device_usable(
     step = graph._Run.step
 
     def reading(run: Any, batch: Any, *others: Any) -> bool:
-        batch.y.numpy()
+        batch[1].numpy()
         return step(run, batch, *others)
 
     with monkeypatch.context() as patched:
@@ -382,6 +399,17 @@ def test_later_epochs_ask_for_no_more_memory(cuda: str, runs: list[Any]) -> None
 
     fit("graph", normed(), x, y, device=cuda, epochs=6, callbacks=[Memory()])
     assert len(set(held[1:])) == 1
+
+
+def test_graphs_keep_buffers_that_are_replaced(cuda: str, runs: list[Any]) -> None:
+    x, y = blobs(NUM_ROWS)
+
+    class Replace(wf.Callback):
+        def on_epoch_end(self, run: Any) -> None:
+            if runs and run.report.epoch == 2:  # all graphs are there
+                runs[0].ops._buffers, runs[0].ops._arrivals = StepBuffers(runs[0].ops.runtime), None
+
+    assert_same_bits(normed, x, y, adam, device=cuda, epochs=4, callbacks=[Replace()])
 
 
 @pytest.fixture
@@ -447,16 +475,12 @@ class Other(losses.MeanSquaredError):
         ({"loss": Other()}, "layers, loss and optimizer of the package, got Other, which may need the host"),
         ({"loss": "poisson"}, "expected sample weights for the loss 'poisson'"),
         ({"precision": "float16", "loss_scale": "dynamic"}, "expected a fixed loss_scale, got 'dynamic'"),
-        ({"l2_by_weight": True}, "expected l2 by the number of rows, got l2_by_weight"),
     ],
 )
 def test_what_needs_the_host_is_refused(cuda: str, settings: dict[str, Any], message: str) -> None:
     x, labels = blobs(NUM_ROWS)
     model = settings.pop("model", None) or small()
     optimizer = sgd(model)
-    if settings.pop("l2_by_weight", False):
-        optimizer = sgd(model, l2=0.1, l2_by_weight=True)
-        settings = {"sample_weight": np.ones(NUM_ROWS)}
     with pytest.raises(ConfigError, match=f"engine 'graph': .*{message}"):
         fit(
             "graph",

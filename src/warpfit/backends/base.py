@@ -436,8 +436,14 @@ class Backend(ABC):
         """Scale all gradients by min(1, max_norm / (norm + 1e-6)) in place; return their joint norm ()."""
 
     @abstractmethod
-    def l2_penalty(self, weights: Sequence[Array], gradients: Sequence[Array], coefficient: float) -> Array:
-        """Add coefficient · w to each gradient in place; return coefficient / 2 · Σ w² as ()."""
+    def l2_penalty(
+        self,
+        weights: Sequence[Array],
+        gradients: Sequence[Array],
+        coefficient: float,
+        divisor: Number = 1.0,
+    ) -> Array:
+        """Add c · w to each gradient in place; return c / 2 · Σ w² as (); c is coefficient / divisor, or 0 over 0."""
 
     # -- images: (M, H, W, C), weights (KH, KW, C, O), pairs are (height, width) ---------------------------
 

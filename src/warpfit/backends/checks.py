@@ -165,6 +165,7 @@ def check_linear_backward(dz: Array, x: Array, w: Array, x_activation: Activatio
             f"linear_backward: expected an activation known from its result, got {x_activation.name!r}"
         )
     check_matmul(x, dz, True, False)
+    check_float("linear_backward", dz, w)
     check_shape("linear_backward", "w", w, (x.shape[1], dz.shape[1]))
 
 

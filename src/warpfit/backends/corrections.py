@@ -10,13 +10,12 @@ __all__ = ["adam_corrected"]
 def adam_corrected(
     step: int,
     lr: float,
-    *,
     beta1: float,
     beta2: float,
     eps: float,
-    weight_decay: float = 0.0,
-    decoupled: bool = False,
-    eps_before_correction: bool = False,
+    weight_decay: float,
+    decoupled: bool,
+    eps_before_correction: bool,
 ) -> tuple[float, float, float]:
     """Return rate, eps and shrink of w ← shrink · w - rate · m / (√v + eps), for a step counted from 1."""
     correction1, correction2 = 1 - beta1**step, sqrt(1 - beta2**step)

@@ -105,12 +105,11 @@ class GraphEngine(Engine):
 
 def _check_can_be_captured(plan: Plan, data: TrainingData) -> None:
     """Raise ConfigError if a step needs the host, or may need it."""
-    optimizer = plan.optimizer
     if plan.device == "cpu":
         raise ConfigError("expected a CUDA device, got 'cpu'")
     if not isinstance(plan.network, NetworkSpec):
         raise ConfigError("expected a Sequential of the package's layers, got a module of its own")
-    for value in (*(spec for _, spec in plan.network.layers), plan.loss, optimizer):
+    for value in (*(spec for _, spec in plan.network.layers), plan.loss, plan.optimizer):
         if type(value).__module__.partition(".")[0] != "warpfit":
             raise ConfigError(
                 f"expected layers, loss and optimizer of the package, got {type(value).__name__}, which may need the "
@@ -122,10 +121,6 @@ def _check_can_be_captured(plan: Plan, data: TrainingData) -> None:
         )
     if plan.loss_scale == DYNAMIC:
         raise ConfigError("expected a fixed loss_scale, got 'dynamic', which the host finds after each step")
-    if optimizer.l2 and optimizer.l2_by_weight and data.sample_weight is not None:
-        raise ConfigError(
-            "expected l2 by the number of rows, got l2_by_weight, for which the host adds up the weights of each step"
-        )
 
 
 def _steps_of_graph(plan: Plan, data: TrainingData) -> int:
@@ -171,7 +166,8 @@ class _Run(Run):
             self.state.step += len(sizes)
             for _ in sizes:
                 done += 1
-                self.tell(done)
+                if self.on_step is not None:
+                    self.on_step(done, len(rates))
         self._foresee()
         # What follows may use the step's buffers; it would ask for more where no step was started one by one.
         self.ops.begin_step()
@@ -223,7 +219,7 @@ class _Run(Run):
             is_there = ordered is not None
             arrays.append(next(in_order) if is_there else self.ops.gather_rows(array, taken[-1], dtype))
         x, y, *weights = arrays
-        return Batch(x, y, weights[0] if weights else None)
+        return x, y, weights[0] if weights else None
 
     # -- numbers -------------------------------------------------------------------------------------------
 

@@ -63,12 +63,17 @@ class _Run(Run):
 
     def train_epoch(self, rates: list[float]) -> Array:
         record = self.ops.zeros((len(rates), 3), "float64")
+        step = self._quiet_step if self.ops.synchronous else self._step
         for idx, lr in enumerate(rates):
-            # What overflows here is found by the checks of the epoch, which say more than NumPy's warnings.
-            with np.errstate(over="ignore", invalid="ignore"):
-                self._step(idx, lr, record)
-            self.tell(idx + 1)
+            step(idx, lr, record)
+            if self.on_step is not None:
+                self.on_step(idx + 1, len(rates))
         return record
+
+    def _quiet_step(self, idx: int, lr: float, record: Array) -> None:
+        # What overflows here is found by the checks of the epoch, which say more than NumPy's warnings.
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._step(idx, lr, record)
 
     def _step(self, idx: int, lr: float, record: Array) -> None:
         plan, state = self.plan, self.state

@@ -36,12 +36,8 @@ ORDER_BYTES = 8
 KEYED_EPOCHS = 64
 
 
-class Batch(NamedTuple):
-    """The rows of a step."""
-
-    x: Array
-    y: Array
-    sample_weight: Array | None
+# The rows of a step: x, y and the sample weights, None if there are none.
+Batch = tuple[Array, Array, Array | None]
 
 
 class StepNumbers(NamedTuple):
@@ -138,7 +134,7 @@ class EpochRows:
         """Return the batch that begins at row `first`."""
         rows = slice(first, first + self.plan.batch_size)
         x, y = self._taken(0, rows), self._taken(1, rows)
-        return Batch(x, y, self._taken(2, rows) if len(self.sources) == 3 else None)
+        return x, y, self._taken(2, rows) if len(self.sources) == 3 else None
 
     def _taken(self, i: int, rows: slice) -> Array:
         ordered = self.ordered[i]
@@ -214,11 +210,6 @@ class Run(ABC):
         rates: list[float] = (self.reports.rates(epoch, 1) * self.state.plateau.scale).tolist()
         return rates
 
-    def tell(self, num_steps: int) -> None:
-        """Tell the listener that so many steps of the epoch are done."""
-        if self.on_step is not None:
-            self.on_step(num_steps, self.reports.steps_per_epoch)
-
     def step(
         self,
         batch: Batch,
@@ -249,8 +240,8 @@ class Run(ABC):
         gradients = [named[name] for name in plan.trained]
         is_update = admits is None or admits(gradients, loss)
         is_weighted = sample_weight is not None and plan.optimizer.l2_by_weight
-        count = float(ops.to_numpy(weight)) if is_weighted else len(x)
-        penalty = plan.optimizer.add_penalty(ops, self.parameters, gradients, num_rows=count)
+        num_rows = weight if is_weighted else len(x)
+        penalty = plan.optimizer.add_penalty(ops, self.parameters, gradients, num_rows=num_rows)
         ops.record_step(record, numbers.row, loss, weight, correct, penalty)
         if is_update:
             _, _, update, lr, of_update = numbers

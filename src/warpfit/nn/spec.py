@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import Number
@@ -18,8 +18,7 @@ Shape = tuple[int, ...]
 Pullback = Callable[[Array], tuple[Array | None, dict[str, Array]]]
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """What a layer must know about the step it runs in.
 
     Parameters

@@ -40,16 +40,8 @@ class AdamSpec(OptimizerSpec):
         return ("first_moment", "second_moment")
 
     def numbers(self, step: int, lr: float) -> tuple[float, ...]:
-        return adam_corrected(
-            step,
-            lr,
-            beta1=self.betas[0],
-            beta2=self.betas[1],
-            eps=self.eps,
-            weight_decay=self.weight_decay,
-            decoupled=self.decoupled,
-            eps_before_correction=self.eps_before_correction,
-        )
+        settings = (*self.betas, self.eps, self.weight_decay, self.decoupled, self.eps_before_correction)
+        return adam_corrected(step, lr, *settings)
 
     def apply(
         self,

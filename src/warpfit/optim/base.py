@@ -11,6 +11,7 @@ import numpy as np
 from warpfit import backends
 from warpfit.autograd import Tensor
 from warpfit.backends import Array, Backend
+from warpfit.backends.base import Number
 from warpfit.backends.transfer import device_of, moved, to_host
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.optim.schedules import Constant, Schedule
@@ -82,16 +83,20 @@ class OptimizerSpec:
         raise NotImplementedError
 
     def add_penalty(
-        self, ops: Backend, parameters: Sequence[Array], gradients: Sequence[Array], *, num_rows: float
+        self, ops: Backend, parameters: Sequence[Array], gradients: Sequence[Array], *, num_rows: Number
     ) -> Array | None:
         """Add the penalty's gradient to the gradients, and return the penalty that joins the loss, if any.
 
-        `num_rows` is the sum of the rows' weights with `l2_by_weight`.
+        `num_rows` is the sum of the rows' weights with `l2_by_weight`: an array of shape (), which stays where it is.
         """
-        if not self.l2 or not num_rows:
+        if not self.l2:
             return None
         pairs = [(w, g) for w, g in zip(parameters, gradients, strict=True) if w.ndim > 1]
-        return ops.l2_penalty([w for w, _ in pairs], [g for _, g in pairs], self.l2 / num_rows)
+        weights, their_gradients = [w for w, _ in pairs], [g for _, g in pairs]
+        if isinstance(num_rows, int | float):
+            return ops.l2_penalty(weights, their_gradients, self.l2 / num_rows) if num_rows else None
+        exact = num_rows if num_rows.dtype == "float64" else ops.cast(num_rows, "float64")
+        return ops.l2_penalty(weights, their_gradients, self.l2, exact)
 
     def update(
         self,

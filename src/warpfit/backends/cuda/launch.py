@@ -114,7 +114,10 @@ class Kernel:
                 raise ShapeError(
                     f"{self.name}: expected arguments that fit its parameters, but {error}"
                 ) from error
-            sizes = (_three(grid), _three(block), shared_bytes, self._parameters)
+            # Most sizes are one number, and a call costs more than this.
+            blocks = (grid, 1, 1) if type(grid) is int else _three(grid)
+            threads = (block, 1, 1) if type(block) is int else _three(block)
+            sizes = (blocks, threads, shared_bytes, self._parameters)
             if cluster == 1 and not is_cooperative:
                 self._launch(self._function, *sizes)
             else:
@@ -134,10 +137,8 @@ def _addresses(base: int, formats: tuple[str, ...]) -> Any:
     return (ctypes.c_void_p * max(len(offsets), 1))(*(base + offset for offset in offsets))
 
 
-def _three(size: Size) -> tuple[int, int, int]:
-    if type(size) is int:
-        return size, 1, 1
-    return (*size, 1, 1)[:3]  # type: ignore[misc]
+def _three(size: Any) -> tuple[int, int, int]:
+    return (*size, 1, 1)[:3]
 
 
 class Kernels:

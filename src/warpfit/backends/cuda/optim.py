@@ -57,14 +57,7 @@ class OptimOps(ArrayOps):
     ) -> None:
         if corrected is None:
             corrected = adam_corrected(
-                step,
-                lr,
-                beta1=beta1,
-                beta2=beta2,
-                eps=eps,
-                weight_decay=weight_decay,
-                decoupled=decoupled,
-                eps_before_correction=eps_before_correction,
+                step, lr, beta1, beta2, eps, weight_decay, decoupled, eps_before_correction
             )
         rate, eps, shrink = corrected
         varying = (*scalar(rate), *scalar(eps), *scalar(shrink))
@@ -106,9 +99,15 @@ class OptimOps(ArrayOps):
         self._copy_back(plan)
         return norm
 
-    def l2_penalty(self, weights: Sequence[Array], gradients: Sequence[Array], coefficient: float) -> Array:
+    def l2_penalty(
+        self,
+        weights: Sequence[Array],
+        gradients: Sequence[Array],
+        coefficient: float,
+        divisor: Number = 1.0,
+    ) -> Array:
         plan = plan_of(self, "l2_penalty", (weights, gradients))
-        penalty = self._summed("l2_penalty", plan, coefficient)
+        penalty = self._summed("l2_penalty", plan, coefficient, *scalar(divisor))
         self._copy_back(plan, unless=0)
         return penalty
 

@@ -86,14 +86,7 @@ class OptimOps(Backend):
     ) -> None:
         if corrected is None:
             corrected = adam_corrected(
-                step,
-                lr,
-                beta1=beta1,
-                beta2=beta2,
-                eps=eps,
-                weight_decay=weight_decay,
-                decoupled=decoupled,
-                eps_before_correction=eps_before_correction,
+                step, lr, beta1, beta2, eps, weight_decay, decoupled, eps_before_correction
             )
         rate, eps, shrink = map(float, corrected)
         for w, g, m, v in _blocks("adam_update", parameters, gradients, first_moments, second_moments):
@@ -156,8 +149,16 @@ class OptimOps(Backend):
                 g *= max_norm / (norm + CLIP_EPS)
         return np.float64(norm)
 
-    def l2_penalty(self, weights: Sequence[Array], gradients: Sequence[Array], coefficient: float) -> Array:
+    def l2_penalty(
+        self,
+        weights: Sequence[Array],
+        gradients: Sequence[Array],
+        coefficient: float,
+        divisor: Number = 1.0,
+    ) -> Array:
         check_update("l2_penalty", weights, gradients)
+        num_rows = float(divisor)
+        coefficient = coefficient / num_rows if num_rows else 0.0
         squares = 0.0
         for w, g in zip(weights, gradients, strict=True):
             g += np.multiply(w, coefficient, out=self.empty(w.shape, w.dtype))
