@@ -102,11 +102,8 @@ std::vector<LateWrite> rows_in_shared(const PendingStore& store) {
 
 void read(const char* name, const PendingStore& store) {
     if (!(rows_in_shared(store) == store.rows))
-        fail(
-            "%s: expected the %u bytes from %s on to stay as they are until their store has read them, got "
-            "them "
-            "written",
-            name, bytes_of_box(store.map), shared_text(store.source).c_str());
+        fail("%s: expected the %u bytes from %s on to stay as they are until stored, got them written", name,
+             bytes_of_box(store.map), shared_text(store.source).c_str());
     std::vector<LateWrite>& late = current->late_writes;
     late.insert(late.end(), store.rows.begin(), store.rows.end());
 }

@@ -74,7 +74,7 @@ ONCE_MORE = (
 HAS_NOT_BEGUN = r"store_async_quad: block [01] of the cluster has not begun"
 HAS_LEFT = (
     r"store_async_quad: block 1 of the cluster has left the kernel"
-    r"|the block leaves while \d+ bytes of store_async are on their way to it, for which nobody waits"
+    r"|the block leaves while \d+ bytes are on their way to it, for which nobody waits"
 )
 WAITS_FOR_EVER = r"deadlock: in block 1 of the cluster threads 0-255 wait at cluster_barrier .*; in block 0"
 
