@@ -462,17 +462,10 @@ def test_the_cpu_has_no_graphs() -> None:
         fit("graph", small(), x, y, device="cpu")
 
 
-class Other(losses.MeanSquaredError):
-    """A user's own loss."""
-
-    name = "other"
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"model": Taped(small())}, "expected a Sequential of the package's layers, got a module of its own"),
-        ({"loss": Other()}, "layers, loss and optimizer of the package, got Other, which may need the host"),
         ({"loss": "poisson"}, "expected sample weights for the loss 'poisson'"),
         ({"precision": "float16", "loss_scale": "dynamic"}, "expected a fixed loss_scale, got 'dynamic'"),
     ],
@@ -491,6 +484,19 @@ def test_what_needs_the_host_is_refused(cuda: str, settings: dict[str, Any], mes
             **({"loss": "mse"} | settings),
             device=cuda,
         )
+
+
+def test_a_loss_of_ones_own_is_refused(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses.Loss, "by_name", dict(losses.Loss.by_name))
+
+    class Other(losses.MeanSquaredError):
+        name = "other"
+
+    x, labels = blobs(NUM_ROWS)
+    with pytest.raises(
+        ConfigError, match="layers, loss and optimizer of the package, got Other, which may need"
+    ):
+        fit("graph", small(), x, np.eye(3, dtype="f4")[labels], loss=Other(), device=cuda)
 
 
 @pytest.mark.parametrize("num_layers", [1, 3, 40, 1000])
