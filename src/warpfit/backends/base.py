@@ -158,6 +158,14 @@ class Backend(ABC):
     def cast_into(self, targets: Sequence[Array], sources: Sequence[Array]) -> None:
         """Write every source into the target at its place, of the same shape and another float dtype."""
 
+    def keep_copies(self, parameters: Sequence[Array], copies: Sequence[Array]) -> bool:
+        """Let updates of float32 parameters also write their copies in half precision; return whether they will.
+
+        Then what `linear_backward` returns for the weights of a copy, and for the bias, is for one update and nothing
+        else: the update may have to compute it.
+        """
+        return False
+
     @abstractmethod
     def all_finite(self, arrays: Sequence[Array]) -> Array:
         """Return whether no entry of any array is NaN or infinite: () bool."""

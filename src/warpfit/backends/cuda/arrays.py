@@ -86,6 +86,7 @@ class ArrayOps(Backend):
         self.most_blocks = runtime.num_multiprocessors * BLOCKS_PER_MULTIPROCESSOR
         self._buffers = StepBuffers(runtime) if reuse else None
         self._arrivals: DeviceArray | None = None
+        self.joined_updates: JoinedUpdates | None = None
 
     def asarray(self, value: Any, dtype: str | None = None) -> Array:
         array = value if isinstance(value, DeviceArray) else self._imported(value)

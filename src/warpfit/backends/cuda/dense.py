@@ -86,6 +86,9 @@ class DenseOps(ColumnOps):
         # Parameters' gradients leave half precision, and with it the scale that kept them from underflow.
         dtype = acc_dtype(dz.dtype)
         scale = 1 / self.loss_scale if dz.itemsize == 2 else 1.0
+        joined = self.joined_updates and self.joined_updates.gradients(dz, x, w, scale)
+        if joined:
+            return dx, joined[0], joined[1] if needs_db else None
         dw = self._product(x, dz, self.empty((x.shape[1], dz.shape[1]), dtype), transpose_a=True, alpha=scale)
         return dx, dw, self.column_sums(dz, dtype, scale) if needs_db else None
 

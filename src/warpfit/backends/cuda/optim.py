@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from warpfit.backends.base import Array, Number
@@ -36,7 +37,8 @@ class OptimOps(ArrayOps):
     ) -> None:
         check_velocities("sgd_update", velocities, momentum)
         groups = (parameters, gradients) if velocities is None else (parameters, gradients, velocities)
-        self._update("sgd_update", groups, *scalar(lr), momentum, weight_decay, nesterov, lr_in_velocity)
+        numbers = (lr, momentum, weight_decay, nesterov, lr_in_velocity)
+        self._update("sgd_update", groups, numbers, has_velocities=bool(momentum))
 
     def adam_update(
         self,
@@ -60,9 +62,9 @@ class OptimOps(ArrayOps):
                 step, lr, beta1, beta2, eps, weight_decay, decoupled, eps_before_correction
             )
         rate, eps, shrink = corrected
-        varying = (*scalar(rate), *scalar(eps), *scalar(shrink))
         groups = (parameters, gradients, first_moments, second_moments)
-        self._update("adam_update", groups, *varying, beta1, beta2, 0.0 if decoupled else weight_decay)
+        numbers = (rate, eps, shrink, beta1, beta2, 0.0 if decoupled else weight_decay)
+        self._update("adam_update", groups, numbers)
 
     def rmsprop_update(
         self,
@@ -80,15 +82,30 @@ class OptimOps(ArrayOps):
         check_velocities("rmsprop_update", velocities, momentum)
         slots = (square_averages,) if velocities is None else (square_averages, velocities)
         groups = (parameters, gradients, *slots)
-        self._update("rmsprop_update", groups, *scalar(lr), alpha, eps, weight_decay, momentum)
+        numbers = (lr, alpha, eps, weight_decay, momentum)
+        self._update("rmsprop_update", groups, numbers, has_velocities=bool(momentum))
 
-    def _update(self, op: str, groups: Sequence[Sequence[Array]], *settings: float) -> None:
-        """Launch an optimizer's kernel over (parameters, gradients, slots ...)."""
+    def _update(
+        self,
+        op: str,
+        groups: Sequence[Sequence[Array]],
+        numbers: Sequence[Number],
+        *,
+        has_velocities: bool = True,
+    ) -> None:
+        """Launch an optimizer's kernel over (parameters, gradients, slots ...), the velocities last if there are any."""
+        joined = self.joined_updates
+        if joined is not None:
+            groups = joined.update(op, groups, numbers, has_velocities=has_velocities)
         plan = plan_of(self, op, groups)
         for launch in plan.launches:
             kernel = self.kernel(op, DTYPE=launch.dtypes[0])
-            kernel(launch.num_blocks, TENSOR_THREADS, launch.tensors, *settings)
+            kernel(
+                launch.num_blocks, TENSOR_THREADS, launch.tensors, *chain.from_iterable(map(scalar, numbers))
+            )
         self._copy_back(plan, unless=1)
+        if joined is not None:
+            joined.refresh(groups[0])
 
     def clip_by_norm(self, gradients: Sequence[Array], max_norm: float) -> Array:
         plan = plan_of(self, "clip_by_norm", (gradients,))

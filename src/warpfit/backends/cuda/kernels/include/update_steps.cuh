@@ -11,8 +11,8 @@ struct SgdStep {
     Acc lr, momentum, decay;
     bool nesterov, lr_in_velocity;
 
-    __device__ SgdStep(const Scalar& rate, const Scalar& keep, const Scalar& weight_decay, const Scalar& is_nesterov,
-                       const Scalar& is_lr_in_velocity)
+    __device__ SgdStep(const Scalar& rate, const Scalar& keep, const Scalar& weight_decay,
+                       const Scalar& is_nesterov, const Scalar& is_lr_in_velocity)
         : lr(static_cast<Acc>(read(rate))),
           momentum(static_cast<Acc>(read(keep))),
           decay(static_cast<Acc>(read(weight_decay))),

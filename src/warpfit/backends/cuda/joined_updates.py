@@ -1,0 +1,240 @@
+"""Updates of linear layers that are joined with the products of their gradients: one kernel for several layers.
+
+`linear_backward` then says which products the gradients are, and the optimizer's update computes them: no gradient goes
+to memory, and the update writes the copies in half precision that the next step computes with.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import batched, chain
+from typing import Any, NamedTuple
+
+from warpfit.backends.base import HALF_DTYPES, Number
+from warpfit.backends.cuda.array import DeviceArray
+from warpfit.backends.cuda.jit import generation
+from warpfit.backends.cuda.launch import scalar
+
+__all__ = ["JoinedUpdates", "ProductGradient", "SumGradient", "variants"]
+
+# As in kernels/linear_update_sm90.cu.
+MAX_LAYERS, MAX_NUMBERS = 8, 6
+BLOCK_M, THIN_ROWS = 128, 64
+THREADS = 3 * 128
+MAP_BYTES, BOX = 128, (64, 64)
+_HEAD, _LAYER = struct.Struct("=ii56x"), struct.Struct(f"={MAP_BYTES}s{MAP_BYTES}s4Q4Q2Q6i24x")
+LIST_BYTES = _HEAD.size + MAX_LAYERS * _LAYER.size
+_STAGE_BARRIERS = 16
+
+# Of layers with few outputs, whose rows tensor copies may not take: as long as a thread can go over all rows.
+MOST_THIN_OUTPUTS, MOST_THIN_ROWS = 32, 256
+# From so many rows on, products count, not memory.
+ROWS_OF_WIDE_TILES = 256
+# Lists of layers that are remembered as bytes.
+MOST_LISTS = 256
+
+# The kernel's name for an update's rule.
+RULES = {"sgd_update": "SgdStep", "adam_update": "AdamStep", "rmsprop_update": "RmspropStep"}
+
+
+@dataclass(frozen=True, eq=False)
+class ProductGradient:
+    """scale · xᵀ @ dz, not computed: x (M, K), dz (M, N)."""
+
+    x: DeviceArray
+    dz: DeviceArray
+    scale: float
+
+
+@dataclass(frozen=True, eq=False)
+class SumGradient:
+    """scale · the sum over dz's rows, not computed."""
+
+    dz: DeviceArray
+    scale: float
+
+
+class _Parameter(NamedTuple):
+    """What an update changes of one parameter."""
+
+    values: DeviceArray
+    copies: DeviceArray
+    slots: tuple[DeviceArray, ...]
+
+    @property
+    def pointers(self) -> tuple[int, int, int, int]:
+        first, second = (*(slot.pointer for slot in self.slots), 0, 0)[:2]
+        return self.values.pointer, self.copies.pointer, first, second
+
+
+class _Layer(NamedTuple):
+    """A linear layer whose update is joined."""
+
+    gradient: ProductGradient
+    w: _Parameter
+    b: _Parameter | None
+
+    @property
+    def is_thin(self) -> bool:
+        return not _fits_tiles(self.gradient.x, self.gradient.dz)
+
+    def num_pieces(self, block_n: int) -> int:
+        inputs, outputs = self.w.values.shape
+        if self.is_thin:
+            return -(-inputs // THIN_ROWS)
+        return -(-inputs // BLOCK_M) * -(-outputs // block_n)
+
+
+class _Launch(NamedTuple):
+    layers: bytes
+    num_pieces: int
+    block_n: int
+
+
+def _fits_tiles(x: DeviceArray, dz: DeviceArray) -> bool:
+    """Whether tensor copies take both: their rows begin at multiples of 16 bytes."""
+    return not (x.pointer | dz.pointer | x.shape[1] * x.itemsize | dz.shape[1] * dz.itemsize) & 15
+
+
+class JoinedUpdates:
+    """What a backend has to know to join updates with products.
+
+    Parameters
+    ----------
+    ops : ArrayOps
+    parameters, copies : sequence of DeviceArray
+        float32 and half precision, each of one shape; an update of a parameter also writes its copy.
+    """
+
+    def __init__(self, ops: Any, parameters: Sequence[DeviceArray], copies: Sequence[DeviceArray]) -> None:
+        self.ops = ops
+        self.copies = {p.pointer: copy for p, copy in zip(parameters, copies, strict=True)}
+        self.weights = {copy.pointer for copy in copies}
+        self._lists: dict[Any, _Launch] = {}
+
+    @staticmethod
+    def are_possible(runtime: Any, copies: Sequence[DeviceArray]) -> bool:
+        """Whether the device has the kernel for copies of this dtype."""
+        return generation(runtime.arch) == 90 and all(copy.dtype in HALF_DTYPES for copy in copies)
+
+    def gradients(
+        self, dz: DeviceArray, x: DeviceArray, w: DeviceArray, scale: float
+    ) -> tuple[ProductGradient, SumGradient] | None:
+        """Return the gradients of a layer with weights w, a copy, and of its bias; None if they are to be computed."""
+        if w.pointer not in self.weights or not (dz.is_contiguous and x.is_contiguous and len(dz)):
+            return None
+        is_thin = dz.shape[1] <= MOST_THIN_OUTPUTS and len(dz) <= MOST_THIN_ROWS
+        if not is_thin and not _fits_tiles(x, dz):
+            return None
+        return ProductGradient(x, dz, scale), SumGradient(dz, scale)
+
+    def update(
+        self, op: str, groups: Sequence[Sequence[Any]], numbers: Sequence[Number]
+    ) -> list[list[DeviceArray]]:
+        """Update what can be joined; return the rest of parameters, gradients and slots, and their copies."""
+        tensors = list(zip(*groups, strict=True))
+        biases = {id(g.dz): idx for idx, (_, g, *_) in enumerate(tensors) if isinstance(g, SumGradient)}
+        layers, joined = [], set()
+        for idx, (_, gradient, *_) in enumerate(tensors):
+            if isinstance(gradient, ProductGradient):
+                of_bias = biases.get(id(gradient.dz))
+                bias = None if of_bias is None else self._parameter(tensors[of_bias])
+                layers.append(_Layer(gradient, self._parameter(tensors[idx]), bias))
+                joined |= {idx, of_bias}
+        for some in batched(layers, MAX_LAYERS):
+            self._start(op, len(groups) - 2, some, numbers)
+        rest = [self._with_array(tensor) for idx, tensor in enumerate(tensors) if idx not in joined]
+        return [list(group) for group in zip(*rest, strict=True)] or [[] for _ in groups]
+
+    def refresh(self, parameters: Sequence[DeviceArray]) -> None:
+        """Write the copies of parameters that were updated alone."""
+        copied = [p for p in parameters if p.pointer in self.copies]
+        if copied:
+            self.ops.cast_into([self.copies[p.pointer] for p in copied], copied)
+
+    def _parameter(self, tensor: Sequence[Any]) -> _Parameter:
+        values, _, *slots = tensor
+        return _Parameter(values, self.copies[values.pointer], tuple(slots))
+
+    def _with_array(self, tensor: Sequence[Any]) -> Sequence[DeviceArray]:
+        """Return a tensor's row of the groups with its gradient as an array: of a bias whose weights are not trained."""
+        values, gradient, *slots = tensor
+        if isinstance(gradient, SumGradient):
+            gradient = self.ops.column_sums(gradient.dz, values.dtype, gradient.scale)
+        return values, gradient, *slots
+
+    def _start(self, op: str, num_slots: int, layers: Sequence[_Layer], numbers: Sequence[Number]) -> None:
+        launch = self._launch_of(layers)
+        stage_bytes = (BLOCK_M + launch.block_n) * 128 + _STAGE_BARRIERS
+        stages = self.ops.runtime.max_shared_bytes // stage_bytes
+        dtype = layers[0].gradient.x.dtype.name
+        kernel = self.ops.kernel("linear_update_sm90", **_defines(op, num_slots, dtype, launch.block_n, stages))
+        filled = chain.from_iterable(map(scalar, (*numbers, *(0.0,) * (MAX_NUMBERS - len(numbers)))))
+        grid = min(launch.num_pieces, self.ops.runtime.num_multiprocessors)
+        kernel(
+            grid, THREADS, launch.layers, layers[0].gradient.scale, *filled, shared_bytes=stages * stage_bytes
+        )
+
+    def _launch_of(self, layers: Sequence[_Layer]) -> _Launch:
+        key = tuple(
+            (layer.gradient.x.pointer, layer.gradient.dz.pointer, *layer.gradient.x.shape, *layer.w.pointers)
+            for layer in layers
+        )
+        found = self._lists.get(key)
+        if found is None:
+            if len(self._lists) >= MOST_LISTS:
+                self._lists.clear()
+            found = self._lists[key] = self._packed(layers)
+        return found
+
+    def _packed(self, layers: Sequence[_Layer]) -> _Launch:
+        rows = layers[0].gradient.x.shape[0]
+        widest = max(layer.w.values.shape[1] for layer in layers)
+        block_n = 256 if rows > ROWS_OF_WIDE_TILES and widest > 128 else 128
+        num_pieces, packed = 0, []
+        for layer in layers:
+            packed.append(self._packed_layer(layer, num_pieces))
+            num_pieces += layer.num_pieces(block_n)
+        head = _HEAD.pack(len(layers), num_pieces)
+        return _Launch(b"".join([head, *packed]).ljust(LIST_BYTES, b"\0"), num_pieces, block_n)
+
+    def _packed_layer(self, layer: _Layer, first_piece: int) -> bytes:
+        x, dz = layer.gradient.x, layer.gradient.dz
+        maps = (b"", b"") if layer.is_thin else (self._map(x), self._map(dz))
+        of_bias = layer.b.pointers if layer.b is not None else (0,) * 4
+        sizes = (x.shape[1], dz.shape[1], x.shape[0], dz.shape[1], first_piece, layer.is_thin)
+        return _LAYER.pack(*maps, *layer.w.pointers, *of_bias, x.pointer, dz.pointer, *sizes)
+
+    def _map(self, array: DeviceArray) -> bytes:
+        found: bytes = self.ops.runtime.tensor_map(
+            array.pointer, array.dtype.name, *array.shape, array.shape[1], *BOX
+        )
+        return found
+
+
+def _defines(op: str, num_slots: int, dtype: str, block_n: int, stages: int) -> dict[str, Any]:
+    return {
+        "DTYPE": dtype,
+        "RULE": RULES[op],
+        "SLOTS": num_slots,
+        "NUMBERS": 6 if op == "adam_update" else 5,
+        "BLOCK_N": block_n,
+        "STAGES": stages,
+    }
+
+
+def variants() -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the kernel of this file with every set of defines that it is asked for."""
+    for op, slots in (
+        ("sgd_update", 0),
+        ("sgd_update", 1),
+        ("adam_update", 2),
+        ("rmsprop_update", 1),
+        ("rmsprop_update", 2),
+    ):
+        for dtype in HALF_DTYPES:
+            for block_n, stages in ((128, 7), (256, 4)):
+                defines = _defines(op, slots, dtype, block_n, stages)
+                yield "linear_update_sm90", {name: str(value) for name, value in defines.items()}

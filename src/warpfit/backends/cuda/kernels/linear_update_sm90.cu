@@ -1,0 +1,317 @@
+// Computes:  for each of up to 8 linear layers w ← the optimizer's step with the gradient scale · xᵀ @ dz, and b ← that
+//            with scale · column sums of dz; then the 16-bit copies of both. No gradient goes to memory.
+// Layout:    row-major; x (rows, inputs) and dz (rows, outputs) of DTYPE, read through tensor maps (boxes of 64 rows and
+//            64 columns, swizzled by 128 bytes), or of layers with few outputs by their addresses; w, its slots
+//            (inputs, outputs) and b, its slots (outputs) float32; copies as they are, of DTYPE.
+// Launch:    grid: at most as many blocks as run at once; block: a warpgroup that loads, and two that multiply 64 rows each
+//            of a tile of w, 128 x BLOCK_N; shared bytes: STAGES stages, barriers (`JoinedConfig.shared_bytes`). Defines:
+//            these, DTYPE, RULE (SgdStep, AdamStep or RmspropStep of include/update_steps.cuh) and its SLOTS, NUMBERS.
+// Numerics:  float32 sums in the order of rows; the update in float32.
+// Cost:      2 rows inputs outputs FLOP; reads and writes of each weight 10 bytes, and 8 for each slot.
+// Reference: linear_backward, then sgd_update, adam_update or rmsprop_update of backends/numpy.
+#define SHARED_ALIGNMENT 1024
+#define CLUSTER 1
+
+#include "include/barriers.cuh"
+#include "include/operand_tile.cuh"
+#include "include/update_steps.cuh"
+
+using T = DTYPE;
+
+constexpr int MAX_LAYERS = 8;
+constexpr int WARPGROUP = 128;
+constexpr int CONSUMERS = 2;
+constexpr int THREADS = WARPGROUP * (1 + CONSUMERS);
+constexpr int CONSUMER_THREADS = WARPGROUP * CONSUMERS;
+constexpr int BLOCK_M = 64 * CONSUMERS;
+constexpr int BLOCK_K = LINE_BYTES / sizeof(T);
+constexpr int LOADER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
+constexpr int SLOT_PLACES = SLOTS > 0 ? SLOTS : 1;
+static_assert(BLOCK_N <= CONSUMER_THREADS, "a thread sums up a column");
+
+using TileX = OperandTile<T, true, BLOCK_M>;
+using TileDz = OperandTile<T, true, BLOCK_N>;
+constexpr int STAGE_BYTES = TileX::BYTES + TileDz::BYTES;
+
+// What an update changes: float32 numbers, what is remembered of them, and their copies.
+struct Masters {
+    float* values;
+    T* copies;
+    float* slots[2];
+};
+
+struct UpdatedLayer {
+    TensorMap x_map, dz_map;
+    Masters w, b;  // b.values may be null
+    const T *x, *dz;
+    int inputs, outputs, rows;
+    int dz_stride;    // of dz's rows, in numbers
+    int first_piece;  // of all layers' pieces
+    int is_thin;      // whether pieces are THIN_ROWS whole rows of w
+};
+
+struct UpdateList {
+    int num_layers, num_pieces;
+    alignas(64) UpdatedLayer layers[MAX_LAYERS];
+};
+
+static_assert(sizeof(UpdatedLayer) == 384 && sizeof(UpdateList) == 3136,
+              "joined_updates.py packs these structs");
+
+constexpr int THIN_ROWS = 64;
+
+struct Shared {
+    unsigned char stages[STAGES][STAGE_BYTES];
+    Barrier full[STAGES], empty[STAGES];
+};
+
+// Which tile of which layer a piece is.
+struct Piece {
+    const UpdatedLayer& layer;
+    int row, col;  // of w, the first ones
+    int num_blocks;
+};
+
+__device__ inline Piece piece_of(const UpdateList& list, int idx) {
+    int number = list.num_layers - 1;
+    while (list.layers[number].first_piece > idx) --number;
+    const UpdatedLayer& layer = list.layers[number];
+    const int own = idx - layer.first_piece;
+    if (layer.is_thin) return {layer, own * THIN_ROWS, 0, 0};
+    const int num_cols = (layer.outputs + BLOCK_N - 1) / BLOCK_N;
+    return {layer, own / num_cols * BLOCK_M, own % num_cols * BLOCK_N, (layer.rows + BLOCK_K - 1) / BLOCK_K};
+}
+
+// -- load -----------------------------------------------------------------------------------------------------------
+
+// One thread: the stages of all of this block's pieces, each as soon as all that read it before have left it.
+__device__ inline void load_pieces(Shared& shared, const UpdateList& list) {
+    Cursor<STAGES> cursor(0);
+    for (int idx = blockIdx.x; idx < list.num_pieces; idx += gridDim.x) {
+        const Piece piece = piece_of(list, idx);
+        for (int block = 0; block < piece.num_blocks; ++block) {
+            unsigned char* stage = shared.stages[cursor.slot];
+            Barrier& full = shared.full[cursor.slot];
+            wait(shared.empty[cursor.slot], cursor.round + 1);
+            mbarrier_expect(&full, STAGE_BYTES);
+            TileX::for_each_box<1>(0, piece.row, block * BLOCK_K, [&](int byte, int row, int col) {
+                copy_tensor(stage + byte, &piece.layer.x_map, row, col, &full);
+            });
+            TileDz::for_each_box<1>(0, piece.col, block * BLOCK_K, [&](int byte, int row, int col) {
+                copy_tensor(stage + TileX::BYTES + byte, &piece.layer.dz_map, row, col, &full);
+            });
+            cursor.advance<1>();
+        }
+    }
+}
+
+// -- multiply -------------------------------------------------------------------------------------------------------
+
+using Sums = float[BLOCK_N / 2];
+
+__device__ inline void multiply_stage(Sums& sums, const unsigned char* stage, int own_rows, bool adds) {
+    const unsigned address = shared_address(stage);
+    const uint64 x = TileX::descriptor(address, own_rows), dz = TileDz::descriptor(address + TileX::BYTES, 0);
+    wgmma_fence();
+#pragma unroll
+    for (int slice = 0; slice < SLICES; ++slice) {
+        SliceProduct<T, true, true>::add_to(sums, x + (slice * TileX::SLICE_STEP >> 4),
+                                            dz + (slice * TileDz::SLICE_STEP >> 4), adds || slice > 0);
+    }
+    wgmma_commit();
+}
+
+// The sum of a column of a stage's tile of dz.
+__device__ inline float column_sum(const unsigned char* stage, int col) {
+    const unsigned char* panel = stage + TileX::BYTES + col / TileDz::LINE * TileDz::PANEL_BYTES;
+    const int byte = col % TileDz::LINE * sizeof(T);
+    float sum = 0;
+#pragma unroll 8
+    for (int line = 0; line < BLOCK_K; ++line) {
+        sum += load(
+            *reinterpret_cast<const T*>(panel + line * LINE_BYTES + (byte / 16 ^ line % 8) * 16 + byte % 16));
+    }
+    return sum;
+}
+
+// -- update ---------------------------------------------------------------------------------------------------------
+
+using Rule = RULE<float>;
+
+// One number, with what is remembered of it, and its copy.
+__device__ inline float updated(const Rule& rule, float value, float gradient, float (&slots)[SLOT_PLACES]) {
+#if SLOTS == 0
+    rule.apply(value, gradient);
+#elif SLOTS == 1
+    rule.apply(value, gradient, slots[0]);
+#else
+    rule.apply(value, gradient, slots[0], slots[1]);
+#endif
+    return value;
+}
+
+__device__ inline void update_at(const Rule& rule, const Masters& masters, int64 at, float gradient) {
+    float slots[SLOT_PLACES];
+#pragma unroll
+    for (int s = 0; s < SLOTS; ++s) slots[s] = masters.slots[s][at];
+    const float value = updated(rule, masters.values[at], gradient, slots);
+#pragma unroll
+    for (int s = 0; s < SLOTS; ++s) masters.slots[s][at] = slots[s];
+    masters.values[at] = value;
+    masters.copies[at] = store<T>(value);
+}
+
+// Pairs of w's numbers that a lane has of some tiles of 8 columns, on their way to registers and back.
+constexpr int CHUNK = SLOTS > 1 ? 4 : SLOTS == 1 || BLOCK_N > 128 ? 8 : 16;
+constexpr int CHUNKS = BLOCK_N / 4 / CHUNK;
+
+struct Chunk {
+    float2 values[CHUNK], slots[CHUNK][SLOT_PLACES];
+};
+
+// Where this lane's pair `idx` lies; outside of w if `is_inside` becomes false.
+struct PairPlace {
+    int64 at;
+    bool is_inside;
+
+    __device__ PairPlace(const Piece& piece, int first_row, int idx) {
+        const int lane = threadIdx.x % 32, row = first_row + lane / 4 + idx % 2 * 8;
+        const int col = piece.col + idx / 2 * 8 + lane % 4 * 2;
+        at = static_cast<int64>(row) * piece.layer.outputs + col;
+        is_inside = row < piece.layer.inputs && col < piece.layer.outputs;
+    }
+};
+
+struct alignas(2 * sizeof(T)) CopiedPair {
+    T first, second;
+};
+
+__device__ inline float2& pair_at(float* numbers, int64 at) {
+    return *reinterpret_cast<float2*>(numbers + at);
+}
+
+__device__ inline void load_chunk(Chunk& chunk, const Piece& piece, int first_row, int number) {
+    const Masters& w = piece.layer.w;
+#pragma unroll
+    for (int i = 0; i < CHUNK; ++i) {
+        const PairPlace place(piece, first_row, number * CHUNK + i);
+        if (!place.is_inside) continue;
+        chunk.values[i] = pair_at(w.values, place.at);
+#pragma unroll
+        for (int s = 0; s < SLOTS; ++s) chunk.slots[i][s] = pair_at(w.slots[s], place.at);
+    }
+}
+
+__device__ inline void update_chunk(Chunk& chunk, const Piece& piece, const Rule& rule, const float* sums,
+                                    float scale, int first_row, int number) {
+    const Masters& w = piece.layer.w;
+#pragma unroll
+    for (int i = 0; i < CHUNK; ++i) {
+        const PairPlace place(piece, first_row, number * CHUNK + i);
+        if (!place.is_inside) continue;
+        float first[SLOT_PLACES], second[SLOT_PLACES];
+#pragma unroll
+        for (int s = 0; s < SLOTS; ++s) first[s] = chunk.slots[i][s].x, second[s] = chunk.slots[i][s].y;
+        const float2 values{updated(rule, chunk.values[i].x, scale * sums[2 * i], first),
+                            updated(rule, chunk.values[i].y, scale * sums[2 * i + 1], second)};
+        pair_at(w.values, place.at) = values;
+#pragma unroll
+        for (int s = 0; s < SLOTS; ++s) pair_at(w.slots[s], place.at) = float2{first[s], second[s]};
+        *reinterpret_cast<CopiedPair*>(w.copies + place.at) = {store<T>(values.x), store<T>(values.y)};
+    }
+}
+
+// A tile of w, the first rows of which have b to update, too. What the update needs of w is loaded while it is multiplied.
+__device__ inline void update_tile(Shared& shared, Cursor<STAGES>& cursor, const Piece& piece,
+                                   const Rule& rule, float scale) {
+    const int own = threadIdx.x - WARPGROUP, own_rows = own / WARPGROUP * 64;
+    const int first_row = piece.row + own_rows + own % WARPGROUP / 32 * 16;
+    const bool sums_column = piece.row == 0 && piece.layer.b.values && own < BLOCK_N;
+    Sums sums;
+    Chunk chunks[2];
+    float of_column = 0;
+    load_chunk(chunks[0], piece, first_row, 0);
+    int before = 0;
+    for (int block = 0; block < piece.num_blocks; ++block) {
+        const unsigned char* stage = shared.stages[cursor.slot];
+        wait(shared.full[cursor.slot], cursor.round);
+        multiply_stage(sums, stage, own_rows, block > 0);
+        if (sums_column) of_column += column_sum(stage, own);
+        wgmma_wait<1>();
+        if (block > 0) arrive_warp(shared.empty[before]);
+        before = cursor.slot;
+        cursor.advance<1>();
+    }
+    wgmma_wait<0>();
+    arrive_warp(shared.empty[before]);
+#pragma unroll
+    for (int number = 0; number < CHUNKS; ++number) {
+        if (number + 1 < CHUNKS) load_chunk(chunks[(number + 1) % 2], piece, first_row, number + 1);
+        update_chunk(chunks[number % 2], piece, rule, sums + number * 2 * CHUNK, scale, first_row, number);
+    }
+    const int col = piece.col + own;
+    if (sums_column && col < piece.layer.outputs) update_at(rule, piece.layer.b, col, scale * of_column);
+}
+
+// Whole rows of w, of a layer with few outputs, and of its first rows b, too: a number a thread.
+__device__ inline void update_thin(const Piece& piece, const Rule& rule, float scale) {
+    const UpdatedLayer& layer = piece.layer;
+    const int own = threadIdx.x - WARPGROUP;
+    const int64 begin = static_cast<int64>(piece.row) * layer.outputs;
+    const int num_rows = min(THIN_ROWS, layer.inputs - piece.row);
+    for (int i = own; i < num_rows * layer.outputs; i += CONSUMER_THREADS) {
+        const T* x = layer.x + piece.row + i / layer.outputs;
+        const T* dz = layer.dz + i % layer.outputs;
+        float sum = 0;
+#pragma unroll 8
+        for (int row = 0; row < layer.rows; ++row) {
+            sum += load(x[static_cast<int64>(row) * layer.inputs]) *
+                   load(dz[static_cast<int64>(row) * layer.dz_stride]);
+        }
+        update_at(rule, layer.w, begin + i, scale * sum);
+    }
+    if (piece.row != 0 || !layer.b.values || own >= layer.outputs) return;
+    float sum = 0;
+#pragma unroll 8
+    for (int row = 0; row < layer.rows; ++row)
+        sum += load(layer.dz[static_cast<int64>(row) * layer.dz_stride + own]);
+    update_at(rule, layer.b, own, scale * sum);
+}
+
+// -- the whole ------------------------------------------------------------------------------------------------------
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    linear_update_sm90(const __grid_constant__ UpdateList list, double scale, Scalar first, Scalar second,
+                       Scalar third, Scalar fourth, Scalar fifth, Scalar sixth) {
+    DYNAMIC_SHARED(Shared, shared);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; ++i) {
+            mbarrier_init(&shared->full[i], 1);
+            mbarrier_init(&shared->empty[i], OF_WARP * 4 * CONSUMERS);
+        }
+        fence_mbarrier_init();
+    }
+    __syncthreads();
+    take_turn();
+
+    if (threadIdx.x < WARPGROUP) {
+        leave_registers<LOADER_REGISTERS>();
+        if (threadIdx.x == 0) load_pieces(*shared, list);
+    } else {
+        take_registers<CONSUMER_REGISTERS>();
+#if NUMBERS == 5
+        const Rule rule(first, second, third, fourth, fifth);
+#else
+        const Rule rule(first, second, third, fourth, fifth, sixth);
+#endif
+        Cursor<STAGES> cursor(0);
+        for (int idx = blockIdx.x; idx < list.num_pieces; idx += gridDim.x) {
+            const Piece piece = piece_of(list, idx);
+            if (piece.layer.is_thin) {
+                update_thin(piece, rule, static_cast<float>(scale));
+            } else {
+                update_tile(*shared, cursor, piece, rule, static_cast<float>(scale));
+            }
+        }
+    }
+}
