@@ -15,7 +15,7 @@ import pytest
 from emulator.build import build, gxx_missing
 from emulator.device import ORDERS, PLANTED, Device
 from emulator.runtime import EmulatedRuntime
-from emulator.sanitized import is_sanitized, run_sanitized, sanitizer_missing
+from emulator.sanitized import run_sanitized, sanitizer_missing
 from warpfit.backends.cuda import CudaBackend
 from warpfit.errors import CompileError, DeviceError
 
