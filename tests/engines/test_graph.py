@@ -435,17 +435,6 @@ def test_many_graphs_take_no_more_memory(gpu: Any) -> None:
     assert used[-1] <= used[2]
 
 
-@pytest.mark.gpu
-def test_graphs_are_quicker_where_the_host_is_in_the_way(gpu: Any) -> None:
-    rng = np.random.default_rng(0)
-    x, y = rng.random((20_000, 784), dtype="f4"), rng.integers(0, 10, 20_000)
-    seconds = {}
-    for engine in ("layerwise", "graph"):
-        history = fit(engine, mlp(784, 256, 10), x, y, device="cuda", epochs=5, batch_size=64)
-        seconds[engine] = min(report.seconds for report in history.reports)
-    assert seconds["graph"] < seconds["layerwise"]
-
-
 # -- what it takes ---------------------------------------------------------------------------------------------
 
 
@@ -462,17 +451,10 @@ def test_the_cpu_has_no_graphs() -> None:
         fit("graph", small(), x, y, device="cpu")
 
 
-class Other(losses.MeanSquaredError):
-    """A user's own loss."""
-
-    name = "other"
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"model": Taped(small())}, "expected a Sequential of the package's layers, got a module of its own"),
-        ({"loss": Other()}, "layers, loss and optimizer of the package, got Other, which may need the host"),
         ({"loss": "poisson"}, "expected sample weights for the loss 'poisson'"),
         ({"precision": "float16", "loss_scale": "dynamic"}, "expected a fixed loss_scale, got 'dynamic'"),
     ],
@@ -491,6 +473,19 @@ def test_what_needs_the_host_is_refused(cuda: str, settings: dict[str, Any], mes
             **({"loss": "mse"} | settings),
             device=cuda,
         )
+
+
+def test_a_loss_of_ones_own_is_refused(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses.Loss, "by_name", dict(losses.Loss.by_name))
+
+    class Other(losses.MeanSquaredError):
+        name = "other"
+
+    x, labels = blobs(NUM_ROWS)
+    with pytest.raises(
+        ConfigError, match="layers, loss and optimizer of the package, got Other, which may need"
+    ):
+        fit("graph", small(), x, np.eye(3, dtype="f4")[labels], loss=Other(), device=cuda)
 
 
 @pytest.mark.parametrize("num_layers", [1, 3, 40, 1000])

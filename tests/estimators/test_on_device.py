@@ -51,6 +51,26 @@ def test_one_launch_is_taken_where_it_can(cuda: str, data: tuple[Array, Array], 
     assert there.coefs_[0].dtype == np.float64
 
 
+@pytest.mark.parametrize("early_stopping", [False, True])
+@pytest.mark.parametrize("rate", ["constant", "invscaling", "adaptive"])
+def test_graphs_have_the_bits_of_layerwise(
+    cuda: str, data: tuple[Array, Array], early_stopping: bool, rate: str
+) -> None:
+    X, y = data
+    settings = {**FEW, "solver": "sgd", "learning_rate": rate, "early_stopping": early_stopping}
+    settings |= {"device": cuda, "precision": "float32", "max_iter": 6, "n_iter_no_change": 1, "tol": 0.1}
+    weights = np.linspace(0.5, 2, len(X))
+    fitted = [
+        MLPClassifier(engine=engine, **settings).fit(X, y, sample_weight=weights)
+        for engine in ("layerwise", "graph")
+    ]
+    if not early_stopping:
+        fitted = [one.partial_fit(X, y) for one in fitted]
+    assert fitted[0].loss_curve_ == fitted[1].loss_curve_
+    for one, other in zip(fitted[0].coefs_, fitted[1].coefs_, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_lbfgs_on_a_device(cuda: str, data: tuple[Array, Array]) -> None:
     X, y = data
     settings = {**FEW, "solver": "lbfgs", "max_iter": 2}

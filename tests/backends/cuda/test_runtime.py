@@ -572,6 +572,21 @@ def test_kernels_of_a_graph_that_take_turns_come_early(driver: FakeDriver, devic
     assert early == [1, None, 1]
 
 
+def test_captures_take_turns(driver: FakeDriver, device: Runtime, short_turns: None) -> None:
+    def captured(name: str) -> runtime.Graph:
+        with device.capture() as graph:
+            launch(device, *[name] * 20)
+        return graph
+
+    names = [f"kernel {idx}" for idx in range(20)]
+    with ThreadPoolExecutor(4) as pool:
+        graphs = list(pool.map(captured, names))
+    for graph in graphs:
+        graph.launch()
+    assert driver.graphs == [[name] * 20 for name in names]
+    assert gc.isenabled()
+
+
 def test_a_faulty_graph_names_its_kernels(driver: FakeDriver, device: Runtime) -> None:
     with device.capture() as graph:
         launch(device, "add", "subtract", "add")

@@ -609,9 +609,9 @@ class Runtime:
         self._refuse_in_capture("another capture")
         self.activate()
         graph = Graph(self)
-        # Memory of the host that is freed meanwhile would end the capture, so nothing may be found to be garbage.
-        is_collecting = gc.isenabled()
         with self._capture_lock:
+            # Memory of the host that is freed meanwhile would end the capture, so nothing may be found to be garbage.
+            is_collecting = gc.isenabled()
             gc.disable()
             try:
                 stream = self._begin_capture()
