@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from conftest import on_emulator
+from emulator.runtime import EmulatedRuntime
 from warpfit.backends.base import Activation
+from warpfit.backends.cuda import jit
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.launch import Kernels
 from warpfit.backends.cuda.matmul_wgmma_config import WgmmaConfig, wgmma_choices
 from warpfit.backends.numpy import NumpyBackend
+from warpfit.errors import DeviceError
 
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 # Half the distance between a number and the next one, relative.
@@ -270,3 +275,88 @@ def test_all_that_may_be_chosen(
     for config in configs:
         assert_product(kernels, config, *shape)
     assert_product(kernels, replace(configs[0], splits=1, cluster=2), *shape)
+
+
+# -- planted mistakes ----------------------------------------------------------------------------------------
+
+# Each is once in the source of the kernel with all its headers.
+WAITS_FOR_STAGE = "wait(shared.full[cursor.slot], cursor.round);"
+WAITS_FOR_ROOM = "wait(shared.empty[cursor.slot], cursor.round + 1);"
+WAITS_AND_RELEASES = """wgmma_wait<1>();
+        if (block > 0) release(shared.empty[before]);"""
+WAITS_FOR_ALL = "    wgmma_wait<0>();\n"
+FENCE, COMMIT = "    wgmma_fence();\n", "    wgmma_commit();\n"
+ALIGNMENT = "#define SHARED_ALIGNMENT 1024"
+TO_ALL = "(1 << CLUSTER) - 1"
+TO_OTHERS = "mbarrier_arrive_at(cluster_address(&empty, lane));"
+WAITS_FOR_BUFFER = "bulk_wait_read<1>();"
+FENCE_AND_STORE = """fence_async();
+        __syncwarp();"""
+WAITS_FOR_STORES = "if (threadIdx.x % 32 == 0) bulk_wait_read<0>();\n#endif"
+
+ONCE_MORE = r"mbarrier_expect: expected 1 arrivals in a phase of the barrier at .*, got one more, while"
+OPERANDS_WRITTEN = r"wgmma_wait: expected the operands of a product to stay as they are until then"
+BOX_WRITTEN = r"bulk_wait_read: expected the 2048 bytes from .* on to stay as they are until stored"
+WAITS_FOR_EVER = r"deadlock: in block.* wait at mbarrier_test"
+
+
+@pytest.mark.in_turns(4)
+@on_emulator
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        pytest.param(WAITS_FOR_STAGE, "", ONCE_MORE, id="no wait"),
+        pytest.param(
+            WAITS_FOR_STAGE, f"if (threadIdx.x / 32 != 5) {WAITS_FOR_STAGE}", OPERANDS_WRITTEN, id="a warp"
+        ),
+        pytest.param(WAITS_FOR_ROOM, "", ONCE_MORE, id="no room"),
+        pytest.param(WAITS_FOR_ROOM, WAITS_FOR_ROOM.replace(" + 1", ""), WAITS_FOR_EVER, id="parity"),
+        pytest.param(
+            WAITS_AND_RELEASES,
+            "\n".join(WAITS_AND_RELEASES.splitlines()[::-1]) + "wgmma_wait<1>();",
+            OPERANDS_WRITTEN,
+            id="released early",
+        ),
+        pytest.param(WAITS_FOR_ALL, "", OPERANDS_WRITTEN, id="no last wait"),
+        pytest.param(FENCE, "", r"wgmma_bf16: expected wgmma_fence before a product", id="no fence"),
+        pytest.param(COMMIT, "", r"the thread leaves while \d+ products of its group", id="no commit"),
+        pytest.param(
+            ALIGNMENT, "", r"wgmma_bf16: expected the atoms of a at multiples of 1024", id="alignment"
+        ),
+        pytest.param(TO_ALL, "1 << own_rank()", WAITS_FOR_EVER, id="to itself alone"),
+        pytest.param(
+            TO_OTHERS, "if (lane == 0) mbarrier_arrive(&empty);", WAITS_FOR_EVER, id="released here alone"
+        ),
+        pytest.param(WAITS_FOR_BUFFER, ";", BOX_WRITTEN, id="buffer in use"),
+        pytest.param(
+            FENCE_AND_STORE, "__syncwarp();", r"store_tensor: expected fence_async after", id="no async fence"
+        ),
+        pytest.param(
+            WAITS_FOR_STORES,
+            "#endif",
+            r"the thread leaves while \d of its stores of boxes",
+            id="stores under way",
+        ),
+    ],
+)
+def test_what_is_done_wrongly(right: str, wrong: str, message: str, reverse: bool, tmp_path: Path) -> None:
+    run_wrongly(right, wrong, message, reverse, tmp_path)
+
+
+@on_emulator
+def test_a_warp_that_does_not_meet_before_it_stores(tmp_path: Path) -> None:
+    """In reverse order all is well: the lane that stores is the last one."""
+    message = rf"({BOX_WRITTEN}|store_tensor: expected fence_async after)"
+    run_wrongly(FENCE_AND_STORE, "fence_async();", message, False, tmp_path)
+
+
+def run_wrongly(right: str, wrong: str, message: str, reverse: bool, folder: Path) -> None:
+    """Run a copy of the kernel with a mistake, which the emulator has to tell in these words."""
+    source = jit.flattened("gemm_sm90", ())
+    assert source.count(right) == 1
+    (folder / "gemm_sm90.cu").write_text(source.replace(right, wrong))
+    kernels = Kernels(EmulatedRuntime(folder=folder, reverse=reverse))
+    config = wgmma(transpose_b=True, block_n=128, cluster=2, stages=2, num_multiprocessors=2)
+    with pytest.raises(DeviceError, match=rf"^kernel gemm_sm90, block \(\d, 0, 0\).*: {message}"):
+        assert_product(kernels, config, 250, 200, 270)
