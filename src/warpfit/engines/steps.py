@@ -20,6 +20,7 @@ from warpfit.backends.base import HALF_DTYPES, Number
 from warpfit.data.order import round_keys_of
 from warpfit.engines.base import EpochReport, Plan, StepListener, TrainingData, TrainState
 from warpfit.engines.reports import Reports
+from warpfit.engines.scaling import DYNAMIC
 from warpfit.errors import ConfigError
 from warpfit.nn.network import NetworkPullback, NetworkSpec
 from warpfit.nn.spec import Call
@@ -181,6 +182,10 @@ class Run(ABC):
         self.arrays = state.arrays
         self.half = plan.precision if plan.precision in HALF_DTYPES else None
         self.copies = self._half_copies()
+        # Whether each update writes them; otherwise each step does, before it computes with them.
+        self.keeps_copies = self._joins_updates() and self.ops.keep_copies(
+            [self.arrays[name] for name in self.copies], list(self.copies.values())
+        )
         self.rows = EpochRows(self.ops, plan, data)
         self.parameters = [state.parameters[name] for name in plan.trained]
         self.slots = {slot: [arrays[name] for name in plan.trained] for slot, arrays in state.slots.items()}
@@ -193,6 +198,8 @@ class Run(ABC):
         first_step = state.epoch * steps
         rates = self.rates(state.epoch)
         self.rows.begin_epoch(state.seed, state.epoch)
+        if self.keeps_copies:  # others may have changed the parameters since the last epoch
+            self._write_copies()
         record = self.train_epoch(rates)
         all_finite = self.ops.all_finite(list(self.arrays.values()))
         host_record = self.ops.to_numpy(record)[:, None]
@@ -261,11 +268,25 @@ class Run(ABC):
             if name.rpartition(".")[0] not in in_full
         }
 
+    def _write_copies(self) -> None:
+        self.ops.cast_into(list(self.copies.values()), [self.arrays[name] for name in self.copies])
+
+    def _joins_updates(self) -> bool:
+        """Whether nothing but the optimizer's update needs gradients of parameters, and each is one layer's."""
+        plan, optimizer = self.plan, self.plan.optimizer
+        if not isinstance(self.network, NetworkSpec) or not self.copies:
+            return False
+        if plan.loss_scale == DYNAMIC or optimizer.clip_norm is not None or optimizer.l2:
+            return False
+        names = [name for name, spec in self.network.layers if spec.parameters()]
+        return len(set(names)) == len(names)
+
     def _forward(self, x: Array, call: Call) -> tuple[Array, NetworkPullback]:
         """Return the outputs, and the function from their gradient to the parameters'; both outside in full."""
         ops, half = self.ops, self.half
         if half is None:
             return self.network.vjp(ops, self.arrays, x, call)
-        ops.cast_into(list(self.copies.values()), [self.arrays[name] for name in self.copies])
+        if not self.keeps_copies:
+            self._write_copies()
         outputs, pullback = self.network.vjp(ops, {**self.arrays, **self.copies}, x, call)
         return ops.cast(outputs, self.plan.dtype), lambda dy: pullback(ops.cast(dy, half, ops.loss_scale))

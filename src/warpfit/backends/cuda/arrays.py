@@ -13,6 +13,7 @@ from warpfit.backends.base import Array, Backend, Number
 from warpfit.backends.checks import check_float, check_same_shape
 from warpfit.backends.cuda.array import DeviceArray, from_exporter
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, dtype_of
+from warpfit.backends.cuda.joined_updates import JoinedUpdates
 from warpfit.backends.cuda.launch import Kernels, scalar
 from warpfit.backends.cuda.layouts import copy_plan
 from warpfit.backends.cuda.tensors import TENSOR_THREADS, TensorPlan, plan_of
@@ -197,6 +198,12 @@ class ArrayOps(Backend):
         for number, own, copy in plan.copies:
             if number != unless:
                 self._copy_into(own, copy)
+
+    def keep_copies(self, parameters: Sequence[Array], copies: Sequence[Array]) -> bool:
+        if not JoinedUpdates.are_possible(self.runtime, copies):
+            return False
+        self.joined_updates = JoinedUpdates(self, parameters, copies)
+        return True
 
     def all_finite(self, arrays: Sequence[Array]) -> Array:
         finite = self.empty((), "bool")

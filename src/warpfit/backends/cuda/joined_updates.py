@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import batched, chain
+from itertools import chain
 from typing import Any, NamedTuple
 
 from warpfit.backends.base import HALF_DTYPES, Number
@@ -131,20 +131,20 @@ class JoinedUpdates:
         return ProductGradient(x, dz, scale), SumGradient(dz, scale)
 
     def update(
-        self, op: str, groups: Sequence[Sequence[Any]], numbers: Sequence[Number]
+        self, op: str, groups: Sequence[Sequence[Any]], numbers: Sequence[Number], num_slots: int
     ) -> list[list[DeviceArray]]:
-        """Update what can be joined; return the rest of parameters, gradients and slots, and their copies."""
+        """Update what can be joined, with the first slots; return the rest of parameters, gradients and slots."""
         tensors = list(zip(*groups, strict=True))
         biases = {id(g.dz): idx for idx, (_, g, *_) in enumerate(tensors) if isinstance(g, SumGradient)}
         layers, joined = [], set()
         for idx, (_, gradient, *_) in enumerate(tensors):
             if isinstance(gradient, ProductGradient):
                 of_bias = biases.get(id(gradient.dz))
-                bias = None if of_bias is None else self._parameter(tensors[of_bias])
-                layers.append(_Layer(gradient, self._parameter(tensors[idx]), bias))
+                bias = None if of_bias is None else self._parameter(tensors[of_bias], num_slots)
+                layers.append(_Layer(gradient, self._parameter(tensors[idx], num_slots), bias))
                 joined |= {idx, of_bias}
-        for some in batched(layers, MAX_LAYERS):
-            self._start(op, len(groups) - 2, some, numbers)
+        for first in range(0, len(layers), MAX_LAYERS):
+            self._start(op, num_slots, layers[first : first + MAX_LAYERS], numbers)
         rest = [self._with_array(tensor) for idx, tensor in enumerate(tensors) if idx not in joined]
         return [list(group) for group in zip(*rest, strict=True)] or [[] for _ in groups]
 
@@ -154,12 +154,12 @@ class JoinedUpdates:
         if copied:
             self.ops.cast_into([self.copies[p.pointer] for p in copied], copied)
 
-    def _parameter(self, tensor: Sequence[Any]) -> _Parameter:
+    def _parameter(self, tensor: Sequence[Any], num_slots: int) -> _Parameter:
         values, _, *slots = tensor
-        return _Parameter(values, self.copies[values.pointer], tuple(slots))
+        return _Parameter(values, self.copies[values.pointer], tuple(slots[:num_slots]))
 
     def _with_array(self, tensor: Sequence[Any]) -> Sequence[DeviceArray]:
-        """Return a tensor's row of the groups with its gradient as an array: of a bias whose weights are not trained."""
+        """Return a tensor's row of the groups; its gradient may be a bias', whose weights are not trained."""
         values, gradient, *slots = tensor
         if isinstance(gradient, SumGradient):
             gradient = self.ops.column_sums(gradient.dz, values.dtype, gradient.scale)
@@ -170,7 +170,9 @@ class JoinedUpdates:
         stage_bytes = (BLOCK_M + launch.block_n) * 128 + _STAGE_BARRIERS
         stages = self.ops.runtime.max_shared_bytes // stage_bytes
         dtype = layers[0].gradient.x.dtype.name
-        kernel = self.ops.kernel("linear_update_sm90", **_defines(op, num_slots, dtype, launch.block_n, stages))
+        kernel = self.ops.kernel(
+            "linear_update_sm90", **_defines(op, num_slots, dtype, launch.block_n, stages)
+        )
         filled = chain.from_iterable(map(scalar, (*numbers, *(0.0,) * (MAX_NUMBERS - len(numbers)))))
         grid = min(launch.num_pieces, self.ops.runtime.num_multiprocessors)
         kernel(
@@ -219,7 +221,7 @@ def _defines(op: str, num_slots: int, dtype: str, block_n: int, stages: int) -> 
         "DTYPE": dtype,
         "RULE": RULES[op],
         "SLOTS": num_slots,
-        "NUMBERS": 6 if op == "adam_update" else 5,
+        "RULE_NUMBERS": 6 if op == "adam_update" else 5,
         "BLOCK_N": block_n,
         "STAGES": stages,
     }

@@ -38,7 +38,7 @@ class OptimOps(ArrayOps):
         check_velocities("sgd_update", velocities, momentum)
         groups = (parameters, gradients) if velocities is None else (parameters, gradients, velocities)
         numbers = (lr, momentum, weight_decay, nesterov, lr_in_velocity)
-        self._update("sgd_update", groups, numbers, has_velocities=bool(momentum))
+        self._update("sgd_update", groups, numbers, num_slots=1 if momentum else 0)
 
     def adam_update(
         self,
@@ -64,7 +64,7 @@ class OptimOps(ArrayOps):
         rate, eps, shrink = corrected
         groups = (parameters, gradients, first_moments, second_moments)
         numbers = (rate, eps, shrink, beta1, beta2, 0.0 if decoupled else weight_decay)
-        self._update("adam_update", groups, numbers)
+        self._update("adam_update", groups, numbers, num_slots=2)
 
     def rmsprop_update(
         self,
@@ -83,7 +83,7 @@ class OptimOps(ArrayOps):
         slots = (square_averages,) if velocities is None else (square_averages, velocities)
         groups = (parameters, gradients, *slots)
         numbers = (lr, alpha, eps, weight_decay, momentum)
-        self._update("rmsprop_update", groups, numbers, has_velocities=bool(momentum))
+        self._update("rmsprop_update", groups, numbers, num_slots=2 if momentum else 1)
 
     def _update(
         self,
@@ -91,12 +91,12 @@ class OptimOps(ArrayOps):
         groups: Sequence[Sequence[Array]],
         numbers: Sequence[Number],
         *,
-        has_velocities: bool = True,
+        num_slots: int,
     ) -> None:
-        """Launch an optimizer's kernel over (parameters, gradients, slots ...), the velocities last if there are any."""
+        """Launch an optimizer's kernel over (parameters, gradients, slots ...), of which it uses so many."""
         joined = self.joined_updates
         if joined is not None:
-            groups = joined.update(op, groups, numbers, has_velocities=has_velocities)
+            groups = joined.update(op, groups, numbers, num_slots)
         plan = plan_of(self, op, groups)
         for launch in plan.launches:
             kernel = self.kernel(op, DTYPE=launch.dtypes[0])

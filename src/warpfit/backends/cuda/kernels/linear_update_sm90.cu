@@ -5,7 +5,7 @@
 //            (inputs, outputs) and b, its slots (outputs) float32; copies as they are, of DTYPE.
 // Launch:    grid: at most as many blocks as run at once; block: a warpgroup that loads, and two that multiply 64 rows each
 //            of a tile of w, 128 x BLOCK_N; shared bytes: STAGES stages, barriers (`JoinedConfig.shared_bytes`). Defines:
-//            these, DTYPE, RULE (SgdStep, AdamStep or RmspropStep of include/update_steps.cuh) and its SLOTS, NUMBERS.
+//            these, DTYPE, RULE (SgdStep, AdamStep or RmspropStep of include/update_steps.cuh) and its SLOTS, RULE_NUMBERS.
 // Numerics:  float32 sums in the order of rows; the update in float32.
 // Cost:      2 rows inputs outputs FLOP; reads and writes of each weight 10 bytes, and 8 for each slot.
 // Reference: linear_backward, then sgd_update, adam_update or rmsprop_update of backends/numpy.
@@ -40,7 +40,7 @@ struct Masters {
     float* slots[2];
 };
 
-struct UpdatedLayer {
+struct alignas(64) UpdatedLayer {
     TensorMap x_map, dz_map;
     Masters w, b;  // b.values may be null
     const T *x, *dz;
@@ -52,7 +52,7 @@ struct UpdatedLayer {
 
 struct UpdateList {
     int num_layers, num_pieces;
-    alignas(64) UpdatedLayer layers[MAX_LAYERS];
+    UpdatedLayer layers[MAX_LAYERS];
 };
 
 static_assert(sizeof(UpdatedLayer) == 384 && sizeof(UpdateList) == 3136,
@@ -299,7 +299,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if (threadIdx.x == 0) load_pieces(*shared, list);
     } else {
         take_registers<CONSUMER_REGISTERS>();
-#if NUMBERS == 5
+#if RULE_NUMBERS == 5
         const Rule rule(first, second, third, fourth, fifth);
 #else
         const Rule rule(first, second, third, fourth, fifth, sixth);

@@ -1,0 +1,99 @@
+"""Updates of linear layers that are joined with the products of their gradients, against NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from warpfit.backends import create
+from warpfit.backends.numpy import NumpyBackend
+
+HALF = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+SGD: dict[str, Any] = {"lr": 0.1}
+MOMENTUM: dict[str, Any] = {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}
+ADAM: dict[str, Any] = {"step": 3, "lr": 0.01, "weight_decay": 0.1, "decoupled": True}
+RMSPROP: dict[str, Any] = {"lr": 0.01}
+RMSPROP_MOMENTUM: dict[str, Any] = {"lr": 0.01, "momentum": 0.5}
+# The operation, the slots it uses, and its settings.
+UPDATES: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "sgd": ("sgd_update", 0, SGD),
+    "momentum": ("sgd_update", 1, MOMENTUM),
+    "adam": ("adam_update", 2, ADAM),
+    "rmsprop": ("rmsprop_update", 1, RMSPROP),
+    "rmsprop with momentum": ("rmsprop_update", 2, RMSPROP_MOMENTUM),
+}
+# Rows, and the layers' inputs and outputs: tiles, ragged ones, thin layers, some that are not joined.
+NETWORKS = {
+    "tiles": (32, [(136, 264), (264, 72)]),
+    "more rows than a stage": (150, [(72, 136)]),
+    "wide tiles": (264, [(72, 264)]),
+    "thin": (20, [(136, 10), (70, 3)]),
+    "one row": (1, [(8, 8), (8, 1)]),
+    "odd": (9, [(15, 40), (40, 33)]),
+    "many layers": (4, [(8, 8)] * 9 + [(8, 2)]),
+}
+
+
+def rounded(ops: Any, x: Any, dtype: str) -> Any:
+    return ops.to_numpy(ops.asarray(ops.asarray(x, dtype), "float32"))
+
+
+class Layers:
+    """Linear layers on a device, with what NumPy starts from."""
+
+    def __init__(self, ops: Any, dtype: str, rows: int, sizes: list[tuple[int, int]], num_slots: int) -> None:
+        rng = np.random.default_rng(0)
+        self.ops, self.dtype = ops, dtype
+        draw = lambda *shape: rng.standard_normal(shape).astype(np.float32)  # noqa: E731
+        self.x = [rounded(ops, draw(rows, inputs), dtype) for inputs, _ in sizes]
+        self.dz = [rounded(ops, draw(rows, outputs) / rows, dtype) for _, outputs in sizes]
+        self.host = [array for pair in sizes for array in (draw(*pair), draw(pair[1]))]
+        self.host_slots = [[np.abs(draw(*p.shape)) for p in self.host] for _ in range(num_slots)]
+        self.parameters = [ops.asarray(p) for p in self.host]
+        self.slots = [[ops.asarray(s) for s in slot] for slot in self.host_slots]
+        self.copies = [ops.copy(ops.asarray(p, dtype)) for p in self.parameters]
+
+    def gradients(self) -> list[Any]:
+        found: list[Any] = []
+        for idx, (x, dz) in enumerate(zip(self.x, self.dz, strict=True)):
+            operands = (self.ops.asarray(a, self.dtype) for a in (dz, x))
+            _, dw, db = self.ops.linear_backward(*operands, self.copies[2 * idx], needs_dx=False)
+            found += [dw, db]
+        return found
+
+    def expected_gradients(self) -> list[Any]:
+        pairs = zip(self.x, self.dz, strict=True)
+        return [gradient for x, dz in pairs for gradient in (x.T @ dz, dz.sum(axis=0))]
+
+
+def update(
+    ops: Any, op: str, layers: list[Any], gradients: list[Any], slots: list[Any], settings: Any
+) -> None:
+    if op == "sgd_update":
+        ops.sgd_update(layers, gradients, slots[0] if slots else None, **settings)
+    elif op == "adam_update":
+        ops.adam_update(layers, gradients, *slots, **settings)
+    else:
+        ops.rmsprop_update(layers, gradients, slots[0], slots[1] if len(slots) > 1 else None, **settings)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("name", UPDATES)
+@pytest.mark.in_turns(4)
+def test_joined_updates_are_those_of_numpy(cuda: str, name: str, network: str, dtype: str) -> None:
+    op, num_slots, settings = UPDATES[name]
+    ops: Any = create(cuda, precision=dtype)
+    layers = Layers(ops, dtype, *NETWORKS[network], num_slots)
+    assert ops.keep_copies(layers.parameters, layers.copies)
+    update(ops, op, layers.parameters, layers.gradients(), layers.slots, settings)
+    update(NumpyBackend(), op, layers.host, layers.expected_gradients(), layers.host_slots, settings)
+    for got, copy, expected in zip(layers.parameters, layers.copies, layers.host, strict=True):
+        np.testing.assert_allclose(ops.to_numpy(got), expected, rtol=2e-5, atol=2e-5)
+        as_copied = ops.to_numpy(ops.asarray(copy, "float32"))
+        np.testing.assert_array_equal(as_copied, rounded(ops, ops.to_numpy(got), dtype))
+    for slots, expected_slots in zip(layers.slots, layers.host_slots, strict=True):
+        for got, expected in zip(slots, expected_slots, strict=True):
+            np.testing.assert_allclose(ops.to_numpy(got), expected, rtol=2e-5, atol=2e-5)
