@@ -32,6 +32,8 @@ _STAGE_BARRIERS = 16
 MOST_THIN_OUTPUTS, MOST_THIN_ROWS = 32, 256
 # From so many rows on, products count, not memory.
 ROWS_OF_WIDE_TILES = 256
+# Up to so many rows, or from so many tiles of a layer on, a product need not be cut into slices of rows.
+MOST_ROWS_OF_FEW_TILES, MANY_TILES = 512, 16
 # Lists of layers that are remembered as bytes.
 MOST_LISTS = 256
 
@@ -98,6 +100,12 @@ def _fits_tiles(x: DeviceArray, dz: DeviceArray) -> bool:
     return not (x.pointer | dz.pointer | x.shape[1] * x.itemsize | dz.shape[1] * dz.itemsize) & 15
 
 
+def _is_shared_out(x: DeviceArray, dz: DeviceArray) -> bool:
+    """Whether a tile's sum over all rows is short, or there are many tiles: each is one block's."""
+    num_tiles = -(-x.shape[1] // BLOCK_M) * -(-dz.shape[1] // 256)
+    return len(x) <= MOST_ROWS_OF_FEW_TILES or num_tiles >= MANY_TILES
+
+
 class JoinedUpdates:
     """What a backend has to know to join updates with products.
 
@@ -126,7 +134,7 @@ class JoinedUpdates:
         if w.pointer not in self.weights or not (dz.is_contiguous and x.is_contiguous and len(dz)):
             return None
         is_thin = dz.shape[1] <= MOST_THIN_OUTPUTS and len(dz) <= MOST_THIN_ROWS
-        if not is_thin and not _fits_tiles(x, dz):
+        if not is_thin and not (_fits_tiles(x, dz) and _is_shared_out(x, dz)):
             return None
         return ProductGradient(x, dz, scale), SumGradient(dz, scale)
 

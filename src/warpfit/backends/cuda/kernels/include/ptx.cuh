@@ -250,12 +250,11 @@ __device__ inline void leave_registers() {
     if constexpr (COUNT > 0) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-// griddepcontrol (9.7.13.13), sm_90: lets the next kernel's blocks come as soon as there is room for them, and waits until
-// all kernels before are done. So a kernel that is launched programmatically, as those of graphs are, is at hand when its
-// turn comes. All threads call it before they read or write any memory of the device.
+// griddepcontrol.wait (9.7.13.13), sm_90: until all kernels before are done. So a kernel that is launched programmatically,
+// as those of graphs are, is at hand when its turn comes. All threads call it before they read or write any memory of the
+// device. Nobody lets the next kernel start before its end: its blocks would take the place of those at work.
 __device__ inline void take_turn() {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
