@@ -25,9 +25,11 @@ from typing import Any
 import torch
 
 from harness import write_results
+from warpfit.backends.base import HALF_DTYPES
 from warpfit.backends.cuda import jit
 from warpfit.backends.cuda.launch import Kernels
 from warpfit.backends.cuda.matmul import aligned, candidates, configure
+from warpfit.backends.cuda.matmul_wgmma_config import WgmmaConfig
 from warpfit.backends.cuda.runtime import Runtime
 from warpfit.errors import CompileError
 
@@ -41,7 +43,9 @@ DTYPES = {
 }
 SQUARES = (256, 512, 1024, 2048, 4096, 8192)
 WIDTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
-QUICK = ("256", "1024", "4096", "64x256x784", "784x256x64 TN", "64x784x256 NT", "32x1024x1024")
+QUICK = ("256", "1024", "4096", "4096 TN", "64x256x784", "784x256x64 TN", "64x784x256 NT", "32x1024x1024")
+TRANSPOSITIONS = ("NN", "NT", "TN")  # of training: y = x w, dx = dz wᵀ, dw = xᵀ dz
+BATCHES = (32, 64)
 CHECKED_ROWS = 64
 SECONDS_OF_A_GRAPH = 1e-3
 SMALL_FLOP = 1e9
@@ -60,10 +64,9 @@ class Product:
 
     @property
     def shape(self) -> str:
-        if self.m == self.n == self.k:
-            return str(self.m)
         suffix = "" if self.transposition == "NN" else f" {self.transposition}"
-        return f"{self.m}x{self.n}x{self.k}{suffix}"
+        is_square = self.m == self.n == self.k
+        return f"{self.m}{suffix}" if is_square else f"{self.m}x{self.n}x{self.k}{suffix}"
 
     @property
     def flop(self) -> float:
@@ -78,14 +81,16 @@ def products(dtypes: Iterable[str], only: Iterable[str] | None) -> list[Product]
     """Return the products to measure."""
     found = []
     for dtype in dtypes:
-        found += [Product(size, size, size, dtype) for size in SQUARES]
+        # On tensor cores, that a square is transposed may matter.
+        transpositions = TRANSPOSITIONS if dtype in ("tf32", *HALF_DTYPES) else TRANSPOSITIONS[:1]
+        found += [Product(size, size, size, dtype, which) for size in SQUARES for which in transpositions]
         # A layer 784-256 on 64 rows: y = x w, dw = xᵀ dz, dx = dz wᵀ.
         found += [
             Product(64, 256, 784, dtype),
             Product(784, 256, 64, dtype, "TN"),
             Product(64, 784, 256, dtype, "NT"),
         ]
-        found += [Product(32, width, width, dtype) for width in WIDTHS]
+        found += [Product(batch, width, width, dtype) for batch in BATCHES for width in WIDTHS]
     return [product for product in found if only is None or product.shape in only]
 
 
@@ -162,14 +167,27 @@ class Bench:
         partials = torch.empty(config.partials(m, n), device="cuda", dtype=sums)
         arrivals = torch.zeros(config.tiles(m, n), device="cuda", dtype=torch.int32)
         grid, block, shared_bytes = config.grid(m, n), config.block, config.shared_bytes
+        workspace = (partials.data_ptr(), arrivals.data_ptr())
+        places = [self.places(config, *arrays) for arrays in operands.sets]
 
         def start(i: int) -> None:
             a, b, c = operands.sets[i % len(operands.sets)]
-            kernel(grid, block, a.data_ptr(), b.data_ptr(), c.data_ptr(), None, None, None, 1.0, 0.0,
-                   partials.data_ptr(), arrivals.data_ptr(), m, n, k, a.shape[1], b.shape[1], n,
-                   shared_bytes=shared_bytes)  # fmt: skip
+            sizes = config.sizes(m, n, k, a.shape[1], b.shape[1])
+            kernel(grid, block, *places[i % len(places)], c.data_ptr(), None, None, None, 1.0, 0.0, *workspace,
+                   *sizes, shared_bytes=shared_bytes, cluster=config.cluster)  # fmt: skip
 
+        start.workspace = partials, arrivals  # type: ignore[attr-defined]  # as long as it may be called
         return start
+
+    def places(self, config: Any, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
+        """Return how a kernel finds its operands: by tensor maps, or by their addresses."""
+        if not isinstance(config, WgmmaConfig):
+            return a.data_ptr(), b.data_ptr()
+        maps = []
+        for array, box in zip((b, a, c) if config.swapped else (a, b, c), config.boxes, strict=True):
+            name = str(array.dtype).removeprefix("torch.")
+            maps.append(self.runtime.tensor_map(array.data_ptr(), name, *array.shape, array.shape[1], *box))
+        return *maps, maps[-1]
 
     def cublas(self, operands: Operands) -> Callable[[int], None]:
         """Return a function that starts cuBLAS's product of set i."""
@@ -190,26 +208,39 @@ class Bench:
                 start(i)
         self.stream.synchronize()
 
-    def graph(self, start: Callable[[int], None], operands: Operands) -> tuple[torch.cuda.CUDAGraph, int]:
-        """Return a graph of some calls, and their number, a multiple of the number of sets."""
+    def calls_of(self, operands: Operands) -> int:
+        """Return how many calls a graph has, a multiple of the number of sets."""
         sets = len(operands.sets)
         calls = int(SECONDS_OF_A_GRAPH / max(operands.product.flop / 40e12, 3e-6))
-        calls = min(max(calls, sets), 200) // sets * sets
+        return min(max(calls, sets), 200) // sets * sets
+
+    def our_graph(self, start: Callable[[int], None], operands: Operands) -> tuple[Callable[[], None], int]:
+        """Return a function that runs a graph of some of our calls, as engines capture it, and their number."""
+        calls = self.calls_of(operands)
+        with self.runtime.capture() as graph:
+            for i in range(calls):
+                start(i)
+        graph.holds.append(start)
+        return graph.launch, calls
+
+    def their_graph(self, start: Callable[[int], None], operands: Operands) -> tuple[Callable[[], None], int]:
+        """Return the same of cuBLAS's."""
+        calls = self.calls_of(operands)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
             for i in range(calls):
                 start(i)
-        return graph, calls
+        return graph.replay, calls
 
-    def time(self, graphs: list[tuple[torch.cuda.CUDAGraph, int]], rounds: int) -> list[list[float]]:
+    def time(self, graphs: list[tuple[Callable[[], None], int]], rounds: int) -> list[list[float]]:
         """Return the microseconds of a call in each round, for each graph; the graphs take turns."""
         times: list[list[float]] = [[] for _ in graphs]
         with torch.cuda.stream(self.stream):
             for idx in range(rounds + 2):
-                for (graph, calls), own in zip(graphs, times, strict=True):
+                for (run, calls), own in zip(graphs, times, strict=True):
                     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
                     begin.record(self.stream)
-                    graph.replay()
+                    run()
                     end.record(self.stream)
                     end.synchronize()
                     if idx >= 2:
@@ -253,7 +284,9 @@ def measure(bench: Bench, product: Product, operands: Operands, rounds: int) -> 
     theirs = bench.cublas(operands)
     bench.run_all(theirs, operands)
     cublas_error = operands.error()
-    ours_us, cublas_us = bench.time([bench.graph(start, operands), bench.graph(theirs, operands)], rounds)
+    ours_us, cublas_us = bench.time(
+        [bench.our_graph(start, operands), bench.their_graph(theirs, operands)], rounds
+    )
     return {
         **row,
         "cublas_error": cublas_error,
@@ -286,7 +319,7 @@ def sweep(bench: Bench, product: Product, operands: Operands, configs: list[Any]
         bench.run_all(start, operands)
         error = operands.error()
         right = error <= DTYPES[product.dtype][2]
-        us = min(bench.time([bench.graph(start, operands)], 3)[0]) if right else math.inf
+        us = min(bench.time([bench.our_graph(start, operands)], 3)[0]) if right else math.inf
         rows.append({"config": str(config), "us": us, "error": error})
     return sorted(rows, key=lambda row: row["us"])
 

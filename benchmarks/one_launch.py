@@ -260,7 +260,9 @@ def _require_gpu(module: Any) -> None:
 
 
 class Ours:
-    """The one_launch engine; a turn is a call of `fit`, whose first epoch does not count."""
+    """One of our engines; a turn is a call of `fit`, whose first epoch does not count."""
+
+    engine = "one_launch"
 
     def __init__(self, case: Case, precision: str, x: Any, y: Any) -> None:
         from warpfit import nn
@@ -312,7 +314,7 @@ class Ours:
             "precision": self.precision,
             **settings,
         }
-        settings |= {"device": "cuda", "engine": "one_launch", "verbose": False}
+        settings |= {"device": "cuda", "engine": self.engine, "verbose": False}
         self.history = wf.fit(
             self.model, self.x, self.y, optimizer=self.make_optimizer(), epochs=epochs, **settings
         )

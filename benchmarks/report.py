@@ -147,13 +147,14 @@ def first_step(results: Results) -> str:
 
 
 def gemm(results: Results) -> str:
-    rows: dict[str, list[str]] = {}
+    rows: dict[str, dict[str, str]] = {}
     for row in results["rows"]:
         cell = f"{row['us']:.1f} µs, {row['tflops']:.1f} TFLOP/s, **{row['speed_over_cublas']:.2f}**"
-        rows.setdefault(row["shape"], []).append(cell)
-    header = ["m x n x k", *dict.fromkeys(row["dtype"] for row in results["rows"])]
+        rows.setdefault(row["shape"], {})[row["dtype"]] = cell
+    dtypes = list(dict.fromkeys(row["dtype"] for row in results["rows"]))
     note = "Time, rate, and cuBLAS's time over ours. TN: A stored (k, m). NT: B stored (n, k).\n\n"
-    return note + _table(header, [[shape, *cells] for shape, cells in rows.items()]) + _source(results)
+    table = [[shape, *(cells.get(dtype, "-") for dtype in dtypes)] for shape, cells in rows.items()]
+    return note + _table(["m x n x k", *dtypes], table) + _source(results)
 
 
 def bandwidth(results: Results) -> str:
@@ -222,6 +223,24 @@ def one_launch(results: Results) -> str:
     if "curves" in results:
         text += "\n![Microseconds a step over batch and hidden width](docs/images/one_launch.png)\n"
     return text
+
+
+def widths(results: Results) -> str:
+    """Return the table of networks that no cluster holds."""
+    rows = []
+    for row in results["rows"].values():
+        ours = next((name for name in row["programs"] if name.startswith("warpfit ")), None)
+        us = row["programs"].get(ours, {}).get("us")
+        rate = f"{row['flop'] / us['median'] / 1e6:.0f}" if us else "-"
+        best = row["best_peer"]
+        precision = ours.split()[1] if ours else "-"
+        ratio = f"**{row['ratio'][precision]:.1f}**" if precision in row["ratio"] else "-"
+        engine = row["plan"].split()[0]
+        cells = [_quick(row, ours), precision, engine, rate, _quick(row, best), _peer_label(best), ratio]
+        rows.append([_network(row), str(row["batch"]), *cells])
+    header = ["network", "batch", "warpfit, µs a step", "precision", "engine", "TFLOP/s"]
+    header += ["best peer, µs a step", "which", "its time over ours"]
+    return _table(header, rows) + _source(results)
 
 
 def _network(row: Results) -> str:
@@ -459,6 +478,7 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "curves": curves,
     "one_launch": one_launch,
     "one_launch_peers": one_launch_peers,
+    "widths": widths,
     "launch_costs": launch_costs,
     "streaming": streaming,
     "prompt": prompt,

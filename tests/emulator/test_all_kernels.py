@@ -64,15 +64,16 @@ FAMILIES = {
         "or forward and (gather_batches or gram_batches or next_batch)",
     ),
     "products": Family(
-        ("dense", "conv"),
+        ("dense", "conv", "joined_updates"),
         (
             "backends/test_contract.py",
             "backends/cuda/test_conv_kernels.py",
             "backends/cuda/test_matmul_mma.py",
             "backends/cuda/test_gemm_sm90.py",
+            "backends/cuda/test_joined_updates.py",
             "backends/cuda/test_older_architectures.py",
         ),
-        "before_sm80 or forward and (many_tiles or masks_by) or emulator and (linear or matmul) "
+        "joined_updates and (tiles or thin) or before_sm80 or forward and (many_tiles or masks_by) or emulator and (linear or matmul) "
         "and (is_for_devices or agrees_with_float64 and 5) and not any_shape",
         takes_slow=True,
     ),

@@ -176,10 +176,10 @@ def test_errors_that_may_be_large_to_begin_with_are_scaled_less(
         (
             lambda: nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.Linear(6, 3)),
             {},
-            "float32",
+            "float16",
             "linear layers, activations and dropout, got layer_norm",
         ),
-        (lambda: mlp(6, 200), {}, "float32", "at most 128 outputs, got 200"),
+        (lambda: mlp(6, 200), {}, "float16", "at most 128 outputs, got 200"),
         (
             lambda: nn.Sequential(nn.Linear(6, 3, bias=False)),
             {"precision": "float16"},
@@ -189,28 +189,46 @@ def test_errors_that_may_be_large_to_begin_with_are_scaled_less(
         (
             lambda: mlp(6, 5, 5, 3),
             {"optimizer": partial(adam, l2=1.0, clip_norm=2.0)},
-            "float32",
-            "clip_norm or l2, not both, got 2.0",
-        ),
-        (lambda: Taped(mlp(6, 3)), {}, "float32", "a Sequential of known layers, got another module"),
-        (
-            lambda: mlp(6, 3),
-            {"precision": "float16", "loss_scale": "dynamic"},
             "float16",
-            "a fixed loss_scale, got dynamic",
+            "clip_norm or l2, not both, got 2.0",
         ),
     ],
 )
-def test_auto_says_what_is_in_the_way_of_one_launch(
+def test_auto_takes_graphs_and_says_what_is_in_the_way_of_one_launch(
     cuda: str, make: Any, settings: dict[str, Any], precision: str, obstacle: str
 ) -> None:
     model = make()
     settings = {"optimizer": sgd, **settings}
     settings["optimizer"] = settings["optimizer"](model)
     plan = fit(model, device=cuda, epochs=0, **settings).plan
-    assert (plan.engine, plan.precision) == ("layerwise", precision)
-    assert plan.reason == f"one_launch: expected {obstacle}"
-    assert type(plan.loss_scale) is float or precision == "float16"
+    assert (plan.engine, plan.precision) == ("graph", precision)
+    assert plan.reason.startswith(f"graph runs it; one_launch: expected {obstacle}; ")
+    assert type(plan.loss_scale) is float
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "obstacles"),
+    [
+        (
+            lambda: Taped(mlp(6, 3)),
+            {},
+            "one_launch: expected a Sequential of known layers, got another module; "
+            "graph: expected a Sequential of the package's layers, got a module of its own",
+        ),
+        (
+            lambda: mlp(6, 3),
+            {"precision": "float16", "loss_scale": "dynamic"},
+            "one_launch: expected a fixed loss_scale, got dynamic; "
+            "graph: expected a fixed loss_scale, got 'dynamic', which the host finds after each step",
+        ),
+    ],
+)
+def test_auto_says_what_is_in_the_way_of_all_but_layerwise(
+    cuda: str, make: Any, settings: dict[str, Any], obstacles: str
+) -> None:
+    model = make()
+    plan = fit(model, sgd(model), device=cuda, epochs=0, **settings).plan
+    assert (plan.engine, plan.reason) == ("layerwise", obstacles)
 
 
 def test_layerwise_computes_in_the_parameters_dtype(cuda: str) -> None:
@@ -224,9 +242,9 @@ def test_layerwise_computes_in_the_parameters_dtype(cuda: str) -> None:
 @pytest.mark.parametrize(
     ("arch", "x", "engine", "reason"),
     [
-        ("sm_70", X, "layerwise", "one_launch: expected tensor cores, of sm_75 or later, got sm_70"),
+        ("sm_70", X, "graph", "one_launch: expected tensor cores, of sm_75 or later, got sm_70"),
         ("sm_75", X, "one_launch", "the data suits float16"),
-        ("sm_75", 2000 * X, "layerwise", "tensor cores multiply bfloat16, got sm_75"),
+        ("sm_75", 2000 * X, "graph", "tensor cores of sm_75 do not multiply bfloat16"),
     ],
 )
 def test_devices_without_the_tensor_cores_for_it(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from warpfit import backends
 from warpfit.backends import Array
 from warpfit.engines.base import (
     BorderTest,
@@ -25,6 +26,7 @@ from warpfit.engines.base import (
     TrainState,
     every_epoch,
 )
+from warpfit.engines.half_precision import suitable
 from warpfit.engines.scaling import DYNAMIC
 from warpfit.engines.steps import Batch, Run, StepNumbers, bytes_of_rows, check_has_room, copied_bytes
 from warpfit.errors import ConfigError
@@ -82,6 +84,19 @@ class GraphEngine(Engine):
         _check_can_be_captured(plan, data)
         steps_per_epoch = -(-len(data) // plan.batch_size)
         return f"graphs of {_steps_of_graph(plan, data)} of the {steps_per_epoch} steps of an epoch"
+
+    def auto_precision(self, plan: Plan, data: TrainingData) -> tuple[str, str]:
+        """Return float16, or bfloat16 where numbers of the data are too large for it, if tensor cores multiply that."""
+        from warpfit.backends.cuda.matmul_mma_config import supports
+
+        _check_can_be_captured(plan, data)  # what it cannot run it need not look at
+        if plan.dtype == "float64":
+            return "float64", ""
+        precision, why = suitable(plan.loss, data)
+        arch = backends.get(plan.device).runtime.arch  # type: ignore[attr-defined]
+        if supports(arch, precision):
+            return precision, why
+        return plan.dtype, f"tensor cores of {arch} do not multiply {precision}"
 
     def copied_bytes(self, plan: Plan, data: TrainingData) -> int:
         """Return the bytes of the data in the order of the epoch, and of a batch."""

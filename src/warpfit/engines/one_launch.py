@@ -22,6 +22,7 @@ from warpfit.engines.base import (
     TrainState,
     every_epoch,
 )
+from warpfit.engines.half_precision import LARGEST, check_range, suitable
 from warpfit.engines.launch_plan import (
     cut_of_plan,
     epoch_bytes,
@@ -35,13 +36,8 @@ from warpfit.engines.launch_plan import (
     shared_bytes_of_plan,
 )
 from warpfit.engines.launch_run import Run, StreamedRun
-from warpfit.errors import ConfigError
-from warpfit.losses import Loss
 
 __all__ = ["OneLaunchEngine"]
-
-# What x, and the targets of a loss whose slope grows with them, may reach in magnitude for float16.
-LARGEST = 1024.0
 
 
 class OneLaunchEngine(Engine):
@@ -53,7 +49,7 @@ class OneLaunchEngine(Engine):
     def explain(self, plan: Plan, data: TrainingData) -> str:
         launch = launch_of(plan, data)
         if plan.precision == "float32":
-            _check_range(plan.loss, data)
+            check_range(plan.loss, data)
         words = f"{launch}; about {launch.microseconds:.1f} µs a step on an H200"
         return f"{words}; {cut_of_plan(launch, plan, data)}" if data.is_streamed else words
 
@@ -63,10 +59,7 @@ class OneLaunchEngine(Engine):
     def auto_precision(self, plan: Plan, data: TrainingData) -> tuple[str, str]:
         """Return float16, or bfloat16 where numbers of the data are too large for it."""
         launch_of(plan, data)  # what it cannot run it need not look at
-        for name, largest in _magnitudes(plan.loss, data):
-            if largest > LARGEST:
-                return "bfloat16", f"{name} reaches {largest:g}, float16 is for at most {LARGEST:g}"
-        return "float16", "the data suits float16"
+        return suitable(plan.loss, data)
 
     def streams(self, plan: Plan, data: TrainingData) -> bool:
         return plan.device != "cpu" and not backends.is_device_array(data.x) and is_to_stream(plan, data)
@@ -120,17 +113,3 @@ class OneLaunchEngine(Engine):
         with closing(kind(plan, state, data, state.epoch + epochs, is_border, validation, stopping)) as run:
             while state.epoch < run.last_epoch and not run.is_over:
                 yield from run.launch_epochs()
-
-
-def _check_range(loss: Loss, data: TrainingData) -> None:
-    """Raise ConfigError if numbers of the data are too large for sums of two float16."""
-    for name, largest in _magnitudes(loss, data):
-        if largest > LARGEST:
-            raise ConfigError(f"expected {name} of at most {LARGEST:g} in magnitude, got {largest:g}")
-
-
-def _magnitudes(loss: Loss, data: TrainingData) -> Iterator[tuple[str, float]]:
-    """Yield by name what the numbers of the data reach that float16 has to do with."""
-    yield "x", data.largest_x
-    if loss.slope(LARGEST) >= LARGEST:
-        yield "y", data.largest_y

@@ -78,11 +78,16 @@ def plan(draft: Plan, state: TrainState, data: TrainingData) -> Plan:
 
 
 def _with_the_best_engine(draft: Plan, data: TrainingData) -> Plan:
-    """Return the draft for one_launch, or for layerwise with what is in the way of one_launch as the reason."""
-    try:
-        return _run_by(OneLaunchEngine.name, draft, data, "one_launch runs it")
-    except ConfigError as error:
-        return _run_by(Layerwise.name, draft, data, f"one_launch: {error}")
+    """Return the draft for the first engine that runs it, with what is in the way of others as the reason."""
+    obstacles: list[str] = []
+    for name in (OneLaunchEngine.name, GraphEngine.name):
+        try:
+            return _run_by(name, draft, data, "; ".join((f"{name} runs it", *obstacles)))
+        except ConfigError as error:
+            obstacles.append(f"{name}: {error}")
+    return _run_by(
+        Layerwise.name, draft, data, obstacles[0] if draft.device == "cpu" else "; ".join(obstacles)
+    )
 
 
 def _as_asked(draft: Plan, data: TrainingData) -> Plan:

@@ -55,7 +55,7 @@ def variant_of(name: str, arch: str) -> dict[str, str]:
 
 def supported(name: str, defines: dict[str, str], arch: str) -> bool:
     """Whether a variant is one that an architecture takes: half precision goes to its tensor cores, if it has them."""
-    if name == "gemm_sm90":
+    if name.endswith("_sm90"):
         return generation(arch) == 90
     if defines.get("CLUSTER", "1") != "1" or defines.get("WEIGHT_REGISTERS", "0") != "0":
         return generation(arch) >= 90

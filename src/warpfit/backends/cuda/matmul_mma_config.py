@@ -37,7 +37,7 @@ def supports(arch: str, dtype: str) -> bool:
     dtype : str
         Of the operands.
     """
-    return dtype in _BYTES and (dtype == "float16" or generation(arch) >= 80)
+    return dtype in _BYTES and generation(arch) >= (75 if dtype == "float16" else 80)
 
 
 @dataclass(frozen=True)
