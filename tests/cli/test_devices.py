@@ -42,11 +42,11 @@ def test_a_device_trains_by_graphs_if_asked_to(invoke: Invoke, blobs: Path, cuda
     settings = (*SMALL, "--engine", "graph", "--checkpoint-every", "1")
     outcome = invoke("train", "--data", blobs, *settings, "--device", cuda)
     assert (outcome.code, outcome.err) == (0, "")
-    assert "graph on cuda:0 in float32" in outcome.out
+    assert "graph on cuda:0 in float16" in outcome.out
     assert "engine 'graph' was asked for; graphs of" in outcome.out
     outcome = invoke("train", "--resume", "run", "--epochs", "3", "--out", "again")
     assert (outcome.code, outcome.err) == (0, "")
-    assert "graph on cuda:0 in float32" in outcome.out
+    assert "graph on cuda:0 in float16" in outcome.out
     outcome = invoke("train", "--data", blobs, *settings, "--device", "cpu")
     assert outcome.code == 2
     assert "engine 'graph': expected a CUDA device, got 'cpu'" in outcome.err
@@ -66,7 +66,7 @@ def test_a_device_trains_in_one_launch_where_it_can(invoke: Invoke, blobs: Path,
     outcome = invoke("train", "--data", blobs, *SMALL, "--device", cuda, "--precision", "float32")
     assert "one_launch on cuda:0 in float32" in outcome.out
     outcome = invoke("train", "--data", blobs, *SMALL, "--device", cuda, "--precision", "tf32")
-    assert "layerwise on cuda:0 in tf32" in outcome.out
+    assert "graph on cuda:0 in tf32" in outcome.out
     assert "one_launch: expected precision 'float16', 'bfloat16' or 'float32', got 'tf32'" in outcome.out
 
 

@@ -73,8 +73,8 @@ FAMILIES = {
             "backends/cuda/test_joined_updates.py",
             "backends/cuda/test_older_architectures.py",
         ),
-        "joined_updates and (tiles or thin) or before_sm80 or forward and (many_tiles or masks_by) or emulator and (linear or matmul) "
-        "and (is_for_devices or agrees_with_float64 and 5) and not any_shape",
+        "joined_updates and (tiles or thin) or before_sm80 or forward and (many_tiles or masks_by) "
+        "or emulator and (linear or matmul) and (is_for_devices or agrees_with_float64 and 5) and not any_shape",
         takes_slow=True,
     ),
 }

@@ -38,7 +38,10 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def fit(engine: str, model: nn.Module, x: Any, y: Any, optimizer: Any = None, **settings: Any) -> wf.History:
-    asked = {"engine": engine, "epochs": 3, "batch_size": BATCH, "seed": 5, "verbose": False}
+    # 'auto' is not the same for both engines.
+    precision = str(model.parameters()[0].dtype)
+    asked = {"engine": engine, "epochs": 3, "batch_size": BATCH, "seed": 5, "precision": precision}
+    asked["verbose"] = False
     return wf.fit(model, x, y, optimizer=optimizer or sgd(model), **(asked | settings))
 
 

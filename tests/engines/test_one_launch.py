@@ -189,7 +189,7 @@ def test_batches_that_the_device_has_no_room_for(cuda: str, monkeypatch: pytest.
     x, y = blobs(NUM_ROWS)
     words = r"expected at most 2000 bytes of data and batches of an epoch, got \d+"
     plan = fit(mlp(6, 3), x, y, engine="auto", precision="auto", epochs=0).plan
-    assert plan.engine == "layerwise"
+    assert plan.engine == "graph"
     assert re.search(words, plan.reason)
     with pytest.raises(ConfigError, match=words):
         fit(mlp(6, 3), x, y)

@@ -292,7 +292,7 @@ def test_other_engines_do_not_stream(left: Callable[[int], None]) -> None:
     left(60_000)
     settings = {"precision": "tf32", "epochs": 0}
     assert fit(mlp(6, 3), x, y, engine="layerwise", **settings).plan.engine == "layerwise"
-    assert fit(mlp(6, 3), x, y, engine="auto", **settings).plan.engine == "layerwise"
+    assert fit(mlp(6, 3), x, y, engine="auto", **settings).plan.engine == "graph"
 
 
 def test_numbers_that_no_engine_but_a_streaming_one_has_room_for(
