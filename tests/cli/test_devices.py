@@ -43,7 +43,7 @@ def test_a_device_trains_by_graphs_if_asked_to(invoke: Invoke, blobs: Path, cuda
     outcome = invoke("train", "--data", blobs, *settings, "--device", cuda)
     assert (outcome.code, outcome.err) == (0, "")
     assert "graph on cuda:0 in float16" in outcome.out
-    assert "engine 'graph' was asked for; graphs of" in outcome.out
+    assert "engine 'graph' was asked for; the data suits float16; graphs of" in outcome.out
     outcome = invoke("train", "--resume", "run", "--epochs", "3", "--out", "again")
     assert (outcome.code, outcome.err) == (0, "")
     assert "graph on cuda:0 in float16" in outcome.out

@@ -21,8 +21,7 @@ __all__ = ["JoinedUpdates", "ProductGradient", "SumGradient", "variants"]
 
 # As in kernels/linear_update_sm90.cu.
 MAX_LAYERS, MAX_NUMBERS = 8, 6
-BLOCK_M, THIN_ROWS = 128, 64
-THREADS = 3 * 128
+THIN_ROWS, WARPGROUP = 64, 128
 MAP_BYTES, BOX = 128, (64, 64)
 _HEAD, _LAYER = struct.Struct("=ii56x"), struct.Struct(f"={MAP_BYTES}s{MAP_BYTES}s4Q4Q2Q6i24x")
 LIST_BYTES = _HEAD.size + MAX_LAYERS * _LAYER.size
@@ -31,7 +30,7 @@ _STAGE_BARRIERS = 16
 # Of layers with few outputs, whose rows tensor copies may not take: as long as a thread can go over all rows.
 MOST_THIN_OUTPUTS, MOST_THIN_ROWS = 32, 256
 # From so many rows on, products count, not memory.
-ROWS_OF_WIDE_TILES = 256
+ROWS_OF_SHARED_TILES = 256
 # Up to so many rows, or from so many tiles of a layer on, a product need not be cut into slices of rows.
 MOST_ROWS_OF_FEW_TILES, MANY_TILES = 512, 16
 # Lists of layers that are remembered as bytes.
@@ -82,17 +81,42 @@ class _Layer(NamedTuple):
     def is_thin(self) -> bool:
         return not _fits_tiles(self.gradient.x, self.gradient.dz)
 
-    def num_pieces(self, block_n: int) -> int:
+    def num_pieces(self, tiles: _Tiles) -> int:
         inputs, outputs = self.w.values.shape
-        if self.is_thin:
-            return -(-inputs // THIN_ROWS)
-        return -(-inputs // BLOCK_M) * -(-outputs // block_n)
+        return -(-inputs // THIN_ROWS) if self.is_thin else tiles.number(inputs, outputs)
+
+
+class _Tiles(NamedTuple):
+    """The tiles of weights that pieces are, and the warpgroups that multiply them: together, or each its own."""
+
+    block_m: int
+    block_n: int
+    consumers: int
+
+    @property
+    def are_shared(self) -> bool:
+        return self.block_m > 64
+
+    @property
+    def threads(self) -> int:
+        return WARPGROUP * (1 + self.consumers)
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.block_m + self.block_n) * 128 + _STAGE_BARRIERS
+
+    def number(self, inputs: int, outputs: int) -> int:
+        return -(-inputs // self.block_m) * -(-outputs // self.block_n)
+
+
+# Where products count; and where memory does, with registers for what is remembered of each parameter or for a third.
+SHARED_TILES, OWN_TILES, OWN_TILES_OF_THREE = _Tiles(128, 256, 2), _Tiles(64, 128, 2), _Tiles(64, 128, 3)
 
 
 class _Launch(NamedTuple):
     layers: bytes
     num_pieces: int
-    block_n: int
+    tiles: _Tiles
 
 
 def _fits_tiles(x: DeviceArray, dz: DeviceArray) -> bool:
@@ -102,8 +126,8 @@ def _fits_tiles(x: DeviceArray, dz: DeviceArray) -> bool:
 
 def _is_shared_out(x: DeviceArray, dz: DeviceArray) -> bool:
     """Whether a tile's sum over all rows is short, or there are many tiles: each is one block's."""
-    num_tiles = -(-x.shape[1] // BLOCK_M) * -(-dz.shape[1] // 256)
-    return len(x) <= MOST_ROWS_OF_FEW_TILES or num_tiles >= MANY_TILES
+    is_short = len(x) <= MOST_ROWS_OF_FEW_TILES
+    return is_short or SHARED_TILES.number(x.shape[1], dz.shape[1]) >= MANY_TILES
 
 
 class JoinedUpdates:
@@ -175,17 +199,14 @@ class JoinedUpdates:
 
     def _start(self, op: str, num_slots: int, layers: Sequence[_Layer], numbers: Sequence[Number]) -> None:
         launch = self._launch_of(layers)
-        stage_bytes = (BLOCK_M + launch.block_n) * 128 + _STAGE_BARRIERS
-        stages = self.ops.runtime.max_shared_bytes // stage_bytes
-        dtype = layers[0].gradient.x.dtype.name
-        kernel = self.ops.kernel(
-            "linear_update_sm90", **_defines(op, num_slots, dtype, launch.block_n, stages)
-        )
+        tiles, gradient = launch.tiles, layers[0].gradient
+        stages = self.ops.runtime.max_shared_bytes // tiles.stage_bytes
+        defines = _defines(op, num_slots, gradient.x.dtype.name, tiles, stages)
+        kernel = self.ops.kernel("linear_update_sm90", **defines)
         filled = chain.from_iterable(map(scalar, (*numbers, *(0.0,) * (MAX_NUMBERS - len(numbers)))))
         grid = min(launch.num_pieces, self.ops.runtime.num_multiprocessors)
-        kernel(
-            grid, THREADS, launch.layers, layers[0].gradient.scale, *filled, shared_bytes=stages * stage_bytes
-        )
+        shared_bytes = stages * tiles.stage_bytes
+        kernel(grid, tiles.threads, launch.layers, gradient.scale, *filled, shared_bytes=shared_bytes)
 
     def _launch_of(self, layers: Sequence[_Layer]) -> _Launch:
         key = tuple(
@@ -202,13 +223,14 @@ class JoinedUpdates:
     def _packed(self, layers: Sequence[_Layer]) -> _Launch:
         rows = layers[0].gradient.x.shape[0]
         widest = max(layer.w.values.shape[1] for layer in layers)
-        block_n = 256 if rows > ROWS_OF_WIDE_TILES and widest > 128 else 128
+        own_tiles = OWN_TILES if layers[0].w.slots else OWN_TILES_OF_THREE
+        tiles = SHARED_TILES if rows > ROWS_OF_SHARED_TILES and widest > 128 else own_tiles
         num_pieces, packed = 0, []
         for layer in layers:
             packed.append(self._packed_layer(layer, num_pieces))
-            num_pieces += layer.num_pieces(block_n)
+            num_pieces += layer.num_pieces(tiles)
         head = _HEAD.pack(len(layers), num_pieces)
-        return _Launch(b"".join([head, *packed]).ljust(LIST_BYTES, b"\0"), num_pieces, block_n)
+        return _Launch(b"".join([head, *packed]).ljust(LIST_BYTES, b"\0"), num_pieces, tiles)
 
     def _packed_layer(self, layer: _Layer, first_piece: int) -> bytes:
         x, dz = layer.gradient.x, layer.gradient.dz
@@ -224,13 +246,15 @@ class JoinedUpdates:
         return found
 
 
-def _defines(op: str, num_slots: int, dtype: str, block_n: int, stages: int) -> dict[str, Any]:
+def _defines(op: str, num_slots: int, dtype: str, tiles: _Tiles, stages: int) -> dict[str, Any]:
     return {
         "DTYPE": dtype,
         "RULE": RULES[op],
         "SLOTS": num_slots,
         "RULE_NUMBERS": 6 if op == "adam_update" else 5,
-        "BLOCK_N": block_n,
+        "CONSUMERS": tiles.consumers,
+        "SHARES_TILES": int(tiles.are_shared),
+        "BLOCK_N": tiles.block_n,
         "STAGES": stages,
     }
 
@@ -245,6 +269,6 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
         ("rmsprop_update", 2),
     ):
         for dtype in HALF_DTYPES:
-            for block_n, stages in ((128, 7), (256, 4)):
-                defines = _defines(op, slots, dtype, block_n, stages)
+            for tiles, stages in ((OWN_TILES if slots else OWN_TILES_OF_THREE, 9), (SHARED_TILES, 4)):
+                defines = _defines(op, slots, dtype, tiles, stages)
                 yield "linear_update_sm90", {name: str(value) for name, value in defines.items()}

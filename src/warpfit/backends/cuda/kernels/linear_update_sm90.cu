@@ -3,9 +3,10 @@
 // Layout:    row-major; x (rows, inputs) and dz (rows, outputs) of DTYPE, read through tensor maps (boxes of 64 rows and
 //            64 columns, swizzled by 128 bytes), or of layers with few outputs by their addresses; w, its slots
 //            (inputs, outputs) and b, its slots (outputs) float32; copies as they are, of DTYPE.
-// Launch:    grid: at most as many blocks as run at once; block: a warpgroup that loads, and two that multiply 64 rows each
-//            of a tile of w, 128 x BLOCK_N; shared bytes: STAGES stages, barriers (`JoinedConfig.shared_bytes`). Defines:
-//            these, DTYPE, RULE (SgdStep, AdamStep or RmspropStep of include/update_steps.cuh) and its SLOTS, RULE_NUMBERS.
+// Launch:    grid: at most as many blocks as run at once; block: a warpgroup that loads, and CONSUMERS that multiply tiles of
+//            w, 64 rows by BLOCK_N; if SHARES_TILES one below the other, else each its own, so that some have work while
+//            others wait for memory; shared bytes: STAGES stages, barriers (joined_updates.py). Defines: these, DTYPE, RULE
+//            (SgdStep, AdamStep or RmspropStep of include/update_steps.cuh) and its SLOTS, RULE_NUMBERS.
 // Numerics:  float32 sums in the order of rows; the update in float32.
 // Cost:      2 rows inputs outputs FLOP; reads and writes of each weight 10 bytes, and 8 for each slot.
 // Reference: linear_backward, then sgd_update, adam_update or rmsprop_update of backends/numpy.
@@ -20,14 +21,15 @@ using T = DTYPE;
 
 constexpr int MAX_LAYERS = 8;
 constexpr int WARPGROUP = 128;
-constexpr int CONSUMERS = 2;
 constexpr int THREADS = WARPGROUP * (1 + CONSUMERS);
 constexpr int CONSUMER_THREADS = WARPGROUP * CONSUMERS;
-constexpr int BLOCK_M = 64 * CONSUMERS;
+constexpr int BLOCK_M = SHARES_TILES ? 64 * CONSUMERS : 64;
+constexpr int PIECE_THREADS = SHARES_TILES ? CONSUMER_THREADS : WARPGROUP;
 constexpr int BLOCK_K = LINE_BYTES / sizeof(T);
-constexpr int LOADER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
+constexpr int LOADER_REGISTERS = 40, CONSUMER_REGISTERS = CONSUMERS == 3 ? 152 : 232;
 constexpr int SLOT_PLACES = SLOTS > 0 ? SLOTS : 1;
-static_assert(BLOCK_N <= CONSUMER_THREADS, "a thread sums up a column");
+static_assert(BLOCK_N <= PIECE_THREADS, "a thread sums up a column");
+static_assert(CONSUMERS <= 3, "all threads find their registers");
 
 using TileX = OperandTile<T, true, BLOCK_M>;
 using TileDz = OperandTile<T, true, BLOCK_N>;
@@ -64,6 +66,9 @@ struct Shared {
     unsigned char stages[STAGES][STAGE_BYTES];
     Barrier full[STAGES], empty[STAGES];
 };
+
+// This thread's number among those that have a piece.
+__device__ inline int own_thread() { return (static_cast<int>(threadIdx.x) - WARPGROUP) % PIECE_THREADS; }
 
 // Which tile of which layer a piece is.
 struct Piece {
@@ -162,7 +167,7 @@ __device__ inline void update_at(const Rule& rule, const Masters& masters, int64
 }
 
 // Pairs of w's numbers that a lane has of some tiles of 8 columns, on their way to registers and back.
-constexpr int CHUNK = SLOTS > 1 ? 4 : SLOTS == 1 || BLOCK_N > 128 ? 8 : 16;
+constexpr int CHUNK = SLOTS * BLOCK_N >= 256 ? 4 : 8;
 constexpr int CHUNKS = BLOCK_N / 4 / CHUNK;
 
 struct Chunk {
@@ -224,7 +229,7 @@ __device__ inline void update_chunk(Chunk& chunk, const Piece& piece, const Rule
 // A tile of w, the first rows of which have b to update, too. What the update needs of w is loaded while it is multiplied.
 __device__ inline void update_tile(Shared& shared, Cursor<STAGES>& cursor, const Piece& piece,
                                    const Rule& rule, float scale) {
-    const int own = threadIdx.x - WARPGROUP, own_rows = own / WARPGROUP * 64;
+    const int own = own_thread(), own_rows = own / WARPGROUP * 64;
     const int first_row = piece.row + own_rows + own % WARPGROUP / 32 * 16;
     const bool sums_column = piece.row == 0 && piece.layer.b.values && own < BLOCK_N;
     Sums sums;
@@ -256,10 +261,10 @@ __device__ inline void update_tile(Shared& shared, Cursor<STAGES>& cursor, const
 // Whole rows of w, of a layer with few outputs, and of its first rows b, too: a number a thread.
 __device__ inline void update_thin(const Piece& piece, const Rule& rule, float scale) {
     const UpdatedLayer& layer = piece.layer;
-    const int own = threadIdx.x - WARPGROUP;
+    const int own = own_thread();
     const int64 begin = static_cast<int64>(piece.row) * layer.outputs;
     const int num_rows = min(THIN_ROWS, layer.inputs - piece.row);
-    for (int i = own; i < num_rows * layer.outputs; i += CONSUMER_THREADS) {
+    for (int i = own; i < num_rows * layer.outputs; i += PIECE_THREADS) {
         const T* x = layer.x + piece.row + i / layer.outputs;
         const T* dz = layer.dz + i % layer.outputs;
         float sum = 0;
@@ -287,7 +292,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; ++i) {
             mbarrier_init(&shared->full[i], 1);
-            mbarrier_init(&shared->empty[i], OF_WARP * 4 * CONSUMERS);
+            mbarrier_init(&shared->empty[i], OF_WARP * (PIECE_THREADS / 32));
         }
         fence_mbarrier_init();
     }
@@ -305,9 +310,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const Rule rule(first, second, third, fourth, fifth, sixth);
 #endif
         Cursor<STAGES> cursor(0);
+        const int consumer = SHARES_TILES ? 0 : threadIdx.x / WARPGROUP - 1;
+        int turn = 0;
         for (int idx = blockIdx.x; idx < list.num_pieces; idx += gridDim.x) {
             const Piece piece = piece_of(list, idx);
-            if (piece.layer.is_thin) {
+            const bool is_own = turn == consumer;
+            turn = SHARES_TILES || turn == CONSUMERS - 1 ? 0 : turn + 1;
+            if (!is_own) {
+                for (int block = 0; block < piece.num_blocks; ++block) cursor.advance<1>();
+            } else if (piece.layer.is_thin) {
                 update_thin(piece, rule, static_cast<float>(scale));
             } else {
                 update_tile(*shared, cursor, piece, rule, static_cast<float>(scale));
