@@ -5,15 +5,9 @@
 // Numerics: exact; as in NumPy's argmax a NaN counts as the largest.
 // Cost:     M · C · sizeof DTYPE bytes.
 // Reference: count_correct of backends/numpy/loss.py.
+#include "include/cross_entropy.cuh"
 #include "include/loss.cuh"
 #include "include/softmax.cuh"
-
-// Whether argmax prefers an entry to the label's. Without branches, of which there would be one an entry.
-__device__ inline bool beats(Acc value, int column, Acc of_label, int64 label) {
-    const bool is_nan = value != value, is_before = column < label;
-    const bool is_larger = is_nan | (value > of_label) | ((value == of_label) & is_before);
-    return of_label != of_label ? is_nan & is_before : is_larger;
-}
 
 __device__ inline int short_rows(const ShortRows& rows, const T* logits, const int64* labels) {
     rows.fetch(0, logits);

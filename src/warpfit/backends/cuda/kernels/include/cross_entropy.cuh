@@ -1,0 +1,49 @@
+// Softmax cross-entropy of a row of logits: what its classes and the row itself weigh, and whether its label has
+// the largest logit. class_weight w (C,) and sample_weight s (M,) are of type W, null for ones; labels are (M,).
+#pragma once
+
+#include "types.cuh"
+
+template <class W>
+struct Targets {
+    using A = accumulator<W>;
+
+    const int64* labels;
+    const W* class_weight;
+    const W* sample_weight;
+    A smoothing;
+    int num_columns;
+
+    // -w_c p_c, given -p_c.
+    __device__ A spread_of(int column, A loss) const {
+        return class_weight ? load(class_weight[column]) * loss : loss;
+    }
+
+    // w[label]. Labels come unchecked: one that is no class must not lead outside of w.
+    __device__ A weight_of(int64 label) const {
+        if (!class_weight) return A(1);
+        return static_cast<uint64>(label) < static_cast<uint64>(num_columns) ? load(class_weight[label])
+                                                                             : A(0);
+    }
+
+    // s w[label].
+    __device__ A weight_of_row(int64 row) const {
+        const A weight = weight_of(labels[row]);
+        return sample_weight ? weight * load(sample_weight[row]) : weight;
+    }
+
+    // A row's loss, given -log p[label] and -Σ_c w_c p_c.
+    __device__ A loss_of_row(int64 row, A label_loss, A spread) const {
+        A loss = label_loss * weight_of(labels[row]);
+        if (smoothing != A(0)) loss = (A(1) - smoothing) * loss + smoothing / num_columns * spread;
+        return sample_weight ? loss * load(sample_weight[row]) : loss;
+    }
+};
+
+// Whether argmax prefers an entry to the label's. Without branches, of which there would be one an entry.
+template <class A>
+__device__ inline bool beats(A value, int column, A of_label, int64 label) {
+    const bool is_nan = value != value, is_before = column < label;
+    const bool is_larger = is_nan | (value > of_label) | ((value == of_label) & is_before);
+    return of_label != of_label ? is_nan & is_before : is_larger;
+}
