@@ -115,12 +115,14 @@ __device__ inline int any_of_row(int is_so, int lanes) {
 
 __device__ inline void take_rows(const Arrays& arrays, const Rule& rule, const Acc* sample_weight,
                                  int64 num_rows, int64 num_columns, int lanes, double (&sums)[2]) {
-    const int64 thread = static_cast<int64>(blockIdx.x) * blockDim.x + threadIdx.x;
-    const int64 step = static_cast<int64>(gridDim.x) * blockDim.x / lanes;
+    const int rows_of_block = blockDim.x / lanes;
+    const int64 step = static_cast<int64>(gridDim.x) * rows_of_block;
+    const int64 first_group =
+        static_cast<int64>(blockIdx.x) * rows_of_block + threadIdx.x / WARP * WARP / lanes;
     const Member member{static_cast<int>(threadIdx.x) % lanes, lanes};
     const bool in_vectors = num_columns % WIDTH == 0 && arrays.aligned();
     // All threads of a warp go round as often, since they vote together.
-    for (int64 group = thread / WARP * WARP / lanes; group < num_rows; group += step) {
+    for (int64 group = first_group; group < num_rows; group += step) {
         const int64 row = group + threadIdx.x % WARP / lanes;
         const int64 end = row < num_rows ? (row + 1) * num_columns : 0;
         const Acc s = sample_weight && row < num_rows ? sample_weight[row] : Acc(1);
@@ -153,7 +155,7 @@ __device__ inline double take_share(const Arrays& arrays, int64 n, int64 num_col
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, COUNTS_ROWS ? 3 : 4)
     element_loss_step(const T* prediction, const Acc* target, const Acc* sample_weight, T* gradient,
                       double* record, Scalar record_row, double* partials, unsigned* arrivals,
                       double term_scale, double divisor, double slope_divisor, double setting,

@@ -16,12 +16,13 @@
 #include "include/softmax.cuh"
 
 // Fewer than elsewhere: the gradient needs a row's logits and exponentials at once.
-constexpr int BLOCKS_HELD = blocks_held(ITEMS > 12 ? 2 : STAGED ? 3 : 4);
+constexpr int BLOCKS_HELD = LONG_ROWS ? 1 : blocks_held(ITEMS > 8 ? 2 : 3);
 
 // The gradient with respect to a row's logits, from its softmax.
 struct Slopes {
-    Acc on_label, on_each, on_all;  // what the label's logit, each, and the softmax are multiplied by or less
-    Acc scale;                      // over the weight of all rows
+    // What is taken off at the label and at each class before weights of classes, and joins the softmax's factor.
+    Acc on_label, on_each, on_all;
+    Acc scale;  // over the weight of all rows
 
     // By all threads of a block.
     __device__ Slopes(const Targets<Acc>& targets, double total_weight, double loss_scale)
@@ -39,9 +40,9 @@ struct Slopes {
 struct RowSlopes {
     const Acc* class_weight;
     Acc on_label, on_each, share, scale;
-    int64 label;
+    int label;
 
-    __device__ RowSlopes(const Slopes& slopes, const Targets<Acc>& targets, int64 row, int64 label_of_row)
+    __device__ RowSlopes(const Slopes& slopes, const Targets<Acc>& targets, int64 row, int label_of_row)
         : class_weight(targets.class_weight),
           on_label(slopes.on_label * targets.weight_of(label_of_row)),
           on_each(slopes.on_each),
@@ -62,7 +63,7 @@ __device__ inline void short_rows(const ShortRows& rows, const Targets<Acc>& tar
     for (int row = rows.row(); row < rows.capacity; row += rows.step()) {
         const bool is_there = row < rows.num_rows;
         const int64 number = rows.first + (is_there ? row : 0);
-        const int64 label = is_there ? targets.labels[number] : -1;
+        const int label = is_there ? column_of(targets.labels[number], rows.num_columns) : -1;
         Acc values[ITEMS], terms[ITEMS];
         rows.read(0, logits, row, minus_infinity(), values);
         const ExpSum exp_sum(rows, values, terms);
@@ -80,7 +81,7 @@ __device__ inline void short_rows(const ShortRows& rows, const Targets<Acc>& tar
             });
             spread = reduce_lanes<Sum>(spread, rows.lanes);
         }
-        int beaten = label < 0 || label >= rows.num_columns;
+        int beaten = label < 0;
         const RowSlopes of_row(slopes, targets, number, label);
         each_item([&](int j) {
             const int c = rows.column(j);
@@ -105,14 +106,13 @@ __device__ inline void long_row(int64 number, const LongRow& row, const Targets<
     Acc values[ITEMS], terms[ITEMS], factor;
     const ExpSum exp_sum(row, logits, kept, shared, values, terms, factor);
     const Acc log_sum = logarithm(exp_sum.sum), scale = Acc(1) / exp_sum.sum;
-    const int64 label = targets.labels[number];
-    const bool is_known = static_cast<uint64>(label) < static_cast<uint64>(row.num_columns);
-    const Acc of_label = is_known ? load(logits[row.start + label]) : minus_infinity();
+    const int label = column_of(targets.labels[number], row.num_columns);
+    const Acc of_label = label < 0 ? minus_infinity() : load(logits[row.start + label]);
     const RowSlopes of_row(slopes, targets, number, label);
     factor *= scale;
     each_item([&](int j) { terms[j] *= factor; });
     Acc spread = 0;
-    int beaten = !is_known;
+    int beaten = label < 0;
     for (int first = row.last(); first >= 0; first -= row.round()) {
         if (first < row.last()) {
             row.read_again(logits, kept, first, minus_infinity(), values);

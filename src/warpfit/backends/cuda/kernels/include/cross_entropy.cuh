@@ -4,6 +4,11 @@
 
 #include "types.cuh"
 
+// A label as a column, -1 if it is none.
+__device__ inline int column_of(int64 label, int num_columns) {
+    return static_cast<uint64>(label) < static_cast<uint64>(num_columns) ? static_cast<int>(label) : -1;
+}
+
 template <class W>
 struct Targets {
     using A = accumulator<W>;
@@ -22,8 +27,8 @@ struct Targets {
     // w[label]. Labels come unchecked: one that is no class must not lead outside of w.
     __device__ A weight_of(int64 label) const {
         if (!class_weight) return A(1);
-        return static_cast<uint64>(label) < static_cast<uint64>(num_columns) ? load(class_weight[label])
-                                                                             : A(0);
+        const int column = column_of(label, num_columns);
+        return column < 0 ? A(0) : load(class_weight[column]);
     }
 
     // s w[label].
@@ -42,7 +47,7 @@ struct Targets {
 
 // Whether argmax prefers an entry to the label's. Without branches, of which there would be one an entry.
 template <class A>
-__device__ inline bool beats(A value, int column, A of_label, int64 label) {
+__device__ inline bool beats(A value, int column, A of_label, int label) {
     const bool is_nan = value != value, is_before = column < label;
     const bool is_larger = is_nan | (value > of_label) | ((value == of_label) & is_before);
     return of_label != of_label ? is_nan & is_before : is_larger;
