@@ -18,8 +18,9 @@ constexpr int BLOCKS_HELD = blocks_held(ITEMS > 12 ? 2 : STAGED ? 3 : 4);
 // Adds a row's loss and weight, given -log p[label] and -Σ_c w_c p_c.
 __device__ inline void add_row(const Targets<T>& targets, int64 row, Acc label_loss, Acc spread,
                                double (&sums)[2]) {
-    sums[0] += targets.loss_of_row(row, label_loss, spread);
-    sums[1] += targets.weight_of_row(row);
+    Acc weight;
+    sums[0] += targets.loss_of_row(row, label_loss, spread, weight);
+    sums[1] += weight;
 }
 
 __device__ inline void short_rows(const ShortRows& rows, const Targets<T>& targets, const T* logits,

@@ -16,7 +16,7 @@
 #include "include/softmax.cuh"
 
 // Fewer than elsewhere: the gradient needs a row's logits and exponentials at once.
-constexpr int BLOCKS_HELD = LONG_ROWS ? 1 : blocks_held(ITEMS > 8 ? 2 : 3);
+constexpr int BLOCKS_HELD = LONG_ROWS ? 1 : blocks_held(ITEMS > 12 ? 2 : 3);
 
 // The gradient with respect to a row's logits, from its softmax.
 struct Slopes {
@@ -92,7 +92,9 @@ __device__ inline void short_rows(const ShortRows& rows, const Targets<Acc>& tar
         beaten = reduce_lanes<Sum>(beaten, rows.lanes);
         rows.write(gradient, row, terms);
         if (is_there && rows.lane() == 0) {
-            sums[0] += targets.loss_of_row(number, log_sum - (of_label - exp_sum.largest), spread);
+            Acc weight;
+            const Acc label_loss = log_sum - (of_label - exp_sum.largest);
+            sums[0] += targets.loss_of_row(number, label_loss, spread, weight);
             sums[1] += beaten == 0;
         }
     }
@@ -131,7 +133,8 @@ __device__ inline void long_row(int64 number, const LongRow& row, const Targets<
     if (targets.smoothing != Acc(0)) spread = reduce_block<Sum>(spread, Acc(0), shared);
     beaten = __syncthreads_or(beaten);
     if (threadIdx.x != 0) return;
-    sums[0] += targets.loss_of_row(number, log_sum - (of_label - exp_sum.largest), spread);
+    Acc weight;
+    sums[0] += targets.loss_of_row(number, log_sum - (of_label - exp_sum.largest), spread, weight);
     sums[1] += beaten == 0;
 }
 

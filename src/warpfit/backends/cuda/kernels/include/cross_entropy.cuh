@@ -37,11 +37,16 @@ struct Targets {
         return sample_weight ? weight * load(sample_weight[row]) : weight;
     }
 
-    // A row's loss, given -log p[label] and -Σ_c w_c p_c.
-    __device__ A loss_of_row(int64 row, A label_loss, A spread) const {
-        A loss = label_loss * weight_of(labels[row]);
+    // A row's loss, given -log p[label] and -Σ_c w_c p_c, and its weight, s w[label].
+    __device__ A loss_of_row(int64 row, A label_loss, A spread, A& weight) const {
+        weight = weight_of(labels[row]);
+        A loss = label_loss * weight;
         if (smoothing != A(0)) loss = (A(1) - smoothing) * loss + smoothing / num_columns * spread;
-        return sample_weight ? loss * load(sample_weight[row]) : loss;
+        if (sample_weight) {
+            loss *= load(sample_weight[row]);
+            weight *= load(sample_weight[row]);
+        }
+        return loss;
     }
 };
 
