@@ -16,7 +16,7 @@ import numpy.typing as npt
 from warpfit import backends
 from warpfit.autograd import Tensor, record
 from warpfit.backends import Array, Backend
-from warpfit.backends.base import FLOAT_DTYPES
+from warpfit.backends.base import FLOAT_DTYPES, Number
 from warpfit.backends.transfer import moved, to_host
 from warpfit.errors import ConfigError, DataError, DTypeError, ShapeError
 
@@ -60,6 +60,9 @@ class Loss:
     def __init_subclass__(cls) -> None:
         if cls.name:
             Loss.by_name[cls.name] = cls
+        # Whoever has another formula must not inherit the operation of this one.
+        if "train_step" not in vars(cls) and not {"vjp", "count_correct"}.isdisjoint(vars(cls)):
+            cls.train_step = Loss.train_step  # type: ignore[method-assign]
 
     def vjp(
         self,
@@ -72,6 +75,24 @@ class Loss:
     ) -> tuple[Array, Array, Callable[[], Array]]:
         """Return the mean loss (), the total weight (), and the function that gives d loss / d outputs."""
         raise NotImplementedError
+
+    def train_step(
+        self,
+        ops: Backend,
+        outputs: Array,
+        targets: Array,
+        record: Array,
+        row: Number,
+        *,
+        scale: float = 1.0,
+        class_weight: Array | None = None,
+        sample_weight: Array | None = None,
+    ) -> Array | None:
+        """Write (loss, weight, rows that are right) to record[row], and return d loss / d outputs times `scale`.
+
+        That is one operation, for outputs in half precision too; None, and nothing is written, where there is none.
+        """
+        return None
 
     def prepare_targets(self, y: Any, output_shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
         """Return the targets as this loss needs them, checked against the shape of one sample's output.
@@ -195,6 +216,29 @@ class SoftmaxCrossEntropy(Loss):
             lambda: ops.softmax_cross_entropy_backward(probabilities, targets, total, **settings),
         )
 
+    def train_step(
+        self,
+        ops: Backend,
+        outputs: Array,
+        targets: Array,
+        record: Array,
+        row: Number,
+        *,
+        scale: float = 1.0,
+        class_weight: Array | None = None,
+        sample_weight: Array | None = None,
+    ) -> Array | None:
+        return ops.softmax_cross_entropy_step(
+            outputs,
+            targets,
+            record,
+            row,
+            scale=scale,
+            class_weight=class_weight,
+            sample_weight=sample_weight,
+            label_smoothing=self.label_smoothing,
+        )
+
     def prepare_targets(self, y: Any, output_shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
         labels = to_host(y)
         if len(output_shape) != 1:
@@ -253,6 +297,28 @@ class MeanSquaredError(Loss):
         loss, total = ops.mean_squared_error_forward(outputs, targets, **settings)
         return loss, total, lambda: ops.mean_squared_error_backward(outputs, targets, total, **settings)
 
+    def train_step(
+        self,
+        ops: Backend,
+        outputs: Array,
+        targets: Array,
+        record: Array,
+        row: Number,
+        *,
+        scale: float = 1.0,
+        class_weight: Array | None = None,
+        sample_weight: Array | None = None,
+    ) -> Array | None:
+        return ops.mean_squared_error_step(
+            outputs,
+            targets,
+            record,
+            row,
+            scale=scale,
+            sample_weight=sample_weight,
+            half=self.half,
+        )
+
 
 @dataclass(frozen=True)
 class AbsoluteError(Loss):
@@ -274,6 +340,27 @@ class AbsoluteError(Loss):
             loss,
             total,
             lambda: ops.absolute_error_backward(outputs, targets, total, sample_weight=sample_weight),
+        )
+
+    def train_step(
+        self,
+        ops: Backend,
+        outputs: Array,
+        targets: Array,
+        record: Array,
+        row: Number,
+        *,
+        scale: float = 1.0,
+        class_weight: Array | None = None,
+        sample_weight: Array | None = None,
+    ) -> Array | None:
+        return ops.absolute_error_step(
+            outputs,
+            targets,
+            record,
+            row,
+            scale=scale,
+            sample_weight=sample_weight,
         )
 
 
@@ -309,6 +396,28 @@ class Huber(Loss):
         loss, total = ops.huber_forward(outputs, targets, **settings)
         return loss, total, lambda: ops.huber_backward(outputs, targets, total, **settings)
 
+    def train_step(
+        self,
+        ops: Backend,
+        outputs: Array,
+        targets: Array,
+        record: Array,
+        row: Number,
+        *,
+        scale: float = 1.0,
+        class_weight: Array | None = None,
+        sample_weight: Array | None = None,
+    ) -> Array | None:
+        return ops.huber_step(
+            outputs,
+            targets,
+            record,
+            row,
+            scale=scale,
+            delta=self.delta,
+            sample_weight=sample_weight,
+        )
+
 
 @dataclass(frozen=True)
 class BinaryCrossEntropy(Loss):
@@ -336,6 +445,28 @@ class BinaryCrossEntropy(Loss):
         settings: dict[str, Any] = {"sample_weight": sample_weight, "sum_outputs": self.sum_outputs}
         loss, total = ops.binary_cross_entropy_forward(outputs, targets, **settings)
         return loss, total, lambda: ops.binary_cross_entropy_backward(outputs, targets, total, **settings)
+
+    def train_step(
+        self,
+        ops: Backend,
+        outputs: Array,
+        targets: Array,
+        record: Array,
+        row: Number,
+        *,
+        scale: float = 1.0,
+        class_weight: Array | None = None,
+        sample_weight: Array | None = None,
+    ) -> Array | None:
+        return ops.binary_cross_entropy_step(
+            outputs,
+            targets,
+            record,
+            row,
+            scale=scale,
+            sample_weight=sample_weight,
+            sum_outputs=self.sum_outputs,
+        )
 
     def prepare_targets(self, y: Any, output_shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
         targets = _float_targets(self.name, y, output_shape, dtype)

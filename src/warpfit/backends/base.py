@@ -369,6 +369,82 @@ class Backend(ABC):
     def count_correct_binary(self, logits: Array, target: Array) -> Array:
         """Return how many rows have every (z > 0) equal to (t > 0.5): () int64."""
 
+    # -- losses of a step, as one operation; a backend may decline them ------------------------------------
+    #
+    # They write (mean loss, total weight, rows that are right or 0) to record[row], as `record_step` does, and
+    # return the mean's gradient times `scale`, of the outputs' shape and dtype, or do nothing and return None.
+    # Outputs may be in half precision; targets and weights are float32 then.
+
+    def softmax_cross_entropy_step(
+        self,
+        logits: Array,
+        labels: Array,
+        record: Array,
+        row: Number,
+        *,
+        scale: float = 1.0,
+        class_weight: Array | None = None,
+        sample_weight: Array | None = None,
+        label_smoothing: float = 0.0,
+    ) -> Array | None:
+        """Record the loss of `softmax_cross_entropy_forward` and what is right; return the gradient, or None."""
+        return None
+
+    def mean_squared_error_step(
+        self,
+        prediction: Array,
+        target: Array,
+        record: Array,
+        row: Number,
+        *,
+        scale: float = 1.0,
+        sample_weight: Array | None = None,
+        half: bool = False,
+    ) -> Array | None:
+        """Record the loss of `mean_squared_error_forward`; return the gradient, or None."""
+        return None
+
+    def absolute_error_step(
+        self,
+        prediction: Array,
+        target: Array,
+        record: Array,
+        row: Number,
+        *,
+        scale: float = 1.0,
+        sample_weight: Array | None = None,
+    ) -> Array | None:
+        """Record the loss of `absolute_error_forward`; return the gradient, or None."""
+        return None
+
+    def huber_step(
+        self,
+        prediction: Array,
+        target: Array,
+        record: Array,
+        row: Number,
+        *,
+        scale: float = 1.0,
+        delta: float = 1.0,
+        sample_weight: Array | None = None,
+    ) -> Array | None:
+        """Record the loss of `huber_forward`; return the gradient, or None."""
+        return None
+
+    def binary_cross_entropy_step(
+        self,
+        logits: Array,
+        target: Array,
+        record: Array,
+        row: Number,
+        *,
+        scale: float = 1.0,
+        sample_weight: Array | None = None,
+        sum_outputs: bool = False,
+    ) -> Array | None:
+        """Record the loss of `binary_cross_entropy_forward` and what is right; return the gradient, or None."""
+        return None
+
     # -- optimizers: lists of arrays, updated in place ---------------------------------------------------
 
     @abstractmethod

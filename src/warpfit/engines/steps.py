@@ -241,21 +241,60 @@ class Run(ABC):
             weights["sample_weight"] = sample_weight
         call = Call(training=True, step=numbers.step, seed=self.state.seed)
         outputs, pullback = self._forward(x, call)
-        loss, weight, loss_gradient = plan.loss.vjp(ops, outputs, y, **weights)
-        correct = plan.loss.count_correct(ops, outputs, y)
-        named = pullback(loss_gradient())
-        gradients = [named[name] for name in plan.trained]
-        is_update = admits is None or admits(gradients, loss)
-        is_weighted = sample_weight is not None and plan.optimizer.l2_by_weight
-        num_rows = weight if is_weighted else len(x)
-        penalty = plan.optimizer.add_penalty(ops, self.parameters, gradients, num_rows=num_rows)
-        ops.record_step(record, numbers.row, loss, weight, correct, penalty)
+        gradient = None
+        if admits is None and not plan.optimizer.l2:
+            gradient = self._loss_at_once(outputs, y, record, numbers.row, weights)
+        if gradient is None:
+            gradients, is_update = self._loss_in_parts(
+                outputs, pullback, y, record, numbers.row, weights, admits
+            )
+        else:
+            gradients, is_update = self._trained_of(pullback(gradient)), True
         if is_update:
             _, _, update, lr, of_update = numbers
             plan.optimizer.update(
                 ops, self.parameters, gradients, self.slots, step=update, lr=lr, numbers=of_update
             )
         return is_update
+
+    def _loss_at_once(
+        self, outputs: Array, y: Array, record: Array, row: Number, weights: dict[str, Array]
+    ) -> Array | None:
+        """Record the loss by one operation, and return the gradient of the outputs; None if there is none."""
+        if not isinstance(self.network, NetworkSpec):
+            return None
+        ops, scale = self.ops, 1.0 if self.half is None else self.ops.loss_scale
+        return self.plan.loss.train_step(ops, outputs, y, record, row, scale=scale, **weights)
+
+    def _loss_in_parts(
+        self,
+        outputs: Array,
+        pullback: NetworkPullback,
+        y: Array,
+        record: Array,
+        row: Number,
+        weights: dict[str, Array],
+        admits: Callable[[list[Array], Array], bool] | None,
+    ) -> tuple[list[Array], bool]:
+        """Record the loss and the penalty; return the gradients of both, and whether they are admitted."""
+        ops, plan = self.ops, self.plan
+        if self.half is not None:
+            outputs = ops.cast(outputs, plan.dtype)
+        loss, weight, loss_gradient = plan.loss.vjp(ops, outputs, y, **weights)
+        correct = plan.loss.count_correct(ops, outputs, y)
+        dy = loss_gradient()
+        if self.half is not None:
+            dy = ops.cast(dy, self.half, ops.loss_scale)
+        gradients = self._trained_of(pullback(dy))
+        is_update = admits is None or admits(gradients, loss)
+        is_weighted = "sample_weight" in weights and plan.optimizer.l2_by_weight
+        num_rows = weight if is_weighted else len(outputs)
+        penalty = plan.optimizer.add_penalty(ops, self.parameters, gradients, num_rows=num_rows)
+        ops.record_step(record, row, loss, weight, correct, penalty)
+        return gradients, is_update
+
+    def _trained_of(self, gradients: dict[str, Array]) -> list[Array]:
+        return [gradients[name] for name in self.plan.trained]
 
     def _half_copies(self) -> dict[str, Array]:
         """Return copies in half precision of the arrays that the layers compute with; the rest have none."""
@@ -282,11 +321,9 @@ class Run(ABC):
         return len(set(names)) == len(names)
 
     def _forward(self, x: Array, call: Call) -> tuple[Array, NetworkPullback]:
-        """Return the outputs, and the function from their gradient to the parameters'; both outside in full."""
-        ops, half = self.ops, self.half
-        if half is None:
-            return self.network.vjp(ops, self.arrays, x, call)
+        """Return the outputs, and the function from their gradient to the parameters', both in the run's precision."""
+        if self.half is None:
+            return self.network.vjp(self.ops, self.arrays, x, call)
         if not self.keeps_copies:
             self._write_copies()
-        outputs, pullback = self.network.vjp(ops, {**self.arrays, **self.copies}, x, call)
-        return ops.cast(outputs, self.plan.dtype), lambda dy: pullback(ops.cast(dy, half, ops.loss_scale))
+        return self.network.vjp(self.ops, {**self.arrays, **self.copies}, x, call)

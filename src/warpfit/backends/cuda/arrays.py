@@ -20,7 +20,7 @@ from warpfit.backends.cuda.tensors import TENSOR_THREADS, TensorPlan, plan_of
 from warpfit.errors import DeviceError, DTypeError
 from warpfit.permutation import domain_bits
 
-__all__ = ["ArrayOps", "blocks_for", "power_of_two"]
+__all__ = ["ArrayOps", "blocks_for", "check_record", "power_of_two"]
 
 THREADS = 256
 # Blocks of a kernel whose threads take several elements each: enough to fill any card.
@@ -30,6 +30,12 @@ BLOCKS_PER_MULTIPROCESSOR = 16
 def blocks_for(count: int, per_block: int, most: int = 2**31 - 1) -> int:
     """Return how many blocks cover `count` elements, at least 1 and at most `most`."""
     return max(1, min(-(-count // per_block), most))
+
+
+def check_record(op: str, record: DeviceArray, row: Number) -> None:
+    """Raise IndexError unless `row` is one of the record's, or lies on the device."""
+    if type(row) is not DeviceArray and not 0 <= row < record.shape[0]:
+        raise IndexError(f"{op}: expected a row of record {record.shape}, got {row}")
 
 
 def power_of_two(least: int) -> int:
@@ -244,8 +250,7 @@ class ArrayOps(Backend):
         correct: Array | None,
         penalty: Array | None,
     ) -> None:
-        if type(idx) is not DeviceArray and not 0 <= idx < record.shape[0]:
-            raise IndexError(f"record_step: expected a row of record {record.shape}, got {idx}")
+        check_record("record_step", record, idx)
         kernel = self.kernel("record_step", DTYPE=loss.dtype)
         kernel(1, 1, record, *scalar(idx), loss, weight, correct, penalty)
 

@@ -5,22 +5,16 @@
 // Numerics: exact; as in NumPy's argmax a NaN counts as the largest.
 // Cost:     M · C · sizeof DTYPE bytes.
 // Reference: count_correct of backends/numpy/loss.py.
+#include "include/cross_entropy.cuh"
 #include "include/loss.cuh"
 #include "include/softmax.cuh"
-
-// Whether argmax prefers an entry to the label's. Without branches, of which there would be one an entry.
-__device__ inline bool beats(Acc value, int column, Acc of_label, int64 label) {
-    const bool is_nan = value != value, is_before = column < label;
-    const bool is_larger = is_nan | (value > of_label) | ((value == of_label) & is_before);
-    return of_label != of_label ? is_nan & is_before : is_larger;
-}
 
 __device__ inline int short_rows(const ShortRows& rows, const T* logits, const int64* labels) {
     rows.fetch(0, logits);
     rows.wait();
     int count = 0;
     for (int row = rows.row(); row < rows.capacity; row += rows.step()) {
-        const int64 label = row < rows.num_rows ? labels[rows.first + row] : -1;
+        const int label = row < rows.num_rows ? column_of(labels[rows.first + row], rows.num_columns) : -1;
         Acc values[ITEMS];
         rows.read(0, logits, row, minus_infinity(), values);
         Acc of_label = minus_infinity();
@@ -28,7 +22,7 @@ __device__ inline int short_rows(const ShortRows& rows, const T* logits, const i
             if (rows.column(j) == label) of_label = values[j];
         });
         of_label = reduce_lanes<Max>(of_label, rows.lanes);
-        int beaten = label < 0 || label >= rows.num_columns;
+        int beaten = label < 0;
         each_item([&](int j) {
             if (rows.column(j) < rows.num_columns)
                 beaten |= beats(values[j], rows.column(j), of_label, label);
@@ -39,10 +33,10 @@ __device__ inline int short_rows(const ShortRows& rows, const T* logits, const i
     return count;
 }
 
-__device__ inline int long_row(const LongRow& row, int64 label, const T* logits) {
-    const bool is_known = static_cast<uint64>(label) < static_cast<uint64>(row.num_columns);
-    const Acc of_label = is_known ? load(logits[row.start + label]) : Acc(0);
-    int beaten = !is_known;
+__device__ inline int long_row(const LongRow& row, int64 given_label, const T* logits) {
+    const int label = column_of(given_label, row.num_columns);
+    const Acc of_label = label < 0 ? Acc(0) : load(logits[row.start + label]);
+    int beaten = label < 0;
     for (int first = 0; first < row.num_vectors; first += row.round()) {
         Acc values[ITEMS];
         row.read(logits, first, minus_infinity(), values);

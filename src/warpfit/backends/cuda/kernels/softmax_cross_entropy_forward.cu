@@ -8,46 +8,22 @@
 //           mean over no weight is 0.
 // Cost:     2 M · C · sizeof DTYPE bytes, and once more what of a long row is kept nowhere.
 // Reference: softmax_cross_entropy_forward of backends/numpy/loss.py.
+#include "include/cross_entropy.cuh"
 #include "include/loss.cuh"
 #include "include/softmax.cuh"
 
 // Fewer than elsewhere: smoothing needs a row's logits and exponentials at once.
 constexpr int BLOCKS_HELD = blocks_held(ITEMS > 12 ? 2 : STAGED ? 3 : 4);
 
-struct Targets {
-    const int64* labels;
-    const T* class_weight;
-    const T* sample_weight;
-    Acc smoothing;
-    int num_columns;
+// Adds a row's loss and weight, given -log p[label] and -Σ_c w_c p_c.
+__device__ inline void add_row(const Targets<T>& targets, int64 row, Acc label_loss, Acc spread,
+                               double (&sums)[2]) {
+    Acc weight;
+    sums[0] += targets.loss_of_row(row, label_loss, spread, weight);
+    sums[1] += weight;
+}
 
-    // -w_c p_c, given -p_c.
-    __device__ Acc spread_of(int column, Acc loss) const {
-        return class_weight ? load(class_weight[column]) * loss : loss;
-    }
-
-    // w[label]. Labels come unchecked: one that is no class must not lead outside of w.
-    __device__ Acc weight_of(int64 label) const {
-        if (!class_weight) return Acc(1);
-        return static_cast<uint64>(label) < static_cast<uint64>(num_columns) ? load(class_weight[label])
-                                                                             : Acc(0);
-    }
-
-    // Adds a row's loss and weight, given -log p[label] and -Σ_c w_c p_c.
-    __device__ void add(int64 row, Acc label_loss, Acc spread, double (&sums)[2]) const {
-        Acc weight = weight_of(labels[row]);
-        Acc loss = label_loss * weight;
-        if (smoothing != Acc(0)) loss = (Acc(1) - smoothing) * loss + smoothing / num_columns * spread;
-        if (sample_weight) {
-            loss *= load(sample_weight[row]);
-            weight *= load(sample_weight[row]);
-        }
-        sums[0] += loss;
-        sums[1] += weight;
-    }
-};
-
-__device__ inline void short_rows(const ShortRows& rows, const Targets& targets, const T* logits,
+__device__ inline void short_rows(const ShortRows& rows, const Targets<T>& targets, const T* logits,
                                   T* probabilities, double (&sums)[2]) {
     rows.fetch(0, logits);
     rows.wait();
@@ -74,14 +50,14 @@ __device__ inline void short_rows(const ShortRows& rows, const Targets& targets,
         of_label = reduce_lanes<Max>(of_label, rows.lanes);
         rows.write(probabilities, row, terms);
         if (is_there && rows.lane() == 0) {
-            targets.add(rows.first + row, log_sum - (of_label - exp_sum.largest), spread, sums);
+            add_row(targets, rows.first + row, log_sum - (of_label - exp_sum.largest), spread, sums);
         }
     }
     rows.wait();
     rows.flush(probabilities);
 }
 
-__device__ inline void long_row(int64 number, const LongRow& row, const Targets& targets, const T* logits,
+__device__ inline void long_row(int64 number, const LongRow& row, const Targets<T>& targets, const T* logits,
                                 T* probabilities, Vec<T>* kept, Acc* shared, double (&sums)[2]) {
     Acc values[ITEMS], terms[ITEMS], factor;
     const ExpSum exp_sum(row, logits, kept, shared, values, terms, factor);
@@ -108,7 +84,7 @@ __device__ inline void long_row(int64 number, const LongRow& row, const Targets&
     const int64 label = targets.labels[number];
     const bool is_known = static_cast<uint64>(label) < static_cast<uint64>(row.num_columns);
     const Acc of_label = is_known ? load(logits[row.start + label]) : minus_infinity();
-    targets.add(number, log_sum - (of_label - exp_sum.largest), spread, sums);
+    add_row(targets, number, log_sum - (of_label - exp_sum.largest), spread, sums);
 }
 
 extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS_HELD)
@@ -118,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS_HELD)
                                   int num_columns, int lanes, int capacity) {
     take_turn();
     DYNAMIC_SHARED(Vec<T>, kept);
-    const Targets targets{labels, class_weight, sample_weight, static_cast<Acc>(smoothing), num_columns};
+    const Targets<T> targets{labels, class_weight, sample_weight, static_cast<Acc>(smoothing), num_columns};
     double sums[2] = {0, 0};
 #if LONG_ROWS
     __shared__ Acc shared[WARP];

@@ -1,0 +1,132 @@
+"""What a step is made of: one operation for the loss where there is one, else several with the same numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+import warpfit as wf
+from support.training import Taped, blobs, mlp, relative_difference, sgd
+from warpfit import losses, nn
+from warpfit.backends.cuda.launch import Kernel
+from warpfit.engines.steps import Run
+
+NUM_ROWS, BATCH = 70, 16
+STEPS_OF_LOSS = {"softmax_cross_entropy_step", "element_loss_step"}
+LOSSES = [
+    "cross_entropy",
+    {"name": "cross_entropy", "label_smoothing": 0.1},
+    "mse",
+    {"name": "mse", "half": True},
+    "absolute_error",
+    {"name": "huber", "delta": 0.2},
+    "binary_cross_entropy",
+    {"name": "binary_cross_entropy", "sum_outputs": True},
+]
+
+
+def small() -> nn.Sequential:
+    return mlp(6, 8, 3, activation=nn.Tanh)
+
+
+def fit(model: nn.Module, loss: Any, make_optimizer: Any = sgd, **settings: Any) -> wf.History:
+    x, labels = blobs(NUM_ROWS)
+    is_softmax = losses.resolve(loss).name == "cross_entropy"
+    y = labels if is_softmax else np.eye(3, dtype="f4")[labels]
+    asked = {"engine": "layerwise", "epochs": 2, "batch_size": BATCH, "seed": 5, "verbose": False}
+    return wf.fit(model, x, y, loss=loss, optimizer=make_optimizer(model), **(asked | settings))
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the kernels that are launched."""
+    found: list[str] = []
+    launch = Kernel.__call__
+
+    def noted(kernel: Kernel, *args: Any, **kwargs: Any) -> None:
+        found.append(kernel.name)
+        launch(kernel, *args, **kwargs)
+
+    monkeypatch.setattr(Kernel, "__call__", noted)
+    return found
+
+
+def of_losses(launched: list[str]) -> list[str]:
+    parts = ("cast", "record_step", "count_correct")
+    return [
+        name for name in launched if "entropy" in name or "error" in name or "loss" in name or name in parts
+    ]
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "mse", "binary_cross_entropy"])
+@pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("engine", ["layerwise", "graph"])
+def test_the_loss_of_a_step_is_one_kernel(
+    cuda: str, launched: list[str], engine: str, precision: str, loss: str
+) -> None:
+    settings = {"device": cuda, "precision": precision, "engine": engine, "epochs": 1, "batch_size": NUM_ROWS}
+    fit(small(), loss, **settings)
+    (name,) = of_losses(launched)
+    assert name in STEPS_OF_LOSS
+
+
+def test_a_penalty_takes_separate_operations(cuda: str, launched: list[str]) -> None:
+    fit(small(), "mse", lambda model: sgd(model, l2=0.1), device=cuda, epochs=1, batch_size=NUM_ROWS)
+    names = ["mean_squared_error_forward", "mean_squared_error_backward", "record_step"]
+    assert of_losses(launched) == names
+
+
+def test_a_dynamic_scale_takes_separate_operations(cuda: str, launched: list[str]) -> None:
+    settings = {"device": cuda, "precision": "float16", "loss_scale": "dynamic"}
+    fit(small(), "cross_entropy", **settings)
+    assert STEPS_OF_LOSS.isdisjoint(launched)
+
+
+def test_a_module_of_ones_own_takes_separate_operations(cuda: str, launched: list[str]) -> None:
+    fit(Taped(small()), "cross_entropy", device=cuda)
+    assert STEPS_OF_LOSS.isdisjoint(launched)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("loss", LOSSES, ids=str)
+def test_one_operation_has_the_numbers_of_several(
+    cuda: str, monkeypatch: pytest.MonkeyPatch, loss: Any, precision: str, weighted: bool
+) -> None:
+    settings: dict[str, Any] = {"device": cuda, "precision": precision}
+    if weighted:
+        settings["sample_weight"] = np.linspace(0.5, 2, NUM_ROWS)
+        if losses.resolve(loss).name == "cross_entropy":
+            settings["class_weight"] = "balanced"
+    models = [small(), small()]
+    history = fit(models[0], loss, **settings)
+    monkeypatch.setattr(Run, "_loss_at_once", lambda *_: None)
+    expected = fit(models[1], loss, **settings)
+    limit = 2e-6 if precision == "float32" else 1e-3
+    np.testing.assert_allclose(history.step_losses, expected.step_losses, rtol=limit)
+    assert [r.accuracy for r in history.reports] == [r.accuracy for r in expected.reports]
+    assert relative_difference(*models) < limit
+
+
+def test_a_loss_of_ones_own_does_not_inherit_the_operation(
+    cuda: str, launched: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(losses.Loss, "by_name", dict(losses.Loss.by_name))
+
+    @dataclass(frozen=True)
+    class Doubled(losses.MeanSquaredError):
+        name: ClassVar[str] = "doubled"
+
+        def vjp(self, ops: Any, *args: Any, **weights: Any) -> Any:
+            loss, weight, gradient = super().vjp(ops, *args, **weights)
+            return loss, weight, lambda: ops.binary("add", gradient(), gradient())
+
+    model = small()
+    fit(model, Doubled(), device=cuda)
+    assert STEPS_OF_LOSS.isdisjoint(launched)
+    twice = small()
+    fit(twice, "mse", lambda model: sgd(model, 0.2), device=cuda)
+    assert relative_difference(model, twice) < 1e-5
