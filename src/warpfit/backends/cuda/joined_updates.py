@@ -21,7 +21,7 @@ __all__ = ["JoinedUpdates", "ProductGradient", "SumGradient", "variants"]
 
 # As in kernels/linear_update_sm90.cu.
 MAX_LAYERS, MAX_NUMBERS = 8, 6
-THIN_ROWS, WARPGROUP = 64, 128
+THIN_ROWS, WARPGROUP, CONSUMERS = 64, 128, 2
 MAP_BYTES, BOX = 128, (64, 64)
 _HEAD, _LAYER = struct.Struct("=ii56x"), struct.Struct(f"={MAP_BYTES}s{MAP_BYTES}s4Q4Q2Q6i24x")
 LIST_BYTES = _HEAD.size + MAX_LAYERS * _LAYER.size
@@ -87,19 +87,14 @@ class _Layer(NamedTuple):
 
 
 class _Tiles(NamedTuple):
-    """The tiles of weights that pieces are, and the warpgroups that multiply them: together, or each its own."""
+    """The tiles of weights that pieces are: of one warpgroup that multiplies, or of both together."""
 
     block_m: int
     block_n: int
-    consumers: int
 
     @property
     def are_shared(self) -> bool:
         return self.block_m > 64
-
-    @property
-    def threads(self) -> int:
-        return WARPGROUP * (1 + self.consumers)
 
     @property
     def stage_bytes(self) -> int:
@@ -109,8 +104,8 @@ class _Tiles(NamedTuple):
         return -(-inputs // self.block_m) * -(-outputs // self.block_n)
 
 
-# Where products count; and where memory does, with registers for what is remembered of each parameter or for a third.
-SHARED_TILES, OWN_TILES, OWN_TILES_OF_THREE = _Tiles(128, 256, 2), _Tiles(64, 128, 2), _Tiles(64, 128, 3)
+# Where products count, and where memory does.
+SHARED_TILES, OWN_TILES = _Tiles(128, 256), _Tiles(64, 128)
 
 
 class _Launch(NamedTuple):
@@ -206,7 +201,14 @@ class JoinedUpdates:
         filled = chain.from_iterable(map(scalar, (*numbers, *(0.0,) * (MAX_NUMBERS - len(numbers)))))
         grid = min(launch.num_pieces, self.ops.runtime.num_multiprocessors)
         shared_bytes = stages * tiles.stage_bytes
-        kernel(grid, tiles.threads, launch.layers, gradient.scale, *filled, shared_bytes=shared_bytes)
+        kernel(
+            grid,
+            WARPGROUP * (1 + CONSUMERS),
+            launch.layers,
+            gradient.scale,
+            *filled,
+            shared_bytes=shared_bytes,
+        )
 
     def _launch_of(self, layers: Sequence[_Layer]) -> _Launch:
         key = tuple(
@@ -223,8 +225,7 @@ class JoinedUpdates:
     def _packed(self, layers: Sequence[_Layer]) -> _Launch:
         rows = layers[0].gradient.x.shape[0]
         widest = max(layer.w.values.shape[1] for layer in layers)
-        own_tiles = OWN_TILES if layers[0].w.slots else OWN_TILES_OF_THREE
-        tiles = SHARED_TILES if rows > ROWS_OF_SHARED_TILES and widest > 128 else own_tiles
+        tiles = SHARED_TILES if rows > ROWS_OF_SHARED_TILES and widest > 128 else OWN_TILES
         num_pieces, packed = 0, []
         for layer in layers:
             packed.append(self._packed_layer(layer, num_pieces))
@@ -252,7 +253,7 @@ def _defines(op: str, num_slots: int, dtype: str, tiles: _Tiles, stages: int) ->
         "RULE": RULES[op],
         "SLOTS": num_slots,
         "RULE_NUMBERS": 6 if op == "adam_update" else 5,
-        "CONSUMERS": tiles.consumers,
+        "CONSUMERS": CONSUMERS,
         "SHARES_TILES": int(tiles.are_shared),
         "BLOCK_N": tiles.block_n,
         "STAGES": stages,
@@ -269,6 +270,6 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
         ("rmsprop_update", 2),
     ):
         for dtype in HALF_DTYPES:
-            for tiles, stages in ((OWN_TILES if slots else OWN_TILES_OF_THREE, 9), (SHARED_TILES, 4)):
+            for tiles, stages in ((OWN_TILES, 9), (SHARED_TILES, 4)):
                 defines = _defines(op, slots, dtype, tiles, stages)
                 yield "linear_update_sm90", {name: str(value) for name, value in defines.items()}

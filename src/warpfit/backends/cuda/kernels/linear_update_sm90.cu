@@ -26,10 +26,10 @@ constexpr int CONSUMER_THREADS = WARPGROUP * CONSUMERS;
 constexpr int BLOCK_M = SHARES_TILES ? 64 * CONSUMERS : 64;
 constexpr int PIECE_THREADS = SHARES_TILES ? CONSUMER_THREADS : WARPGROUP;
 constexpr int BLOCK_K = LINE_BYTES / sizeof(T);
-constexpr int LOADER_REGISTERS = 40, CONSUMER_REGISTERS = CONSUMERS == 3 ? 152 : 232;
+constexpr int LOADER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
 constexpr int SLOT_PLACES = SLOTS > 0 ? SLOTS : 1;
 static_assert(BLOCK_N <= PIECE_THREADS, "a thread sums up a column");
-static_assert(CONSUMERS <= 3, "all threads find their registers");
+static_assert(CONSUMERS <= 2, "all threads find their registers");
 
 using TileX = OperandTile<T, true, BLOCK_M>;
 using TileDz = OperandTile<T, true, BLOCK_N>;
@@ -72,9 +72,8 @@ __device__ inline int own_thread() { return (static_cast<int>(threadIdx.x) - WAR
 
 // Which tile of which layer a piece is.
 struct Piece {
-    const UpdatedLayer& layer;
-    int row, col;  // of w, the first ones
-    int num_blocks;
+    int layer, row, col;  // row and column: the first ones, of w
+    int num_blocks;       // of rows of x and dz; none of a thin layer
 };
 
 __device__ inline Piece piece_of(const UpdateList& list, int idx) {
@@ -82,9 +81,9 @@ __device__ inline Piece piece_of(const UpdateList& list, int idx) {
     while (list.layers[number].first_piece > idx) --number;
     const UpdatedLayer& layer = list.layers[number];
     const int own = idx - layer.first_piece;
-    if (layer.is_thin) return {layer, own * THIN_ROWS, 0, 0};
+    if (layer.is_thin) return {number, own * THIN_ROWS, 0, 0};
     const int num_cols = (layer.outputs + BLOCK_N - 1) / BLOCK_N;
-    return {layer, own / num_cols * BLOCK_M, own % num_cols * BLOCK_N, (layer.rows + BLOCK_K - 1) / BLOCK_K};
+    return {number, own / num_cols * BLOCK_M, own % num_cols * BLOCK_N, (layer.rows + BLOCK_K - 1) / BLOCK_K};
 }
 
 // -- load -----------------------------------------------------------------------------------------------------------
@@ -100,10 +99,10 @@ __device__ inline void load_pieces(Shared& shared, const UpdateList& list) {
             wait(shared.empty[cursor.slot], cursor.round + 1);
             mbarrier_expect(&full, STAGE_BYTES);
             TileX::for_each_box<1>(0, piece.row, block * BLOCK_K, [&](int byte, int row, int col) {
-                copy_tensor(stage + byte, &piece.layer.x_map, row, col, &full);
+                copy_tensor(stage + byte, &list.layers[piece.layer].x_map, row, col, &full);
             });
             TileDz::for_each_box<1>(0, piece.col, block * BLOCK_K, [&](int byte, int row, int col) {
-                copy_tensor(stage + TileX::BYTES + byte, &piece.layer.dz_map, row, col, &full);
+                copy_tensor(stage + TileX::BYTES + byte, &list.layers[piece.layer].dz_map, row, col, &full);
             });
             cursor.advance<1>();
         }
@@ -167,75 +166,84 @@ __device__ inline void update_at(const Rule& rule, const Masters& masters, int64
 }
 
 // Pairs of w's numbers that a lane has of some tiles of 8 columns, on their way to registers and back.
-constexpr int CHUNK = SLOTS * BLOCK_N >= 256 ? 4 : 8;
+// As many as registers hold beside the sums: those of a narrow tile without slots all at once.
+constexpr int CHUNK = SLOTS * BLOCK_N >= 256 ? 4 : SLOTS > 0 || BLOCK_N > 128 ? 8 : 32;
 constexpr int CHUNKS = BLOCK_N / 4 / CHUNK;
 
 struct Chunk {
     float2 values[CHUNK], slots[CHUNK][SLOT_PLACES];
 };
 
-// Where this lane's pair `idx` lies; outside of w if `is_inside` becomes false.
-struct PairPlace {
-    int64 at;
-    bool is_inside;
-
-    __device__ PairPlace(const Piece& piece, int first_row, int idx) {
-        const int lane = threadIdx.x % 32, row = first_row + lane / 4 + idx % 2 * 8;
-        const int col = piece.col + idx / 2 * 8 + lane % 4 * 2;
-        at = static_cast<int64>(row) * piece.layer.outputs + col;
-        is_inside = row < piece.layer.inputs && col < piece.layer.outputs;
-    }
-};
-
 struct alignas(2 * sizeof(T)) CopiedPair {
     T first, second;
 };
 
-__device__ inline float2& pair_at(float* numbers, int64 at) {
-    return *reinterpret_cast<float2*>(numbers + at);
-}
+// This lane's pairs of a tile, of two rows, 8 apart. Everything lies in registers, not with the kernel's parameters,
+// which the compiler would read again after each store.
+struct Pairs {
+    Masters masters;
+    int64 of_row[2];  // where the first pair of each row lies
+    bool has_row[2];
+    int columns_left;
 
-__device__ inline void load_chunk(Chunk& chunk, const Piece& piece, int first_row, int number) {
-    const Masters& w = piece.layer.w;
+    __device__ Pairs(const Masters& w, int row, int col, int inputs, int outputs)
+        : masters(w), columns_left(outputs - col) {
 #pragma unroll
-    for (int i = 0; i < CHUNK; ++i) {
-        const PairPlace place(piece, first_row, number * CHUNK + i);
-        if (!place.is_inside) continue;
-        chunk.values[i] = pair_at(w.values, place.at);
-#pragma unroll
-        for (int s = 0; s < SLOTS; ++s) chunk.slots[i][s] = pair_at(w.slots[s], place.at);
+        for (int h = 0; h < 2; ++h) {
+            of_row[h] = static_cast<int64>(row + 8 * h) * outputs + col;
+            has_row[h] = row + 8 * h < inputs;
+        }
     }
-}
 
-__device__ inline void update_chunk(Chunk& chunk, const Piece& piece, const Rule& rule, const float* sums,
-                                    float scale, int first_row, int number) {
-    const Masters& w = piece.layer.w;
-#pragma unroll
-    for (int i = 0; i < CHUNK; ++i) {
-        const PairPlace place(piece, first_row, number * CHUNK + i);
-        if (!place.is_inside) continue;
-        float first[SLOT_PLACES], second[SLOT_PLACES];
-#pragma unroll
-        for (int s = 0; s < SLOTS; ++s) first[s] = chunk.slots[i][s].x, second[s] = chunk.slots[i][s].y;
-        const float2 values{updated(rule, chunk.values[i].x, scale * sums[2 * i], first),
-                            updated(rule, chunk.values[i].y, scale * sums[2 * i + 1], second)};
-        pair_at(w.values, place.at) = values;
-#pragma unroll
-        for (int s = 0; s < SLOTS; ++s) pair_at(w.slots[s], place.at) = float2{first[s], second[s]};
-        *reinterpret_cast<CopiedPair*>(w.copies + place.at) = {store<T>(values.x), store<T>(values.y)};
+    __device__ bool has(int idx) const { return has_row[idx % 2] && idx / 2 * 8 < columns_left; }
+    __device__ int64 place(int idx) const { return of_row[idx % 2] + idx / 2 * 8; }
+
+    __device__ static float2& at(float* numbers, int64 place) {
+        return *reinterpret_cast<float2*>(numbers + place);
     }
-}
 
-// A tile of w, the first rows of which have b to update, too. What the update needs of w is loaded while it is multiplied.
-__device__ inline void update_tile(Shared& shared, Cursor<STAGES>& cursor, const Piece& piece,
-                                   const Rule& rule, float scale) {
-    const int own = own_thread(), own_rows = own / WARPGROUP * 64;
-    const int first_row = piece.row + own_rows + own % WARPGROUP / 32 * 16;
-    const bool sums_column = piece.row == 0 && piece.layer.b.values && own < BLOCK_N;
+    __device__ void load(Chunk& chunk, int number) const {
+#pragma unroll
+        for (int i = 0; i < CHUNK; ++i) {
+            const int idx = number * CHUNK + i;
+            if (!has(idx)) continue;
+            chunk.values[i] = at(masters.values, place(idx));
+#pragma unroll
+            for (int s = 0; s < SLOTS; ++s) chunk.slots[i][s] = at(masters.slots[s], place(idx));
+        }
+    }
+
+    __device__ void update(const Chunk& chunk, const Rule& rule, const float* sums, float scale,
+                           int number) const {
+#pragma unroll
+        for (int i = 0; i < CHUNK; ++i) {
+            const int idx = number * CHUNK + i;
+            float first[SLOT_PLACES], second[SLOT_PLACES];
+#pragma unroll
+            for (int s = 0; s < SLOTS; ++s) first[s] = chunk.slots[i][s].x, second[s] = chunk.slots[i][s].y;
+            const float2 values{updated(rule, chunk.values[i].x, scale * sums[2 * idx], first),
+                                updated(rule, chunk.values[i].y, scale * sums[2 * idx + 1], second)};
+            if (!has(idx)) continue;
+            at(masters.values, place(idx)) = values;
+#pragma unroll
+            for (int s = 0; s < SLOTS; ++s) at(masters.slots[s], place(idx)) = float2{first[s], second[s]};
+            *reinterpret_cast<CopiedPair*>(masters.copies + place(idx)) = {store<T>(values.x),
+                                                                           store<T>(values.y)};
+        }
+    }
+};
+
+// A tile of w; of the first rows b is updated, too. What the update needs of w is loaded while it is multiplied.
+__device__ inline void update_tile(Shared& shared, Cursor<STAGES>& cursor, const UpdatedLayer& layer,
+                                   const Piece& piece, const Rule& rule, float scale) {
+    const int own = own_thread(), own_rows = own / WARPGROUP * 64, lane = own % 32;
+    const int row = piece.row + own_rows + own % WARPGROUP / 32 * 16 + lane / 4;
+    const Pairs pairs(layer.w, row, piece.col + lane % 4 * 2, layer.inputs, layer.outputs);
+    const bool sums_column = piece.row == 0 && layer.b.values && own < BLOCK_N;
     Sums sums;
     Chunk chunks[2];
     float of_column = 0;
-    load_chunk(chunks[0], piece, first_row, 0);
+    pairs.load(chunks[0], 0);
     int before = 0;
     for (int block = 0; block < piece.num_blocks; ++block) {
         const unsigned char* stage = shared.stages[cursor.slot];
@@ -251,36 +259,35 @@ __device__ inline void update_tile(Shared& shared, Cursor<STAGES>& cursor, const
     arrive_warp(shared.empty[before]);
 #pragma unroll
     for (int number = 0; number < CHUNKS; ++number) {
-        if (number + 1 < CHUNKS) load_chunk(chunks[(number + 1) % 2], piece, first_row, number + 1);
-        update_chunk(chunks[number % 2], piece, rule, sums + number * 2 * CHUNK, scale, first_row, number);
+        if (number + 1 < CHUNKS) pairs.load(chunks[(number + 1) % 2], number + 1);
+        pairs.update(chunks[number % 2], rule, sums, scale, number);
     }
     const int col = piece.col + own;
-    if (sums_column && col < piece.layer.outputs) update_at(rule, piece.layer.b, col, scale * of_column);
+    if (sums_column && col < layer.outputs) update_at(rule, layer.b, col, scale * of_column);
 }
 
 // Whole rows of w, of a layer with few outputs, and of its first rows b, too: a number a thread.
-__device__ inline void update_thin(const Piece& piece, const Rule& rule, float scale) {
-    const UpdatedLayer& layer = piece.layer;
-    const int own = own_thread();
-    const int64 begin = static_cast<int64>(piece.row) * layer.outputs;
-    const int num_rows = min(THIN_ROWS, layer.inputs - piece.row);
-    for (int i = own; i < num_rows * layer.outputs; i += PIECE_THREADS) {
-        const T* x = layer.x + piece.row + i / layer.outputs;
-        const T* dz = layer.dz + i % layer.outputs;
+__device__ inline void update_thin(const UpdatedLayer& layer, const Piece& piece, const Rule& rule,
+                                   float scale) {
+    const int own = own_thread(), inputs = layer.inputs, outputs = layer.outputs, rows = layer.rows;
+    const int64 begin = static_cast<int64>(piece.row) * outputs, stride = layer.dz_stride;
+    const T *x = layer.x + piece.row, *dz = layer.dz;
+    const Masters w = layer.w, b = layer.b;
+    const int num_rows = min(THIN_ROWS, inputs - piece.row);
+    for (int i = own; i < num_rows * outputs; i += PIECE_THREADS) {
+        const T *own_x = x + i / outputs, *own_dz = dz + i % outputs;
         float sum = 0;
 #pragma unroll 8
-        for (int row = 0; row < layer.rows; ++row) {
-            sum += load(x[static_cast<int64>(row) * layer.inputs]) *
-                   load(dz[static_cast<int64>(row) * layer.dz_stride]);
+        for (int row = 0; row < rows; ++row) {
+            sum += load(own_x[static_cast<int64>(row) * inputs]) * load(own_dz[row * stride]);
         }
-        update_at(rule, layer.w, begin + i, scale * sum);
+        update_at(rule, w, begin + i, scale * sum);
     }
-    if (piece.row != 0 || !layer.b.values || own >= layer.outputs) return;
+    if (piece.row != 0 || !b.values || own >= outputs) return;
     float sum = 0;
 #pragma unroll 8
-    for (int row = 0; row < layer.rows; ++row)
-        sum += load(layer.dz[static_cast<int64>(row) * layer.dz_stride + own]);
-    update_at(rule, layer.b, own, scale * sum);
+    for (int row = 0; row < rows; ++row) sum += load(dz[row * stride + own]);
+    update_at(rule, b, own, scale * sum);
 }
 
 // -- the whole ------------------------------------------------------------------------------------------------------
@@ -318,10 +325,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             turn = SHARES_TILES || turn == CONSUMERS - 1 ? 0 : turn + 1;
             if (!is_own) {
                 for (int block = 0; block < piece.num_blocks; ++block) cursor.advance<1>();
-            } else if (piece.layer.is_thin) {
-                update_thin(piece, rule, static_cast<float>(scale));
+            } else if (piece.num_blocks == 0) {
+                update_thin(list.layers[piece.layer], piece, rule, static_cast<float>(scale));
             } else {
-                update_tile(*shared, cursor, piece, rule, static_cast<float>(scale));
+                update_tile(*shared, cursor, list.layers[piece.layer], piece, rule,
+                            static_cast<float>(scale));
             }
         }
     }
