@@ -131,8 +131,8 @@ def train(
         _option(
             RUN,
             "NAME",
-            f"auto, {', '.join(ENGINES)}. auto is one_launch on a GPU where that can run the network, else "
-            "layerwise; what is printed says why.",
+            f"auto, {', '.join(ENGINES)}. auto is one_launch on a GPU where that can run the network, else graph, and "
+            "layerwise on the CPU; what is printed says why.",
             _default("engine"),
         ),
     ] = None,

@@ -94,8 +94,8 @@ def fit(
     precision : str
         ``'float32'`` or ``'float64'``; on CUDA also ``'tf32'``, ``'float16'`` and ``'bfloat16'``: products on
         tensor cores, with sums and parameters in float32. The model's parameters are float64 afterwards for
-        ``'float64'``, else float32. ``'auto'`` is their own dtype, except where ``'one_launch'`` runs a model in
-        float32: float16 then, or bfloat16 if x exceeds 1024 in magnitude, or the targets of ``'mse'`` do.
+        ``'float64'``, else float32. ``'auto'`` is their own dtype, except where ``'one_launch'`` or ``'graph'`` runs
+        a model in float32: float16 then, or bfloat16 if x exceeds 1024 in magnitude, or the targets of ``'mse'`` do.
     loss_scale : 'auto', 'dynamic' or float
         For ``'float16'``: what gradients are multiplied by, lest small ones become zero; a power of two.
         ``'auto'`` derives it from the batch size, and for ``'mse'`` from what x and targets reach. ``'dynamic'``
@@ -104,8 +104,8 @@ def fit(
     engine : str
         ``'layerwise'``; ``'graph'``: the same operations and bits, many steps as one CUDA graph; or
         ``'one_launch'``: many epochs as one kernel, on CUDA in half precision. ``'auto'`` is
-        ``'one_launch'`` wherever that runs the model in this precision. The plan, ``history.plan``, says what was
-        taken, and why.
+        ``'one_launch'`` wherever that runs the model in this precision, else ``'graph'`` where that does. The
+        plan, ``history.plan``, says what was taken, and why.
     plan : Plan, optional
         An earlier run's plan, taken in place of everything that a plan holds.
     seed : int

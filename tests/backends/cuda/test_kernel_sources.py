@@ -44,6 +44,21 @@ def code(path: Path) -> str:
     return re.sub(r"//[^\n]*|/\*.*?\*/", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
+# Launched alone, or where nothing runs before them.
+TAKE_NO_TURNS = {"one_launch", "one_launch_layers", "gather_batches", "gram_batches", "write_number"}
+
+
+@each([path for path in SOURCES if path.stem not in TAKE_NO_TURNS])
+def test_kernels_take_turns_before_they_touch_memory(path: Path) -> None:
+    text = code(path)
+    body = text[ENTRY.search(text).end() :]  # type: ignore[union-attr]
+    before, found, _ = body.partition("take_turn();")
+    assert found
+    body = before.partition("{")[2]
+    # Those for Hopper first make barriers in shared memory.
+    assert not body.strip() or path.stem.endswith("_sm90")
+
+
 def test_there_are_kernels() -> None:
     assert SOURCES
     assert HEADERS

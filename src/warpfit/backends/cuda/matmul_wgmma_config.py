@@ -207,6 +207,8 @@ def _configs(
             )
             if config.block_n % 64 and not config.transpose_b:
                 continue  # boxes of whole lines
+            if swapped and config.block_n < m:
+                continue  # each weight would be read twice
             config = _with_stages(config)
             tiles = config.tiles_of_clusters(m, n)
             if tiling == _TILINGS[0] and tiles >= 2 * num_multiprocessors:
