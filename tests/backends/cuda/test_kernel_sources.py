@@ -127,7 +127,7 @@ def chosen_by_define() -> set[str]:
     """Return the functions that a kernel names by a define: FUNCTION, ACTIVATION, EPILOGUE or OPTIMIZER."""
     elementwise = {f"{name}_of" for name in (*UNARY, *BINARY, *COMPARISONS)}
     activations = {f"{name}_{way}" for name in ACTIVATIONS for way in ("forward", "derivative")}
-    epilogues = {f"epilogue_{name}" for name in ("store", "activation", "mask", "accumulate")}
+    epilogues = {f"epilogue_{name}" for name in ("store", "activation", "mask")}
     rules = {f"{spec.kind}_{part}" for spec in OPTIMIZERS for part in ("rule", "fade", "quotient", "take")}
     return elementwise | activations | epilogues | rules
 

@@ -260,7 +260,6 @@ def variants() -> list[tuple[str, dict[str, str]]]:
             found.append(_variant(mode, shape, arch, (transpose_a, transpose_b)))
         out = acc_dtype(dtype_of(mode[0])).name
         found.append(_variant(mode, shape, arch, (True, False), out))
-        found.append(_variant(mode, shape, arch, (True, False), out, "epilogue_accumulate"))
     for mode, arch in product(_MODES, _ARCHITECTURES):
         settings = (mode, _SHAPES[0], arch, (False, False), mode[0])
         found.append(_variant(*settings, "epilogue_activation", "relu", has_bias=True))

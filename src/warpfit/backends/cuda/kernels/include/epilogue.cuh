@@ -5,7 +5,6 @@
 //   epilogue_store       c = alpha acc
 //   epilogue_activation  c = f(z), z = acc + bias[column] if HAS_BIAS; z is kept too if STORE_Z
 //   epilogue_mask        c = acc f'(saved), saved being y, or z for gelu, gelu_tanh and silu
-//   epilogue_accumulate  c = c + alpha acc: the step of SGD with alpha = -lr
 // f is ACTIVATION. A kernel fills an Epilogue and calls `write_sums<WIDTH>(epilogue, row, col, sums)` with
 // WIDTH adjacent sums of a row: it leaves out what lies outside of (m, n), and moves 16 bytes at once where
 // VECTOR = 1 promises that all rows (and bias) begin and end at multiples of 16 bytes. col must be a multiple
@@ -92,13 +91,6 @@ __device__ inline void epilogue_mask(const Epilogue& e, int64 at, int, Acc (&sum
         const Acc value = load(saved.at[j]);  // y or z: a derivative reads the one that is kept
         sums[j] *= activation_derivative(value, value, e.slope);
     }
-}
-
-template <int WIDTH>
-__device__ inline void epilogue_accumulate(const Epilogue& e, int64 at, int, Acc (&sums)[WIDTH]) {
-    const Pack<Out, WIDTH> before = load_pack<WIDTH>(e.c + at);
-#pragma unroll
-    for (int j = 0; j < WIDTH; ++j) sums[j] = static_cast<Acc>(load(before.at[j])) + e.alpha * sums[j];
 }
 
 // Numbers in 16 bytes of what is loaded and what is stored.
