@@ -78,6 +78,7 @@ def test_clocks_leave_nothing_behind(bench: Any) -> None:
 
 @pytest.mark.skipif(find_mnist() is None, reason="no MNIST on this machine")
 def test_rows_are_mnists_where_it_is(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WARPFIT_DATA", raising=False)
     made_up, _, name = bench.mnist_like(50)
     assert (made_up.shape, made_up.dtype, name) == ((50, 784), np.float32, "made-up rows of MNIST's shape")
     monkeypatch.setenv("WARPFIT_DATA", str(find_mnist()))
