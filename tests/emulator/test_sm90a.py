@@ -13,7 +13,10 @@ from emulator.runtime import EmulatedRuntime
 from emulator.sanitized import run_sanitized, sanitizer_missing
 from warpfit.errors import DeviceError
 
-pytestmark = pytest.mark.skipif(gxx_missing() is not None, reason=str(gxx_missing()))
+pytestmark = [
+    pytest.mark.skipif(gxx_missing() is not None, reason=str(gxx_missing())),
+    pytest.mark.in_turns(2),
+]
 
 # --------------------------------------------------------------------------------------------------- tensor copies
 

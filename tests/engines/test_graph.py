@@ -21,6 +21,9 @@ from warpfit.optim import schedules
 NUM_ROWS, BATCH = 70, 16  # four batches of 16 and one of 6
 
 
+pytestmark = pytest.mark.in_turns(3)
+
+
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The runs of the engine, whose graphs have two steps of a small network, one of a larger."""

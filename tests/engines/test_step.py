@@ -15,6 +15,8 @@ from warpfit.backends.cuda.launch import Kernel
 from warpfit.engines.steps import Run
 
 NUM_ROWS, BATCH = 70, 16
+pytestmark = pytest.mark.in_turns(3)
+
 STEPS_OF_LOSS = {"softmax_cross_entropy_step", "element_loss_step"}
 LOSSES = [
     "cross_entropy",
