@@ -13,8 +13,6 @@ from warpfit.backends import Backend, NumpyBackend
 from warpfit.backends.base import FLOAT_DTYPES, HALF_DTYPES
 from warpfit.errors import DTypeError, ShapeError
 
-pytestmark = pytest.mark.in_turns(3)
-
 DTYPES = (*FLOAT_DTYPES, *HALF_DTYPES)
 # Of a number's rounding to each dtype.
 ROUNDING = {"float64": 1e-12, "float32": 2e-6, "float16": 2**-11 + 1e-6, "bfloat16": 2**-8 + 1e-6}

@@ -15,7 +15,7 @@ from warpfit.errors import DeviceError
 
 pytestmark = [
     pytest.mark.skipif(gxx_missing() is not None, reason=str(gxx_missing())),
-    pytest.mark.in_turns(2),
+    pytest.mark.in_turns(3),
 ]
 
 # --------------------------------------------------------------------------------------------------- tensor copies

@@ -10,12 +10,16 @@ import pytest
 
 import warpfit as wf
 from support.training import Taped, blobs, mlp, relative_difference, sgd
-from warpfit import losses, nn
+from warpfit import backends, losses, nn, optim
+from warpfit.backends.cuda import jit
 from warpfit.backends.cuda.launch import Kernel
 from warpfit.engines.steps import Run
+from warpfit.optim.base import Optimizer
+from warpfit.optim.schedules import Constant
+from warpfit.optim.sgd import SGDSpec
 
 NUM_ROWS, BATCH = 70, 16
-pytestmark = pytest.mark.in_turns(3)
+pytestmark = pytest.mark.in_turns(4)
 
 STEPS_OF_LOSS = {"softmax_cross_entropy_step", "element_loss_step"}
 LOSSES = [
@@ -132,3 +136,47 @@ def test_a_loss_of_ones_own_does_not_inherit_the_operation(
     twice = small()
     fit(twice, "mse", lambda model: sgd(model, 0.2), device=cuda)
     assert relative_difference(model, twice) < 1e-5
+
+
+# -- gradients that an update computes ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SignSpec(SGDSpec):
+    """w ← w - lr · the sign of the gradient."""
+
+    kind: ClassVar[str] = "sign"
+
+    def apply(self, ops: Any, parameters: Any, gradients: Any, slots: Any, **numbers: Any) -> None:
+        signs = [ops.unary("sign", gradient) for gradient in gradients]
+        super().apply(ops, parameters, signs, slots, **numbers)
+
+
+class Sign(Optimizer):
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, SignSpec(Constant(0.125)))
+
+
+def test_an_optimizer_of_others_gets_gradients_that_it_can_look_at(cuda: str) -> None:
+    model = small()
+    before = [parameter.data.copy() for parameter in model.parameters()]
+    fit(model, "cross_entropy", lambda m: Sign(m.parameters()), device=cuda, precision="float16", epochs=1)
+    for parameter, start in zip(model.parameters(), before, strict=True):
+        eighths = (np.asarray(parameter.data) - start) * 8
+        np.testing.assert_allclose(eighths, eighths.round(), atol=1e-5)
+
+
+def test_updates_are_joined_only_where_nothing_else_looks_at_gradients(
+    cuda: str, launched: list[str]
+) -> None:
+    def is_joined(**settings: Any) -> bool:
+        launched.clear()
+        model = small()
+        optimizer = optim.SGD(model.parameters(), 0.1, **settings)
+        fit(model, "cross_entropy", lambda _: optimizer, device=cuda, precision="float16", epochs=1)
+        return "linear_update_sm90" in launched
+
+    runtime = backends.get(cuda).runtime
+    assert is_joined() == (jit.generation(runtime.arch) == 90)
+    assert not is_joined(clip_norm=1.0)
+    assert not is_joined(l2=0.1)

@@ -28,7 +28,15 @@ from warpfit.engines.base import (
 )
 from warpfit.engines.half_precision import suitable
 from warpfit.engines.scaling import DYNAMIC
-from warpfit.engines.steps import Batch, Run, StepNumbers, bytes_of_rows, check_has_room, copied_bytes
+from warpfit.engines.steps import (
+    Batch,
+    Run,
+    StepNumbers,
+    bytes_of_rows,
+    check_has_room,
+    copied_bytes,
+    is_of_package,
+)
 from warpfit.errors import ConfigError
 from warpfit.losses import Poisson
 from warpfit.nn.network import NetworkSpec
@@ -125,7 +133,7 @@ def _check_can_be_captured(plan: Plan, data: TrainingData) -> None:
     if not isinstance(plan.network, NetworkSpec):
         raise ConfigError("expected a Sequential of the package's layers, got a module of its own")
     for value in (*(spec for _, spec in plan.network.layers), plan.loss, plan.optimizer):
-        if type(value).__module__.partition(".")[0] != "warpfit":
+        if not is_of_package(value):
             raise ConfigError(
                 f"expected layers, loss and optimizer of the package, got {type(value).__name__}, which may need the "
                 "host in a step"

@@ -25,7 +25,16 @@ from warpfit.errors import ConfigError
 from warpfit.nn.network import NetworkPullback, NetworkSpec
 from warpfit.nn.spec import Call
 
-__all__ = ["Batch", "EpochRows", "Run", "StepNumbers", "bytes_of_rows", "check_has_room", "copied_bytes"]
+__all__ = [
+    "Batch",
+    "EpochRows",
+    "Run",
+    "StepNumbers",
+    "bytes_of_rows",
+    "check_has_room",
+    "copied_bytes",
+    "is_of_package",
+]
 
 # Largest array that is put in order once an epoch.
 EPOCH_COPY_BYTES = 1 << 30
@@ -62,6 +71,11 @@ class StepNumbers(NamedTuple):
     update: int = 0
     lr: float = 0.0
     of_update: Array | None = None
+
+
+def is_of_package(value: object) -> bool:
+    """Whether an object's class is the package's own, so that what it does in a step is known."""
+    return type(value).__module__.partition(".")[0] == "warpfit"
 
 
 def check_has_room(plan: Plan, data: TrainingData) -> None:
@@ -317,6 +331,8 @@ class Run(ABC):
             return False
         if plan.loss_scale == DYNAMIC or optimizer.clip_norm is not None or optimizer.l2:
             return False
+        if not all(map(is_of_package, (optimizer, *(spec for _, spec in self.network.layers)))):
+            return False  # which may look at gradients
         names = [name for name, spec in self.network.layers if spec.parameters()]
         return len(set(names)) == len(names)
 
