@@ -79,6 +79,8 @@ FAMILIES = {
         takes_slow=True,
     ),
 }
+# The others build many kernels.
+QUICK = {"rows", "layers"}
 needs_sanitizer = pytest.mark.skipif(
     gxx_missing() is not None or sanitizer_missing() is not None, reason="no g++ with libasan"
 )
@@ -121,7 +123,7 @@ def test_every_module_belongs_to_a_family() -> None:
 # Products take twice as long as any other.
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name == "products" else ()) for name in FAMILIES]
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FAMILIES]
 )
 def test_every_kernel_in_every_dtype(
     name: str, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -69,7 +69,7 @@ SHAPES = [(1, 1), (6, 3), (17, 5, 2), (1, 1, 1), (33, 16, 17), (40, 37, 10)]
 
 
 # Here and below, each case is a kernel to compile: `make test` has a part of them.
-@pytest.mark.in_turns(5)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize(
     ("sizes", "loss"),
     [
@@ -94,7 +94,7 @@ LOSSES = {
 }
 
 
-@pytest.mark.in_turns(5)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if i >= 3 else ()) for i, name in enumerate(LOSSES)]
 )
@@ -122,7 +122,7 @@ def test_batches(cuda: str, batch_size: int) -> None:
     assert_follows_numpy((6, 8, 3), batch_size=batch_size)
 
 
-@pytest.mark.in_turns(5)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("sizes", [(6, 3), (6, 8, 3)], ids=str)
 def test_optimizers(cuda: str, sizes: tuple[int, ...], name: str) -> None:
@@ -174,7 +174,7 @@ def test_data_of_other_dtypes(cuda: str, dtype: str) -> None:
     assert np.linalg.norm(flat(models[1]) - flat(models[0])) < 1e-3
 
 
-@pytest.mark.in_turns(5)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("loss", ["cross_entropy", "mse"])
 @pytest.mark.parametrize("batch_size", [64, 128, 512])
 def test_a_last_batch_of_one_row_overflows_nothing(cuda: str, batch_size: int, loss: str) -> None:
@@ -666,7 +666,7 @@ def assert_follows_numpy_for_300_steps(
     assert history["loss"][-1] < 0.5 * history["loss"][0]
 
 
-@pytest.mark.in_turns(5)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize("precision", LIMITS)
 @pytest.mark.parametrize("activation", ["tanh", pytest.param("relu", marks=pytest.mark.slow)])
 def test_300_steps(cuda: str, activation: str, precision: str) -> None:
@@ -690,7 +690,7 @@ def test_300_steps_of_the_network_for_mnist(
 # Between a run and NumPy's with the same roundings only the order of sums is left, which takes numbers that are
 # halfway to one side or the other, and units across 0. That is up to 3.3e-4 here, where the two are up to 2e-2 from
 # NumPy's run in float32.
-@pytest.mark.in_turns(5)
+@pytest.mark.in_turns(8)
 @pytest.mark.parametrize(
     ("precision", "momentum"),
     [
