@@ -120,7 +120,6 @@ def test_every_module_belongs_to_a_family() -> None:
     assert {module for family in FAMILIES.values() for module in family.modules} == MODULES.keys()
 
 
-# Products take twice as long as any other.
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FAMILIES]
