@@ -93,6 +93,7 @@ def test_inputs_are_never_modified(backend: Backend, name: str) -> None:
         np.testing.assert_array_equal(array, copy)
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", CASE_NAMES)
 def test_layout_of_inputs_does_not_matter(backend: Backend, name: str, layout: str) -> None:
@@ -171,6 +172,7 @@ def test_mixed_dtypes_are_refused(backend: Backend, name: str) -> None:
             run(backend, mixed)
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("sizes", [(0, 4, 3), (5, 0, 3), (0, 0, 3), (0, 4, 0), (0, 0, 0)])
 @pytest.mark.parametrize("name", CASE_NAMES)
 def test_any_dimension_may_be_zero(backend: Backend, name: str, sizes: tuple[int, int, int]) -> None:
