@@ -61,7 +61,8 @@ class Loss:
         if cls.name:
             Loss.by_name[cls.name] = cls
         # Whoever has another formula must not inherit the operation of this one.
-        if "train_step" not in vars(cls) and not {"vjp", "count_correct"}.isdisjoint(vars(cls)):
+        own = set(vars(cls))
+        if own & {"vjp", "count_correct"} and not own & {"train_step", "operation"}:
             cls.train_step = Loss.train_step  # type: ignore[method-assign]
 
     def vjp(
@@ -269,7 +270,52 @@ class SoftmaxCrossEntropy(Loss):
 
 
 @dataclass(frozen=True)
-class MeanSquaredError(Loss):
+class _ElementLoss(Loss):
+    """A loss of each element of outputs and targets, which backends have under one name.
+
+    Subclasses set `operation`: `operation`_forward, `operation`_backward and `operation`_step compute it.
+    """
+
+    operation: ClassVar[str] = ""
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the keywords that the operations take for this loss."""
+        return {}
+
+    def vjp(
+        self,
+        ops: Backend,
+        outputs: Array,
+        targets: Array,
+        *,
+        class_weight: Array | None = None,
+        sample_weight: Array | None = None,
+    ) -> tuple[Array, Array, Callable[[], Array]]:
+        settings = {"sample_weight": sample_weight, **self._settings()}
+        loss, total = getattr(ops, f"{self.operation}_forward")(outputs, targets, **settings)
+        backward = getattr(ops, f"{self.operation}_backward")
+        return loss, total, lambda: backward(outputs, targets, total, **settings)
+
+    def train_step(
+        self,
+        ops: Backend,
+        outputs: Array,
+        targets: Array,
+        record: Array,
+        row: Number,
+        *,
+        scale: float = 1.0,
+        class_weight: Array | None = None,
+        sample_weight: Array | None = None,
+    ) -> Array | None:
+        settings = {"sample_weight": sample_weight, **self._settings()}
+        step = getattr(ops, f"{self.operation}_step")
+        gradient: Array | None = step(outputs, targets, record, row, scale=scale, **settings)
+        return gradient
+
+
+@dataclass(frozen=True)
+class MeanSquaredError(_ElementLoss):
     """Mean of (prediction - target)² over rows and outputs.
 
     Parameters
@@ -279,93 +325,26 @@ class MeanSquaredError(Loss):
     """
 
     name: ClassVar[str] = "mse"
+    operation: ClassVar[str] = "mean_squared_error"
     half: bool = False
 
     def slope(self, distance: float) -> float:
         return max(1.0, distance if self.half else 2 * distance)
 
-    def vjp(
-        self,
-        ops: Backend,
-        outputs: Array,
-        targets: Array,
-        *,
-        class_weight: Array | None = None,
-        sample_weight: Array | None = None,
-    ) -> tuple[Array, Array, Callable[[], Array]]:
-        settings: dict[str, Any] = {"sample_weight": sample_weight, "half": self.half}
-        loss, total = ops.mean_squared_error_forward(outputs, targets, **settings)
-        return loss, total, lambda: ops.mean_squared_error_backward(outputs, targets, total, **settings)
-
-    def train_step(
-        self,
-        ops: Backend,
-        outputs: Array,
-        targets: Array,
-        record: Array,
-        row: Number,
-        *,
-        scale: float = 1.0,
-        class_weight: Array | None = None,
-        sample_weight: Array | None = None,
-    ) -> Array | None:
-        return ops.mean_squared_error_step(
-            outputs,
-            targets,
-            record,
-            row,
-            scale=scale,
-            sample_weight=sample_weight,
-            half=self.half,
-        )
+    def _settings(self) -> dict[str, Any]:
+        return {"half": self.half}
 
 
 @dataclass(frozen=True)
-class AbsoluteError(Loss):
+class AbsoluteError(_ElementLoss):
     """Mean of |prediction - target| over rows and outputs."""
 
     name: ClassVar[str] = "absolute_error"
-
-    def vjp(
-        self,
-        ops: Backend,
-        outputs: Array,
-        targets: Array,
-        *,
-        class_weight: Array | None = None,
-        sample_weight: Array | None = None,
-    ) -> tuple[Array, Array, Callable[[], Array]]:
-        loss, total = ops.absolute_error_forward(outputs, targets, sample_weight=sample_weight)
-        return (
-            loss,
-            total,
-            lambda: ops.absolute_error_backward(outputs, targets, total, sample_weight=sample_weight),
-        )
-
-    def train_step(
-        self,
-        ops: Backend,
-        outputs: Array,
-        targets: Array,
-        record: Array,
-        row: Number,
-        *,
-        scale: float = 1.0,
-        class_weight: Array | None = None,
-        sample_weight: Array | None = None,
-    ) -> Array | None:
-        return ops.absolute_error_step(
-            outputs,
-            targets,
-            record,
-            row,
-            scale=scale,
-            sample_weight=sample_weight,
-        )
+    operation: ClassVar[str] = "absolute_error"
 
 
 @dataclass(frozen=True)
-class Huber(Loss):
+class Huber(_ElementLoss):
     """Mean of d²/2 where |d| ≤ delta, else delta (|d| - delta/2), with d = prediction - target.
 
     References
@@ -374,6 +353,7 @@ class Huber(Loss):
     """
 
     name: ClassVar[str] = "huber"
+    operation: ClassVar[str] = "huber"
     delta: float = 1.0
 
     def __post_init__(self) -> None:
@@ -383,44 +363,12 @@ class Huber(Loss):
     def slope(self, distance: float) -> float:
         return max(1.0, min(self.delta, distance))
 
-    def vjp(
-        self,
-        ops: Backend,
-        outputs: Array,
-        targets: Array,
-        *,
-        class_weight: Array | None = None,
-        sample_weight: Array | None = None,
-    ) -> tuple[Array, Array, Callable[[], Array]]:
-        settings: dict[str, Any] = {"delta": self.delta, "sample_weight": sample_weight}
-        loss, total = ops.huber_forward(outputs, targets, **settings)
-        return loss, total, lambda: ops.huber_backward(outputs, targets, total, **settings)
-
-    def train_step(
-        self,
-        ops: Backend,
-        outputs: Array,
-        targets: Array,
-        record: Array,
-        row: Number,
-        *,
-        scale: float = 1.0,
-        class_weight: Array | None = None,
-        sample_weight: Array | None = None,
-    ) -> Array | None:
-        return ops.huber_step(
-            outputs,
-            targets,
-            record,
-            row,
-            scale=scale,
-            delta=self.delta,
-            sample_weight=sample_weight,
-        )
+    def _settings(self) -> dict[str, Any]:
+        return {"delta": self.delta}
 
 
 @dataclass(frozen=True)
-class BinaryCrossEntropy(Loss):
+class BinaryCrossEntropy(_ElementLoss):
     """-t log sigmoid(z) - (1 - t) log(1 - sigmoid(z)) for logits z and targets t in [0, 1], of equal shape.
 
     Parameters
@@ -430,43 +378,12 @@ class BinaryCrossEntropy(Loss):
     """
 
     name: ClassVar[str] = "binary_cross_entropy"
+    operation: ClassVar[str] = "binary_cross_entropy"
     counts_correct: ClassVar[bool] = True
     sum_outputs: bool = False
 
-    def vjp(
-        self,
-        ops: Backend,
-        outputs: Array,
-        targets: Array,
-        *,
-        class_weight: Array | None = None,
-        sample_weight: Array | None = None,
-    ) -> tuple[Array, Array, Callable[[], Array]]:
-        settings: dict[str, Any] = {"sample_weight": sample_weight, "sum_outputs": self.sum_outputs}
-        loss, total = ops.binary_cross_entropy_forward(outputs, targets, **settings)
-        return loss, total, lambda: ops.binary_cross_entropy_backward(outputs, targets, total, **settings)
-
-    def train_step(
-        self,
-        ops: Backend,
-        outputs: Array,
-        targets: Array,
-        record: Array,
-        row: Number,
-        *,
-        scale: float = 1.0,
-        class_weight: Array | None = None,
-        sample_weight: Array | None = None,
-    ) -> Array | None:
-        return ops.binary_cross_entropy_step(
-            outputs,
-            targets,
-            record,
-            row,
-            scale=scale,
-            sample_weight=sample_weight,
-            sum_outputs=self.sum_outputs,
-        )
+    def _settings(self) -> dict[str, Any]:
+        return {"sum_outputs": self.sum_outputs}
 
     def prepare_targets(self, y: Any, output_shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
         targets = _float_targets(self.name, y, output_shape, dtype)

@@ -46,7 +46,7 @@ __all__ = ["GraphEngine", "sizes_of_graphs", "steps_of_graph"]
 # Operations that a graph should not have more of: it is made within milliseconds, and the launch of so many is hidden
 # by the graph before.
 MOST_OPERATIONS = 512
-# Operations of a step, about: those of each layer, forward and backward, and the others.
+# A step has no more operations than about these: of each layer, forward and backward, and the others.
 OPERATIONS_OF_LAYER, OTHER_OPERATIONS = 5, 8
 # Bytes that kernels load at once where addresses allow it.
 ALIGNMENT = 16
@@ -88,7 +88,6 @@ class GraphEngine(Engine):
     needs_gpu = True
 
     def explain(self, plan: Plan, data: TrainingData) -> str:
-        check_has_room(plan, data)
         _check_can_be_captured(plan, data)
         steps_per_epoch = -(-len(data) // plan.batch_size)
         return f"graphs of {_steps_of_graph(plan, data)} of the {steps_per_epoch} steps of an epoch"
@@ -130,6 +129,7 @@ def _check_can_be_captured(plan: Plan, data: TrainingData) -> None:
     """Raise ConfigError if a step needs the host, or may need it."""
     if plan.device == "cpu":
         raise ConfigError("expected a CUDA device, got 'cpu'")
+    check_has_room(plan, data)
     if not isinstance(plan.network, NetworkSpec):
         raise ConfigError("expected a Sequential of the package's layers, got a module of its own")
     for value in (*(spec for _, spec in plan.network.layers), plan.loss, plan.optimizer):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from warpfit.engines.base import TrainingData
 from warpfit.errors import ConfigError
 from warpfit.losses import Loss
@@ -16,21 +14,23 @@ LARGEST = 1024.0
 
 def suitable(loss: Loss, data: TrainingData) -> tuple[str, str]:
     """Return float16, or bfloat16 where numbers of the data are too large for it, and in words why."""
-    for name, largest in _magnitudes(loss, data):
-        if largest > LARGEST:
-            return "bfloat16", f"{name} reaches {largest:g}, float16 is for at most {LARGEST:g}"
-    return "float16", "the data suits float16"
+    if (found := _too_large(loss, data)) is None:
+        return "float16", "the data suits float16"
+    name, largest = found
+    return "bfloat16", f"{name} reaches {largest:g}, float16 is for at most {LARGEST:g}"
 
 
 def check_range(loss: Loss, data: TrainingData) -> None:
     """Raise ConfigError if numbers of the data are too large for float16."""
-    for name, largest in _magnitudes(loss, data):
-        if largest > LARGEST:
-            raise ConfigError(f"expected {name} of at most {LARGEST:g} in magnitude, got {largest:g}")
+    if (found := _too_large(loss, data)) is not None:
+        name, largest = found
+        raise ConfigError(f"expected {name} of at most {LARGEST:g} in magnitude, got {largest:g}")
 
 
-def _magnitudes(loss: Loss, data: TrainingData) -> Iterator[tuple[str, float]]:
-    """Yield by name what the numbers of the data reach that float16 has to do with."""
-    yield "x", data.largest_x
-    if loss.slope(LARGEST) >= LARGEST:
-        yield "y", data.largest_y
+def _too_large(loss: Loss, data: TrainingData) -> tuple[str, float] | None:
+    """Return numbers of the data that are too large for float16, by name and with the largest, or None."""
+    if data.largest_x > LARGEST:
+        return "x", data.largest_x
+    if loss.slope(LARGEST) >= LARGEST and data.largest_y > LARGEST:
+        return "y", data.largest_y
+    return None

@@ -171,11 +171,13 @@ class DenseOps(ColumnOps):
             return ()
         a_box, b_box, c_box = config.boxes
         first, second = (b, a) if config.swapped else (a, b)
-        c_map = self._map(out, out.shape[1], c_box)
-        saved_map = c_map if saved is None else self._map(saved, saved.shape[1], c_box)
-        return self._map(*first, a_box), self._map(*second, b_box), c_map, saved_map
+        c_map = self.tensor_map_of(out, out.shape[1], c_box)
+        saved_map = c_map if saved is None else self.tensor_map_of(saved, saved.shape[1], c_box)
+        a_map, b_map = self.tensor_map_of(*first, a_box), self.tensor_map_of(*second, b_box)
+        return a_map, b_map, c_map, saved_map
 
-    def _map(self, array: DeviceArray, ld: int, box: Box) -> bytes:
+    def tensor_map_of(self, array: DeviceArray, ld: int, box: Box) -> bytes:
+        """Return the map by which tensor copies move boxes of a matrix whose rows are `ld` elements apart."""
         key = (array.pointer, array.dtype, array.shape, ld, box)
         found = self._maps.get(key)
         if found is None:

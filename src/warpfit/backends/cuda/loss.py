@@ -50,6 +50,15 @@ def _check_step(op: str, outputs: Array, **others: Array | None) -> None:
             )
 
 
+def _check_element_step(op: str, prediction: Array, target: Array, sample_weight: Array | None) -> None:
+    """Raise unless target is like prediction, rows of outputs, in its arithmetic type, with a weight a row."""
+    _check_step(op, prediction, target=target, sample_weight=sample_weight)
+    check_same_shape(op, prediction, target)
+    if prediction.ndim == 0:
+        raise ShapeError(f"{op}: expected a batch of rows, got shape ()")
+    check_shape(op, "sample_weight", sample_weight, prediction.shape[:1])
+
+
 class LossOps(RowOps):
     """Forward returns (mean loss, total weight[, saved]); backward the gradient of that mean.
 
@@ -441,16 +450,12 @@ class LossOps(RowOps):
 
         Divisors are the number of outputs by default.
         """
-        _check_step(op, prediction, target=target, sample_weight=sample_weight)
-        check_same_shape(op, prediction, target)
-        if prediction.ndim == 0:
-            raise ShapeError(f"{op}: expected a batch of rows, got shape ()")
-        check_shape(op, "sample_weight", sample_weight, prediction.shape[:1])
+        _check_element_step(op, prediction, target, sample_weight)
         check_record(op, record, row)
-        num_rows, num_outputs, itemsize = len(prediction), _outputs(prediction), prediction.dtype.itemsize
+        num_rows, num_outputs = len(prediction), _outputs(prediction)
         if not num_rows * num_outputs:
             return None
-        counts_rows = loss in COUNTING
+        counts_rows, itemsize = loss in COUNTING, prediction.dtype.itemsize
         lanes = self._lanes_of_row(num_rows, num_outputs, itemsize) if counts_rows else 0
         blocks = -(-num_rows * lanes // THREADS) if counts_rows else num_rows * num_outputs
         grid = blocks_for(blocks, 1 if counts_rows else elements_of_block(itemsize), self.most_blocks // 2)

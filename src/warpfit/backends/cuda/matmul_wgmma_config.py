@@ -176,51 +176,57 @@ def _with_stages(config: WgmmaConfig) -> WgmmaConfig:
     return replace(config, stages=min(_MOST_STAGES, left // (config.stage_bytes + _BARRIER_BYTES)))
 
 
-def _configs(
-    m: int,
-    n: int,
-    k: int,
-    dtype: str,
-    out: str,
-    transpose_a: bool,
-    transpose_b: bool,
-    num_multiprocessors: int,
-) -> Iterator[WgmmaConfig]:
-    """Yield all useful tilings, clusters and numbers of slices."""
-    steps = -(-k * _BYTES[dtype] // _LINE_BYTES)
-    for swapped in (False, True) if m <= _MOST_ROWS_SWAPPED else (False,):
-        for tiling in _SWAPPED_TILINGS if swapped else _TILINGS:
-            config = WgmmaConfig(
+class _Product(NamedTuple):
+    """What a product is, besides its sizes."""
+
+    dtype: str
+    out: str
+    transpose_a: bool
+    transpose_b: bool
+    num_multiprocessors: int
+
+    def config(self, tiling: _Tiling, *, swapped: bool) -> WgmmaConfig:
+        """Return the configuration of tiles of this kind, with as many stages as fit."""
+        return _with_stages(
+            WgmmaConfig(
                 "gemm_sm90",
-                dtype,
-                not transpose_b if swapped else transpose_a,
-                not transpose_a if swapped else transpose_b,
+                self.dtype,
+                not self.transpose_b if swapped else self.transpose_a,
+                not self.transpose_a if swapped else self.transpose_b,
                 vector=True,
                 block_m=64 * tiling.mma_rows * tiling.consumers,
                 block_n=tiling.block_n,
-                block_k=_LINE_BYTES // _BYTES[dtype],
-                out=out,
+                block_k=_LINE_BYTES // _BYTES[self.dtype],
+                out=self.out,
                 consumers=tiling.consumers,
                 mma_rows=tiling.mma_rows,
                 swapped=swapped,
-                num_multiprocessors=num_multiprocessors,
+                num_multiprocessors=self.num_multiprocessors,
             )
+        )
+
+
+def _configs(m: int, n: int, k: int, product: _Product) -> Iterator[WgmmaConfig]:
+    """Yield all useful tilings, clusters and numbers of slices."""
+    steps = -(-k * _BYTES[product.dtype] // _LINE_BYTES)
+    for swapped in (False, True) if m <= _MOST_ROWS_SWAPPED else (False,):
+        for tiling in _SWAPPED_TILINGS if swapped else _TILINGS:
+            config = product.config(tiling, swapped=swapped)
             if config.block_n % 64 and not config.transpose_b:
                 continue  # boxes of whole lines
             if swapped and config.block_n < m:
                 continue  # each weight would be read twice
-            config = _with_stages(config)
             tiles = config.tiles_of_clusters(m, n)
-            if tiling == _TILINGS[0] and tiles >= 2 * num_multiprocessors:
+            if tiling == _TILINGS[0] and tiles >= 2 * product.num_multiprocessors:
                 yield replace(config, cluster=2)
             for splits in _SPLITS:
-                if splits == 1 or (splits <= steps and tiles * splits <= num_multiprocessors):
+                if splits == 1 or (splits <= steps and tiles * splits <= product.num_multiprocessors):
                     yield replace(config, splits=splits)
 
 
 # -- a guess of the time, in the unit of those of matmul_mma_config; constants fitted to measurements on an H200 --
 
-_MULTIPLIES = {"float16": 1700, "bfloat16": 1700, "float32": 850}  # a cycle of one multiprocessor
+_MULTIPLIES = 1700  # a cycle of one multiprocessor
 _SHARED_BYTES = 80  # a cycle, by wgmma
 _STEP = 17  # barriers of a block of k
 _L2_BYTES = 68  # a cycle, by each multiprocessor
@@ -248,7 +254,7 @@ def _cycles(config: WgmmaConfig, m: int, n: int, k: int) -> float:
 
 def _step_cycles(config: WgmmaConfig, pieces: int) -> float:
     """Return the time of a block of k: of tensor cores, of what they read, or of the copies."""
-    tensor = config.block_m * config.block_n * config.block_k / _MULTIPLIES[config.dtype]
+    tensor = config.block_m * config.block_n * config.block_k / _MULTIPLIES
     read = (64 + config.block_n) * config.consumers * config.mma_rows * _LINE_BYTES / _SHARED_BYTES
     copied = (config.block_m + config.block_n / config.cluster) * _LINE_BYTES
     of_l2 = _L2_BYTES * config.num_multiprocessors / min(pieces, config.num_multiprocessors)
@@ -282,5 +288,5 @@ def wgmma_choices(
     out : str or None
         C's dtype; `dtype` if None.
     """
-    settings = (dtype, out or dtype, transpose_a, transpose_b, num_multiprocessors)
-    return tuple((_cycles(config, m, n, k), config) for config in _configs(m, n, k, *settings))
+    product = _Product(dtype, out or dtype, transpose_a, transpose_b, num_multiprocessors)
+    return tuple((_cycles(config, m, n, k), config) for config in _configs(m, n, k, product))
