@@ -16,16 +16,18 @@ from warpfit.backends.base import HALF_DTYPES, Number
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.launch import scalar
+from warpfit.backends.cuda.matmul import shared_bytes_of
+from warpfit.backends.cuda.matmul_wgmma_config import Box
 
 __all__ = ["JoinedUpdates", "ProductGradient", "SumGradient", "variants"]
 
 # As in kernels/linear_update_sm90.cu.
-MAX_LAYERS, MAX_NUMBERS = 8, 6
+MAX_LAYERS, MAX_NUMBERS = 5, 6
 THIN_ROWS, WARPGROUP, CONSUMERS = 64, 128, 2
-MAP_BYTES, BOX = 128, (64, 64)
-_HEAD, _LAYER = struct.Struct("=ii56x"), struct.Struct(f"={MAP_BYTES}s{MAP_BYTES}s4Q4Q2Q6i24x")
+MAP_BYTES, BOX, STRIP = 128, Box(64, 64), Box(16, 32)
+_HEAD, _LAYER = struct.Struct("=ii56x"), struct.Struct(f"={5 * MAP_BYTES}s4Q4Q2Q6i24x")
 LIST_BYTES = _HEAD.size + MAX_LAYERS * _LAYER.size
-_STAGE_BARRIERS = 16
+_LINE_BYTES, _BARRIER_BYTES = 128, 8
 
 # Of layers with few outputs, whose rows tensor copies may not take: as long as a thread can go over all rows.
 MOST_THIN_OUTPUTS, MOST_THIN_ROWS = 32, 256
@@ -65,6 +67,10 @@ class _Parameter(NamedTuple):
     slots: tuple[DeviceArray, ...]
 
     @property
+    def masters(self) -> tuple[DeviceArray, ...]:
+        return self.values, *self.slots
+
+    @property
     def pointers(self) -> tuple[int, int, int, int]:
         first, second = (*(slot.pointer for slot in self.slots), 0, 0)[:2]
         return self.values.pointer, self.copies.pointer, first, second
@@ -79,7 +85,7 @@ class _Layer(NamedTuple):
 
     @property
     def is_thin(self) -> bool:
-        return not _fits_tiles(self.gradient.x, self.gradient.dz)
+        return not _fits_tiles(self.gradient.x, self.gradient.dz, *self.w.masters, self.w.copies)
 
     def num_pieces(self, tiles: _Tiles) -> int:
         inputs, outputs = self.w.values.shape
@@ -91,21 +97,26 @@ class _Tiles(NamedTuple):
 
     block_m: int
     block_n: int
+    stages: int
 
     @property
     def are_shared(self) -> bool:
         return self.block_m > 64
 
-    @property
-    def stage_bytes(self) -> int:
-        return (self.block_m + self.block_n) * 128 + _STAGE_BARRIERS
+    def room(self, num_slots: int, shared_bytes: int) -> tuple[int, int]:
+        """Return how many strips each warp has room for, and the bytes that the kernel takes then."""
+        of_stages = self.stages * ((self.block_m + self.block_n) * _LINE_BYTES + 2 * _BARRIER_BYTES)
+        of_strips = (1 + num_slots) * STRIP.rows * _LINE_BYTES + _BARRIER_BYTES
+        of_strips *= CONSUMERS * WARPGROUP // 32
+        strips = (shared_bytes - of_stages) // of_strips
+        return strips, of_stages + strips * of_strips
 
     def number(self, inputs: int, outputs: int) -> int:
         return -(-inputs // self.block_m) * -(-outputs // self.block_n)
 
 
 # Where products count, and where memory does.
-SHARED_TILES, OWN_TILES = _Tiles(128, 256), _Tiles(64, 128)
+SHARED_TILES, OWN_TILES = _Tiles(128, 256, stages=3), _Tiles(64, 128, stages=2)
 
 
 class _Launch(NamedTuple):
@@ -114,9 +125,9 @@ class _Launch(NamedTuple):
     tiles: _Tiles
 
 
-def _fits_tiles(x: DeviceArray, dz: DeviceArray) -> bool:
-    """Whether tensor copies take both: their rows begin at multiples of 16 bytes."""
-    return not (x.pointer | dz.pointer | x.shape[1] * x.itemsize | dz.shape[1] * dz.itemsize) & 15
+def _fits_tiles(*matrices: DeviceArray) -> bool:
+    """Whether tensor copies take all of them: their rows begin at multiples of 16 bytes."""
+    return not any((matrix.pointer | matrix.shape[1] * matrix.itemsize) & 15 for matrix in matrices)
 
 
 def _is_shared_out(x: DeviceArray, dz: DeviceArray) -> bool:
@@ -195,12 +206,11 @@ class JoinedUpdates:
     def _start(self, op: str, num_slots: int, layers: Sequence[_Layer], numbers: Sequence[Number]) -> None:
         launch = self._launch_of(layers)
         tiles, gradient = launch.tiles, layers[0].gradient
-        stages = self.ops.runtime.max_shared_bytes // tiles.stage_bytes
-        defines = _defines(op, num_slots, gradient.x.dtype.name, tiles, stages)
+        strips, shared_bytes = tiles.room(num_slots, self.ops.runtime.max_shared_bytes)
+        defines = _defines(op, num_slots, gradient.x.dtype.name, tiles, strips)
         kernel = self.ops.kernel("linear_update_sm90", **defines)
         filled = chain.from_iterable(map(scalar, (*numbers, *(0.0,) * (MAX_NUMBERS - len(numbers)))))
         grid = min(launch.num_pieces, self.ops.runtime.num_multiprocessors)
-        shared_bytes = stages * tiles.stage_bytes
         kernel(
             grid,
             WARPGROUP * (1 + CONSUMERS),
@@ -235,19 +245,21 @@ class JoinedUpdates:
 
     def _packed_layer(self, layer: _Layer, first_piece: int) -> bytes:
         x, dz = layer.gradient.x, layer.gradient.dz
-        maps = (b"", b"") if layer.is_thin else (self._map(x), self._map(dz))
+        maps = b"" if layer.is_thin else self._maps(layer)
         of_bias = layer.b.pointers if layer.b is not None else (0,) * 4
         sizes = (x.shape[1], dz.shape[1], x.shape[0], dz.shape[1], first_piece, layer.is_thin)
-        return _LAYER.pack(*maps, *layer.w.pointers, *of_bias, x.pointer, dz.pointer, *sizes)
+        return _LAYER.pack(maps, *layer.w.pointers, *of_bias, x.pointer, dz.pointer, *sizes)
 
-    def _map(self, array: DeviceArray) -> bytes:
-        found: bytes = self.ops.runtime.tensor_map(
-            array.pointer, array.dtype.name, *array.shape, array.shape[1], *BOX
-        )
-        return found
+    def _maps(self, layer: _Layer) -> bytes:
+        boxes = [
+            (layer.gradient.x, BOX),
+            (layer.gradient.dz, BOX),
+            *((master, STRIP) for master in layer.w.masters),
+        ]
+        return b"".join(self.ops.tensor_map_of(array, array.shape[1], box) for array, box in boxes)
 
 
-def _defines(op: str, num_slots: int, dtype: str, tiles: _Tiles, stages: int) -> dict[str, Any]:
+def _defines(op: str, num_slots: int, dtype: str, tiles: _Tiles, strips: int) -> dict[str, Any]:
     return {
         "DTYPE": dtype,
         "RULE": RULES[op],
@@ -256,7 +268,8 @@ def _defines(op: str, num_slots: int, dtype: str, tiles: _Tiles, stages: int) ->
         "CONSUMERS": CONSUMERS,
         "SHARES_TILES": int(tiles.are_shared),
         "BLOCK_N": tiles.block_n,
-        "STAGES": stages,
+        "STAGES": tiles.stages,
+        "STRIPS": strips,
     }
 
 
@@ -270,6 +283,7 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
         ("rmsprop_update", 2),
     ):
         for dtype in HALF_DTYPES:
-            for tiles, stages in ((OWN_TILES, 9), (SHARED_TILES, 4)):
-                defines = _defines(op, slots, dtype, tiles, stages)
+            for tiles in (OWN_TILES, SHARED_TILES):
+                strips, _ = tiles.room(slots, shared_bytes_of("sm_90a"))
+                defines = _defines(op, slots, dtype, tiles, strips)
                 yield "linear_update_sm90", {name: str(value) for name, value in defines.items()}

@@ -1,12 +1,13 @@
-// Computes:  for each of up to 8 linear layers w ← the optimizer's step with the gradient scale · xᵀ @ dz, and b ← that
+// Computes:  for each of up to 5 linear layers w ← the optimizer's step with the gradient scale · xᵀ @ dz, and b ← that
 //            with scale · column sums of dz; then the 16-bit copies of both. No gradient goes to memory.
-// Layout:    row-major; x (rows, inputs) and dz (rows, outputs) of DTYPE, read through tensor maps (boxes of 64 rows and
-//            64 columns, swizzled by 128 bytes), or of layers with few outputs by their addresses; w, its slots
-//            (inputs, outputs) and b, its slots (outputs) float32; copies as they are, of DTYPE.
+// Layout:    row-major; x (rows, inputs) and dz (rows, outputs) of DTYPE, w, its slots (inputs, outputs) and b, its slots
+//            (outputs) float32; copies as they are, of DTYPE. Tensor maps tell of x and dz (boxes of 64 rows and 64
+//            columns), w and its slots (16 rows and 32), swizzled by 128 bytes; thin layers are read by their addresses.
 // Launch:    grid: at most as many blocks as run at once; block: a warpgroup that loads, and CONSUMERS that multiply tiles of
 //            w, 64 rows by BLOCK_N; if SHARES_TILES one below the other, else each its own, so that some have work while
-//            others wait for memory; shared bytes: STAGES stages, barriers (joined_updates.py). Defines: these, DTYPE, RULE
-//            (SgdStep, AdamStep or RmspropStep of include/update_steps.cuh) and its SLOTS, RULE_NUMBERS.
+//            others wait for memory; shared bytes: STAGES stages, STRIPS strips a warp, barriers (joined_updates.py).
+//            Defines: these, DTYPE, RULE (SgdStep, AdamStep or RmspropStep of include/update_steps.cuh) and its SLOTS,
+//            RULE_NUMBERS.
 // Numerics:  float32 sums in the order of rows; the update in float32.
 // Cost:      2 rows inputs outputs FLOP; reads and writes of each weight 10 bytes, and 8 for each slot.
 // Reference: linear_backward, then sgd_update, adam_update or rmsprop_update of backends/numpy.
@@ -14,12 +15,14 @@
 #define CLUSTER 1
 
 #include "include/barriers.cuh"
+#include "include/fragments.cuh"
 #include "include/operand_tile.cuh"
+#include "include/strips.cuh"
 #include "include/update_steps.cuh"
 
 using T = DTYPE;
 
-constexpr int MAX_LAYERS = 8;
+constexpr int MAX_LAYERS = 5;
 constexpr int WARPGROUP = 128;
 constexpr int THREADS = WARPGROUP * (1 + CONSUMERS);
 constexpr int CONSUMER_THREADS = WARPGROUP * CONSUMERS;
@@ -28,6 +31,7 @@ constexpr int PIECE_THREADS = SHARES_TILES ? CONSUMER_THREADS : WARPGROUP;
 constexpr int BLOCK_K = LINE_BYTES / sizeof(T);
 constexpr int LOADER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
 constexpr int SLOT_PLACES = SLOTS > 0 ? SLOTS : 1;
+constexpr int PARTS = BLOCK_N / STRIP_COLS;
 static_assert(BLOCK_N <= PIECE_THREADS, "a thread sums up a column");
 static_assert(CONSUMERS <= 2, "all threads find their registers");
 
@@ -43,8 +47,8 @@ struct Masters {
 };
 
 struct alignas(64) UpdatedLayer {
-    TensorMap x_map, dz_map;
-    Masters w, b;  // b.values may be null
+    TensorMap x_map, dz_map, w_maps[3];  // of w and its slots
+    Masters w, b;                        // b.values may be null
     const T *x, *dz;
     int inputs, outputs, rows;
     int dz_stride;    // of dz's rows, in numbers
@@ -57,13 +61,17 @@ struct UpdateList {
     UpdatedLayer layers[MAX_LAYERS];
 };
 
-static_assert(sizeof(UpdatedLayer) == 384 && sizeof(UpdateList) == 3136,
+static_assert(sizeof(UpdatedLayer) == 768 && sizeof(UpdateList) == 3904,
               "joined_updates.py packs these structs");
 
 constexpr int THIN_ROWS = 64;
 
+using Strips = StripRing<STRIPS, 1 + SLOTS>;
+
 struct Shared {
     unsigned char stages[STAGES][STAGE_BYTES];
+    unsigned char strips[4 * CONSUMERS][STRIPS][1 + SLOTS][STRIP_BYTES];
+    Barrier loaded[4 * CONSUMERS][STRIPS];
     Barrier full[STAGES], empty[STAGES];
 };
 
@@ -74,6 +82,7 @@ __device__ inline int own_thread() { return (static_cast<int>(threadIdx.x) - WAR
 struct Piece {
     int layer, row, col;  // row and column: the first ones, of w
     int num_blocks;       // of rows of x and dz; none of a thin layer
+    int num_parts;        // strips side by side; none of a thin layer
 };
 
 __device__ inline Piece piece_of(const UpdateList& list, int idx) {
@@ -81,9 +90,10 @@ __device__ inline Piece piece_of(const UpdateList& list, int idx) {
     while (list.layers[number].first_piece > idx) --number;
     const UpdatedLayer& layer = list.layers[number];
     const int own = idx - layer.first_piece;
-    if (layer.is_thin) return {number, own * THIN_ROWS, 0, 0};
-    const int num_cols = (layer.outputs + BLOCK_N - 1) / BLOCK_N;
-    return {number, own / num_cols * BLOCK_M, own % num_cols * BLOCK_N, (layer.rows + BLOCK_K - 1) / BLOCK_K};
+    if (layer.is_thin) return {number, own * THIN_ROWS, 0, 0, 0};
+    const int num_cols = (layer.outputs + BLOCK_N - 1) / BLOCK_N, col = own % num_cols * BLOCK_N;
+    return {number, own / num_cols * BLOCK_M, col, (layer.rows + BLOCK_K - 1) / BLOCK_K,
+            min(PARTS, (layer.outputs - col + STRIP_COLS - 1) / STRIP_COLS)};
 }
 
 // -- load -----------------------------------------------------------------------------------------------------------
@@ -165,85 +175,104 @@ __device__ inline void update_at(const Rule& rule, const Masters& masters, int64
     masters.copies[at] = store<T>(value);
 }
 
-// Pairs of w's numbers that a lane has of some tiles of 8 columns, on their way to registers and back.
-// As many as registers hold beside the sums: those of a narrow tile without slots all at once.
-constexpr int CHUNK = SLOTS * BLOCK_N >= 256 ? 4 : SLOTS > 0 || BLOCK_N > 128 ? 8 : 32;
-constexpr int CHUNKS = BLOCK_N / 4 / CHUNK;
+// The strips of a warp's tiles, in the order in which they are updated.
+struct StripWalk {
+    const UpdateList& list;
+    int idx, step;  // of the warpgroup's pieces
+    Piece piece;
+    int part;
 
-struct Chunk {
-    float2 values[CHUNK], slots[CHUNK][SLOT_PLACES];
-};
-
-struct alignas(2 * sizeof(T)) CopiedPair {
-    T first, second;
-};
-
-// This lane's pairs of a tile, of two rows, 8 apart. Everything lies in registers, not with the kernel's parameters,
-// which the compiler would read again after each store.
-struct Pairs {
-    Masters masters;
-    int64 of_row[2];  // where the first pair of each row lies
-    bool has_row[2];
-    int columns_left;
-
-    __device__ Pairs(const Masters& w, int row, int col, int inputs, int outputs)
-        : masters(w), columns_left(outputs - col) {
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            of_row[h] = static_cast<int64>(row + 8 * h) * outputs + col;
-            has_row[h] = row + 8 * h < inputs;
-        }
+    __device__ StripWalk(const UpdateList& pieces, int first, int by)
+        : list(pieces), idx(first - by), step(by) {
+        next_piece();
     }
 
-    __device__ bool has(int idx) const { return has_row[idx % 2] && idx / 2 * 8 < columns_left; }
-    __device__ int64 place(int idx) const { return of_row[idx % 2] + idx / 2 * 8; }
-
-    __device__ static float2& at(float* numbers, int64 place) {
-        return *reinterpret_cast<float2*>(numbers + place);
+    __device__ void next_piece() {
+        do {
+            idx += step;
+            if (idx < list.num_pieces) piece = piece_of(list, idx);
+        } while (idx < list.num_pieces && piece.num_parts == 0);
+        part = 0;
     }
 
-    __device__ void load(Chunk& chunk, int number) const {
-#pragma unroll
-        for (int i = 0; i < CHUNK; ++i) {
-            const int idx = number * CHUNK + i;
-            if (!has(idx)) continue;
-            chunk.values[i] = at(masters.values, place(idx));
-#pragma unroll
-            for (int s = 0; s < SLOTS; ++s) chunk.slots[i][s] = at(masters.slots[s], place(idx));
-        }
-    }
-
-    __device__ void update(const Chunk& chunk, const Rule& rule, const float* sums, float scale,
-                           int number) const {
-#pragma unroll
-        for (int i = 0; i < CHUNK; ++i) {
-            const int idx = number * CHUNK + i;
-            float first[SLOT_PLACES], second[SLOT_PLACES];
-#pragma unroll
-            for (int s = 0; s < SLOTS; ++s) first[s] = chunk.slots[i][s].x, second[s] = chunk.slots[i][s].y;
-            const float2 values{updated(rule, chunk.values[i].x, scale * sums[2 * idx], first),
-                                updated(rule, chunk.values[i].y, scale * sums[2 * idx + 1], second)};
-            if (!has(idx)) continue;
-            at(masters.values, place(idx)) = values;
-#pragma unroll
-            for (int s = 0; s < SLOTS; ++s) at(masters.slots[s], place(idx)) = float2{first[s], second[s]};
-            *reinterpret_cast<CopiedPair*>(masters.copies + place(idx)) = {store<T>(values.x),
-                                                                           store<T>(values.y)};
-        }
+    // One lane: the next strip begins to come, if there is one; of its tile this warp's, from row `own_first` on.
+    __device__ void load(Strips& strips, int own_first) {
+        if (idx >= list.num_pieces) return;
+        strips.load(list.layers[piece.layer].w_maps, piece.row + own_first, piece.col + part * STRIP_COLS);
+        if (++part == piece.num_parts) next_piece();
     }
 };
 
-// A tile of w; of the first rows b is updated, too. What the update needs of w is loaded while it is multiplied.
-__device__ inline void update_tile(Shared& shared, Cursor<STAGES>& cursor, const UpdatedLayer& layer,
-                                   const Piece& piece, const Rule& rule, float scale) {
-    const int own = own_thread(), own_rows = own / WARPGROUP * 64, lane = own % 32;
-    const int row = piece.row + own_rows + own % WARPGROUP / 32 * 16 + lane / 4;
-    const Pairs pairs(layer.w, row, piece.col + lane % 4 * 2, layer.inputs, layer.outputs);
+// This lane's pairs of a strip, by matrix, row and tile of 8 columns.
+using StripPairs = float2[1 + SLOTS][2][STRIP_COLS / 8];
+
+template <class F>
+__device__ inline void for_each_pair(F f) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int tile = 0; tile < STRIP_COLS / 8; ++tile) f(half, tile);
+    }
+}
+
+__device__ inline void update_pairs(StripPairs& pairs, const Rule& rule, const float* sums, float scale) {
+    for_each_pair([&](int half, int tile) {
+        const float* own = sums + 4 * tile + 2 * half;
+        float first[SLOT_PLACES], second[SLOT_PLACES];
+#pragma unroll
+        for (int s = 0; s < SLOTS; ++s)
+            first[s] = pairs[1 + s][half][tile].x, second[s] = pairs[1 + s][half][tile].y;
+        float2& values = pairs[0][half][tile];
+        values = {updated(rule, values.x, scale * own[0], first),
+                  updated(rule, values.y, scale * own[1], second)};
+#pragma unroll
+        for (int s = 0; s < SLOTS; ++s) pairs[1 + s][half][tile] = {first[s], second[s]};
+    });
+}
+
+// The copies of a strip's values, whose first number is w's at (row, col).
+__device__ inline void store_copies(const StripPairs& pairs, const UpdatedLayer& layer, int row, int col) {
+    const int lane = threadIdx.x % 32, own_col = col + lane % 4 * 8;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        unsigned words[4];
+#pragma unroll
+        for (int tile = 0; tile < 4; ++tile)
+            words[tile] = packed<T>(pairs[0][half][tile].x, pairs[0][half][tile].y);
+        transpose_quad(words);
+        const int own_row = row + lane / 4 + 8 * half;
+        if (own_row < layer.inputs && own_col < layer.outputs) {
+            store_16_bytes(layer.w.copies + static_cast<int64>(own_row) * layer.outputs + own_col,
+                           uint4{words[0], words[1], words[2], words[3]});
+        }
+    }
+}
+
+// The strip in use, whose first number is w's at (row, col). All of it is read before any is written, so that nothing
+// waits for shared memory twice.
+__device__ inline void update_strip(Strips& strips, const UpdatedLayer& layer, int row, int col,
+                                    const Rule& rule, const float* sums, float scale) {
+    StripPairs pairs;
+    strips.begin();
+#pragma unroll
+    for (int i = 0; i < 1 + SLOTS; ++i)
+        for_each_pair([&](int half, int tile) { pairs[i][half][tile] = strips.pair(i, tile, half); });
+    update_pairs(pairs, rule, sums, scale);
+#pragma unroll
+    for (int i = 0; i < 1 + SLOTS; ++i)
+        for_each_pair([&](int half, int tile) { strips.pair(i, tile, half) = pairs[i][half][tile]; });
+    strips.store(layer.w_maps, row, col);
+    store_copies(pairs, layer, row, col);
+}
+
+// A tile of w; of the first rows b is updated, too.
+__device__ inline void update_tile(Shared& shared, Cursor<STAGES>& cursor, Strips& strips, StripWalk& coming,
+                                   const UpdatedLayer& layer, const Piece& piece, const Rule& rule,
+                                   float scale) {
+    const int own = own_thread(), own_rows = own / WARPGROUP * 64, own_first = own / 32 * 16;
     const bool sums_column = piece.row == 0 && layer.b.values && own < BLOCK_N;
     Sums sums;
-    Chunk chunks[2];
     float of_column = 0;
-    pairs.load(chunks[0], 0);
     int before = 0;
     for (int block = 0; block < piece.num_blocks; ++block) {
         const unsigned char* stage = shared.stages[cursor.slot];
@@ -258,9 +287,11 @@ __device__ inline void update_tile(Shared& shared, Cursor<STAGES>& cursor, const
     wgmma_wait<0>();
     arrive_warp(shared.empty[before]);
 #pragma unroll
-    for (int number = 0; number < CHUNKS; ++number) {
-        if (number + 1 < CHUNKS) pairs.load(chunks[(number + 1) % 2], number + 1);
-        pairs.update(chunks[number % 2], rule, sums, scale, number);
+    for (int part = 0; part < PARTS; ++part) {
+        if (part >= piece.num_parts) break;
+        const int row = piece.row + own_first, col = piece.col + part * STRIP_COLS;
+        update_strip(strips, layer, row, col, rule, sums + part * STRIP_COLS / 2, scale);
+        if (threadIdx.x % 32 == 0) coming.load(strips, own_first);
     }
     const int col = piece.col + own;
     if (sums_column && col < layer.outputs) update_at(rule, layer.b, col, scale * of_column);
@@ -301,6 +332,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             mbarrier_init(&shared->full[i], 1);
             mbarrier_init(&shared->empty[i], OF_WARP * (PIECE_THREADS / 32));
         }
+        for (auto& of_warp : shared->loaded) {
+            for (Barrier& loaded : of_warp) mbarrier_init(&loaded, 1);
+        }
         fence_mbarrier_init();
     }
     __syncthreads();
@@ -317,7 +351,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const Rule rule(first, second, third, fourth, fifth, sixth);
 #endif
         Cursor<STAGES> cursor(0);
-        const int consumer = SHARES_TILES ? 0 : threadIdx.x / WARPGROUP - 1;
+        const int consumer = SHARES_TILES ? 0 : threadIdx.x / WARPGROUP - 1, warp = threadIdx.x / 32 - 4;
+        const int own_first = own_thread() / 32 * 16;
+        Strips strips{shared->strips[warp], shared->loaded[warp]};
+        StripWalk coming(list, blockIdx.x + consumer * gridDim.x, (SHARES_TILES ? 1 : CONSUMERS) * gridDim.x);
+        if (threadIdx.x % 32 == 0) {
+            for (int i = 0; i < Strips::AHEAD; ++i) coming.load(strips, own_first);
+        }
         int turn = 0;
         for (int idx = blockIdx.x; idx < list.num_pieces; idx += gridDim.x) {
             const Piece piece = piece_of(list, idx);
@@ -328,9 +368,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             } else if (piece.num_blocks == 0) {
                 update_thin(list.layers[piece.layer], piece, rule, static_cast<float>(scale));
             } else {
-                update_tile(*shared, cursor, list.layers[piece.layer], piece, rule,
+                update_tile(*shared, cursor, strips, coming, list.layers[piece.layer], piece, rule,
                             static_cast<float>(scale));
             }
         }
+        if (threadIdx.x % 32 == 0) bulk_wait_read<0>();
     }
 }
