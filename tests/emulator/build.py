@@ -24,10 +24,10 @@ __all__ = ["KERNELS", "build", "build_scheduler", "gxx_missing"]
 EMULATOR = Path(__file__).parent
 KERNELS = EMULATOR.parents[1] / "src" / "warpfit" / "backends" / "cuda" / "kernels"
 
-FLAGS = ("-std=c++17", "-O1", "-g1", "-w", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
+FLAGS = ("-std=c++17", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
 KERNEL_FLAGS = (*FLAGS, "-fdata-sections")
 HEADER = "cuda_emulator.h"
-SANITIZE_FLAGS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
+SANITIZE_FLAGS = ("-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 
 
 @functools.cache

@@ -460,7 +460,7 @@ UNEVEN = [
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, marks=pytest.mark.slow if i >= 5 else ()) for i, case in enumerate(UNEVEN)],
+    [pytest.param(case, marks=pytest.mark.slow if i >= 3 else ()) for i, case in enumerate(UNEVEN)],
     ids=str,
 )
 def test_uneven_shapes(
@@ -600,6 +600,7 @@ def test_many_cases(case: Case) -> None:
     assert_follows_numpy(case.sizes, **case.settings)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("least", [False, True], ids=["most", "least"])
 @pytest.mark.parametrize(
     ("case", "words"),
@@ -817,6 +818,7 @@ def test_it_needs_a_gpu() -> None:
 # -- clusters ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("sizes", "cluster", "settings"),
     [

@@ -145,6 +145,7 @@ def test_rows_come_rounded(ops: CudaBackend, shape: Shape, source: str, dtype: s
     assert_gathers(ops, shape, source, dtype)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_rows_come_in_batches_and_parts(ops: CudaBackend, shape: Shape) -> None:
     assert_gathers(ops, shape, "float32", "float16", first_epoch=4)
