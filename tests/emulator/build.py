@@ -27,7 +27,12 @@ KERNELS = EMULATOR.parents[1] / "src" / "warpfit" / "backends" / "cuda" / "kerne
 FLAGS = ("-std=c++17", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
 KERNEL_FLAGS = (*FLAGS, "-fdata-sections")
 HEADER = "cuda_emulator.h"
-SANITIZE_FLAGS = ("-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
+SANITIZE_FLAGS = (
+    "-g1",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+    "-fno-omit-frame-pointer",
+)
 
 
 @functools.cache

@@ -28,7 +28,9 @@ UPDATES: dict[str, tuple[str, int, dict[str, Any]]] = {
 NETWORKS = {
     "tiles": (32, [(136, 264), (264, 72)]),
     "more rows than a stage": (150, [(72, 136)]),
+    "more tiles than blocks take at once": (200, [(264, 392)]),
     "wide tiles": (264, [(72, 264)]),
+    "wide tiles of two slots": (1032, [(24, 264)]),
     "thin": (20, [(136, 10), (70, 3)]),
     "one row": (1, [(8, 8), (8, 1)]),
     "odd": (9, [(15, 40), (40, 33)]),

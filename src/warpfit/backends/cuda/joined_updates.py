@@ -31,8 +31,8 @@ _LINE_BYTES, _BARRIER_BYTES = 128, 8
 
 # Of layers with few outputs, whose rows tensor copies may not take: as long as a thread can go over all rows.
 MOST_THIN_OUTPUTS, MOST_THIN_ROWS = 32, 256
-# From so many rows on, products count, not memory.
-ROWS_OF_SHARED_TILES = 256
+# From so many rows on, by the number of slots, products count, not memory.
+ROWS_OF_SHARED_TILES = (256, 256, 1024)
 # Up to so many rows, or from so many tiles of a layer on, a product need not be cut into slices of rows.
 MOST_ROWS_OF_FEW_TILES, MANY_TILES = 512, 16
 # Lists of layers that are remembered as bytes.
@@ -103,9 +103,15 @@ class _Tiles(NamedTuple):
     def are_shared(self) -> bool:
         return self.block_m > 64
 
+    @property
+    def rings(self) -> int:
+        return 1 if self.are_shared else CONSUMERS
+
     def room(self, num_slots: int, shared_bytes: int) -> tuple[int, int]:
         """Return how many strips each warp has room for, and the bytes that the kernel takes then."""
-        of_stages = self.stages * ((self.block_m + self.block_n) * _LINE_BYTES + 2 * _BARRIER_BYTES)
+        of_stages = (
+            self.stages * self.rings * ((self.block_m + self.block_n) * _LINE_BYTES + 2 * _BARRIER_BYTES)
+        )
         of_strips = (1 + num_slots) * STRIP.rows * _LINE_BYTES + _BARRIER_BYTES
         of_strips *= CONSUMERS * WARPGROUP // 32
         strips = (shared_bytes - of_stages) // of_strips
@@ -115,8 +121,18 @@ class _Tiles(NamedTuple):
         return -(-inputs // self.block_m) * -(-outputs // self.block_n)
 
 
-# Where products count, and where memory does.
-SHARED_TILES, OWN_TILES = _Tiles(128, 256, stages=3), _Tiles(64, 128, stages=2)
+# Where products count; where memory does, with one block of rows, and with several.
+SHARED_TILES, SHORT_TILES, OWN_TILES = (
+    _Tiles(128, 256, stages=3),
+    _Tiles(64, 128, stages=1),
+    _Tiles(64, 128, stages=2),
+)
+
+
+def _tiles_for(rows: int, widest: int, num_slots: int) -> _Tiles:
+    if rows >= ROWS_OF_SHARED_TILES[num_slots] and widest > OWN_TILES.block_n:
+        return SHARED_TILES
+    return SHORT_TILES if rows <= BOX.rows else OWN_TILES
 
 
 class _Launch(NamedTuple):
@@ -235,7 +251,7 @@ class JoinedUpdates:
     def _packed(self, layers: Sequence[_Layer]) -> _Launch:
         rows = layers[0].gradient.x.shape[0]
         widest = max(layer.w.values.shape[1] for layer in layers)
-        tiles = SHARED_TILES if rows > ROWS_OF_SHARED_TILES and widest > 128 else OWN_TILES
+        tiles = _tiles_for(rows, widest, len(layers[0].w.slots))
         num_pieces, packed = 0, []
         for layer in layers:
             packed.append(self._packed_layer(layer, num_pieces))
@@ -283,7 +299,7 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
         ("rmsprop_update", 2),
     ):
         for dtype in HALF_DTYPES:
-            for tiles in (OWN_TILES, SHARED_TILES):
+            for tiles in (SHORT_TILES, OWN_TILES, SHARED_TILES):
                 strips, _ = tiles.room(slots, shared_bytes_of("sm_90a"))
                 defines = _defines(op, slots, dtype, tiles, strips)
                 yield "linear_update_sm90", {name: str(value) for name, value in defines.items()}

@@ -5,7 +5,7 @@
 //            columns), w and its slots (16 rows and 32), swizzled by 128 bytes; thin layers are read by their addresses.
 // Launch:    grid: at most as many blocks as run at once; block: a warpgroup that loads, and CONSUMERS that multiply tiles of
 //            w, 64 rows by BLOCK_N; if SHARES_TILES one below the other, else each its own, so that some have work while
-//            others wait for memory; shared bytes: STAGES stages, STRIPS strips a warp, barriers (joined_updates.py).
+//            others wait for memory; shared bytes: STAGES stages a ring, STRIPS strips a warp, barriers (joined_updates.py).
 //            Defines: these, DTYPE, RULE (SgdStep, AdamStep or RmspropStep of include/update_steps.cuh) and its SLOTS,
 //            RULE_NUMBERS.
 // Numerics:  float32 sums in the order of rows; the update in float32.
@@ -19,6 +19,7 @@
 #include "include/operand_tile.cuh"
 #include "include/strips.cuh"
 #include "include/update_steps.cuh"
+#include "include/vec.cuh"
 
 using T = DTYPE;
 
@@ -32,7 +33,10 @@ constexpr int BLOCK_K = LINE_BYTES / sizeof(T);
 constexpr int LOADER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
 constexpr int SLOT_PLACES = SLOTS > 0 ? SLOTS : 1;
 constexpr int PARTS = BLOCK_N / STRIP_COLS;
-static_assert(BLOCK_N <= PIECE_THREADS, "a thread sums up a column");
+// Rings of stages: one for each that takes pieces of its own, so that none waits for a stage that the other is to use.
+constexpr int RINGS = SHARES_TILES ? 1 : CONSUMERS;
+constexpr int SUMMED_COLS = 32;  // by a warp
+static_assert(BLOCK_N == PIECE_THREADS / 32 * SUMMED_COLS, "the warps of a piece sum up all columns");
 static_assert(CONSUMERS <= 2, "all threads find their registers");
 
 using TileX = OperandTile<T, true, BLOCK_M>;
@@ -69,10 +73,10 @@ constexpr int THIN_ROWS = 64;
 using Strips = StripRing<STRIPS, 1 + SLOTS>;
 
 struct Shared {
-    unsigned char stages[STAGES][STAGE_BYTES];
+    unsigned char stages[RINGS][STAGES][STAGE_BYTES];
     unsigned char strips[4 * CONSUMERS][STRIPS][1 + SLOTS][STRIP_BYTES];
     Barrier loaded[4 * CONSUMERS][STRIPS];
-    Barrier full[STAGES], empty[STAGES];
+    Barrier full[RINGS][STAGES], empty[RINGS][STAGES];
 };
 
 // This thread's number among those that have a piece.
@@ -98,24 +102,34 @@ __device__ inline Piece piece_of(const UpdateList& list, int idx) {
 
 // -- load -----------------------------------------------------------------------------------------------------------
 
+__device__ inline void load_piece(Shared& shared, int ring, Cursor<STAGES>& cursor, const UpdatedLayer& layer,
+                                  const Piece& piece) {
+    for (int block = 0; block < piece.num_blocks; ++block) {
+        unsigned char* stage = shared.stages[ring][cursor.slot];
+        Barrier& full = shared.full[ring][cursor.slot];
+        wait(shared.empty[ring][cursor.slot], cursor.round + 1);
+        mbarrier_expect(&full, STAGE_BYTES);
+        TileX::for_each_box<1>(0, piece.row, block * BLOCK_K, [&](int byte, int row, int col) {
+            copy_tensor(stage + byte, &layer.x_map, row, col, &full);
+        });
+        TileDz::for_each_box<1>(0, piece.col, block * BLOCK_K, [&](int byte, int row, int col) {
+            copy_tensor(stage + TileX::BYTES + byte, &layer.dz_map, row, col, &full);
+        });
+        cursor.advance<1>();
+    }
+}
+
 // One thread: the stages of all of this block's pieces, each as soon as all that read it before have left it.
 __device__ inline void load_pieces(Shared& shared, const UpdateList& list) {
-    Cursor<STAGES> cursor(0);
+    Cursor<STAGES> cursors[RINGS];
+    int turn = 0;
     for (int idx = blockIdx.x; idx < list.num_pieces; idx += gridDim.x) {
         const Piece piece = piece_of(list, idx);
-        for (int block = 0; block < piece.num_blocks; ++block) {
-            unsigned char* stage = shared.stages[cursor.slot];
-            Barrier& full = shared.full[cursor.slot];
-            wait(shared.empty[cursor.slot], cursor.round + 1);
-            mbarrier_expect(&full, STAGE_BYTES);
-            TileX::for_each_box<1>(0, piece.row, block * BLOCK_K, [&](int byte, int row, int col) {
-                copy_tensor(stage + byte, &list.layers[piece.layer].x_map, row, col, &full);
-            });
-            TileDz::for_each_box<1>(0, piece.col, block * BLOCK_K, [&](int byte, int row, int col) {
-                copy_tensor(stage + TileX::BYTES + byte, &list.layers[piece.layer].dz_map, row, col, &full);
-            });
-            cursor.advance<1>();
+#pragma unroll
+        for (int ring = 0; ring < RINGS; ++ring) {
+            if (turn == ring) load_piece(shared, ring, cursors[ring], list.layers[piece.layer], piece);
         }
+        turn = (turn + 1) % RINGS;
     }
 }
 
@@ -135,18 +149,39 @@ __device__ inline void multiply_stage(Sums& sums, const unsigned char* stage, in
     wgmma_commit();
 }
 
-// The sum of a column of a stage's tile of dz.
-__device__ inline float column_sum(const unsigned char* stage, int col) {
-    const unsigned char* panel = stage + TileX::BYTES + col / TileDz::LINE * TileDz::PANEL_BYTES;
-    const int byte = col % TileDz::LINE * sizeof(T);
-    float sum = 0;
-#pragma unroll 8
-    for (int line = 0; line < BLOCK_K; ++line) {
-        sum += load(
-            *reinterpret_cast<const T*>(panel + line * LINE_BYTES + (byte / 16 ^ line % 8) * 16 + byte % 16));
+// The sums of dz's columns, 32 of a warp: a lane has those of 8 columns over every eighth row.
+struct ColumnSums {
+    static constexpr int WIDTH = Vec<T>::SIZE;
+    float sums[WIDTH] = {};
+
+    // Lanes that read at once are as far apart in rows as lets them find different banks.
+    __device__ void add(const unsigned char* stage) {
+        const int lane = threadIdx.x % 32, vector = own_thread() / 32 * 4 + lane % 4,
+                  line = lane / 8 + lane / 4 % 2 * 4;
+        const unsigned char* from = stage + TileX::BYTES + vector / 8 * TileDz::PANEL_BYTES +
+                                    line * LINE_BYTES + (vector % 8 ^ line) * 16;
+#pragma unroll
+        for (int i = 0; i < BLOCK_K / 8; ++i) {
+            const auto numbers = load_vec(reinterpret_cast<const T*>(from + i * ATOM_BYTES));
+#pragma unroll
+            for (int j = 0; j < WIDTH; ++j) sums[j] += load(numbers.element[j]);
+        }
     }
-    return sum;
-}
+
+    // The sum of column own_thread() of the tile.
+    __device__ float finish() {
+        const int lane = threadIdx.x % 32;
+        float own = 0;
+#pragma unroll
+        for (int j = 0; j < WIDTH; ++j) {
+#pragma unroll
+            for (int step = 4; step < 32; step *= 2) sums[j] += __shfl_xor_sync(0xffffffffu, sums[j], step);
+            const float of_lane = __shfl_sync(0xffffffffu, sums[j], lane / 8);
+            if (j == lane % 8) own = of_lane;
+        }
+        return own;
+    }
+};
 
 // -- update ---------------------------------------------------------------------------------------------------------
 
@@ -203,89 +238,86 @@ struct StripWalk {
     }
 };
 
-// This lane's pairs of a strip, by matrix, row and tile of 8 columns.
-using StripPairs = float2[1 + SLOTS][2][STRIP_COLS / 8];
+constexpr int STRIP_TILES = STRIP_COLS / 8;
 
-template <class F>
-__device__ inline void for_each_pair(F f) {
+// This lane's pairs in one of its two rows of a strip, by matrix and tile of 8 columns.
+using RowPairs = float2[1 + SLOTS][STRIP_TILES];
+
+// A lane's row of the strip in use, with its sums, of which those of the next tile of 8 columns come 4 later. All of it is
+// read before any is written, so that shared memory is waited for once.
+__device__ inline void update_row(const Strips& strips, int half, const Rule& rule, const float* sums,
+                                  float scale, RowPairs& pairs) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+    for (int i = 0; i < 1 + SLOTS; ++i) {
 #pragma unroll
-        for (int tile = 0; tile < STRIP_COLS / 8; ++tile) f(half, tile);
+        for (int tile = 0; tile < STRIP_TILES; ++tile) pairs[i][tile] = strips.pair(i, tile, half);
     }
-}
-
-__device__ inline void update_pairs(StripPairs& pairs, const Rule& rule, const float* sums, float scale) {
-    for_each_pair([&](int half, int tile) {
-        const float* own = sums + 4 * tile + 2 * half;
+#pragma unroll
+    for (int tile = 0; tile < STRIP_TILES; ++tile) {
         float first[SLOT_PLACES], second[SLOT_PLACES];
 #pragma unroll
-        for (int s = 0; s < SLOTS; ++s)
-            first[s] = pairs[1 + s][half][tile].x, second[s] = pairs[1 + s][half][tile].y;
-        float2& values = pairs[0][half][tile];
-        values = {updated(rule, values.x, scale * own[0], first),
-                  updated(rule, values.y, scale * own[1], second)};
+        for (int s = 0; s < SLOTS; ++s) first[s] = pairs[1 + s][tile].x, second[s] = pairs[1 + s][tile].y;
+        float2& values = pairs[0][tile];
+        values = {updated(rule, values.x, scale * sums[4 * tile], first),
+                  updated(rule, values.y, scale * sums[4 * tile + 1], second)};
 #pragma unroll
-        for (int s = 0; s < SLOTS; ++s) pairs[1 + s][half][tile] = {first[s], second[s]};
-    });
-}
-
-// The copies of a strip's values, whose first number is w's at (row, col).
-__device__ inline void store_copies(const StripPairs& pairs, const UpdatedLayer& layer, int row, int col) {
-    const int lane = threadIdx.x % 32, own_col = col + lane % 4 * 8;
+        for (int s = 0; s < SLOTS; ++s) pairs[1 + s][tile] = {first[s], second[s]};
+    }
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        unsigned words[4];
+    for (int i = 0; i < 1 + SLOTS; ++i) {
 #pragma unroll
-        for (int tile = 0; tile < 4; ++tile)
-            words[tile] = packed<T>(pairs[0][half][tile].x, pairs[0][half][tile].y);
-        transpose_quad(words);
-        const int own_row = row + lane / 4 + 8 * half;
-        if (own_row < layer.inputs && own_col < layer.outputs) {
-            store_16_bytes(layer.w.copies + static_cast<int64>(own_row) * layer.outputs + own_col,
-                           uint4{words[0], words[1], words[2], words[3]});
-        }
+        for (int tile = 0; tile < STRIP_TILES; ++tile) strips.pair(i, tile, half) = pairs[i][tile];
     }
 }
 
-// The strip in use, whose first number is w's at (row, col). All of it is read before any is written, so that nothing
-// waits for shared memory twice.
+// The copies of four lanes' row of a strip, whose first number is w's at (row, col): 16 bytes each.
+__device__ inline void store_copies(const float2 (&values)[STRIP_TILES], const UpdatedLayer& layer, int row,
+                                    int col) {
+    static_assert(STRIP_TILES == 4, "four lanes have a row");
+    unsigned words[4];
+#pragma unroll
+    for (int tile = 0; tile < 4; ++tile) words[tile] = packed<T>(values[tile].x, values[tile].y);
+    transpose_quad(words);
+    const int own_col = col + threadIdx.x % 4 * 8;
+    if (row >= layer.inputs || own_col >= layer.outputs) return;
+    store_16_bytes(layer.w.copies + static_cast<int64>(row) * layer.outputs + own_col,
+                   uint4{words[0], words[1], words[2], words[3]});
+}
+
+// The strip in use, whose first number is w's at (row, col), and its copies.
 __device__ inline void update_strip(Strips& strips, const UpdatedLayer& layer, int row, int col,
                                     const Rule& rule, const float* sums, float scale) {
-    StripPairs pairs;
     strips.begin();
 #pragma unroll
-    for (int i = 0; i < 1 + SLOTS; ++i)
-        for_each_pair([&](int half, int tile) { pairs[i][half][tile] = strips.pair(i, tile, half); });
-    update_pairs(pairs, rule, sums, scale);
-#pragma unroll
-    for (int i = 0; i < 1 + SLOTS; ++i)
-        for_each_pair([&](int half, int tile) { strips.pair(i, tile, half) = pairs[i][half][tile]; });
+    for (int half = 0; half < 2; ++half) {
+        RowPairs pairs;
+        update_row(strips, half, rule, sums + 2 * half, scale, pairs);
+        store_copies(pairs[0], layer, row + threadIdx.x % 32 / 4 + 8 * half, col);
+    }
     strips.store(layer.w_maps, row, col);
-    store_copies(pairs, layer, row, col);
 }
 
 // A tile of w; of the first rows b is updated, too.
-__device__ inline void update_tile(Shared& shared, Cursor<STAGES>& cursor, Strips& strips, StripWalk& coming,
-                                   const UpdatedLayer& layer, const Piece& piece, const Rule& rule,
-                                   float scale) {
+__device__ inline void update_tile(Shared& shared, int ring, Cursor<STAGES>& cursor, Strips& strips,
+                                   StripWalk& coming, const UpdatedLayer& layer, const Piece& piece,
+                                   const Rule& rule, float scale) {
     const int own = own_thread(), own_rows = own / WARPGROUP * 64, own_first = own / 32 * 16;
-    const bool sums_column = piece.row == 0 && layer.b.values && own < BLOCK_N;
+    const bool sums_columns = piece.row == 0 && layer.b.values;
     Sums sums;
-    float of_column = 0;
+    ColumnSums of_columns;
     int before = 0;
     for (int block = 0; block < piece.num_blocks; ++block) {
-        const unsigned char* stage = shared.stages[cursor.slot];
-        wait(shared.full[cursor.slot], cursor.round);
+        const unsigned char* stage = shared.stages[ring][cursor.slot];
+        wait(shared.full[ring][cursor.slot], cursor.round);
         multiply_stage(sums, stage, own_rows, block > 0);
-        if (sums_column) of_column += column_sum(stage, own);
+        if (sums_columns) of_columns.add(stage);
         wgmma_wait<1>();
-        if (block > 0) arrive_warp(shared.empty[before]);
+        if (block > 0) arrive_warp(shared.empty[ring][before]);
         before = cursor.slot;
         cursor.advance<1>();
     }
     wgmma_wait<0>();
-    arrive_warp(shared.empty[before]);
+    arrive_warp(shared.empty[ring][before]);
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
         if (part >= piece.num_parts) break;
@@ -293,8 +325,10 @@ __device__ inline void update_tile(Shared& shared, Cursor<STAGES>& cursor, Strip
         update_strip(strips, layer, row, col, rule, sums + part * STRIP_COLS / 2, scale);
         if (threadIdx.x % 32 == 0) coming.load(strips, own_first);
     }
+    if (!sums_columns) return;
     const int col = piece.col + own;
-    if (sums_column && col < layer.outputs) update_at(rule, layer.b, col, scale * of_column);
+    const float of_column = of_columns.finish();
+    if (col < layer.outputs) update_at(rule, layer.b, col, scale * of_column);
 }
 
 // Whole rows of w, of a layer with few outputs, and of its first rows b, too: a number a thread.
@@ -328,9 +362,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                        Scalar third, Scalar fourth, Scalar fifth, Scalar sixth) {
     DYNAMIC_SHARED(Shared, shared);
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; ++i) {
-            mbarrier_init(&shared->full[i], 1);
-            mbarrier_init(&shared->empty[i], OF_WARP * (PIECE_THREADS / 32));
+        for (int ring = 0; ring < RINGS; ++ring) {
+            for (int i = 0; i < STAGES; ++i) {
+                mbarrier_init(&shared->full[ring][i], 1);
+                mbarrier_init(&shared->empty[ring][i], OF_WARP * (PIECE_THREADS / 32));
+            }
         }
         for (auto& of_warp : shared->loaded) {
             for (Barrier& loaded : of_warp) mbarrier_init(&loaded, 1);
@@ -351,24 +387,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const Rule rule(first, second, third, fourth, fifth, sixth);
 #endif
         Cursor<STAGES> cursor(0);
-        const int consumer = SHARES_TILES ? 0 : threadIdx.x / WARPGROUP - 1, warp = threadIdx.x / 32 - 4;
+        const int ring = (threadIdx.x / WARPGROUP - 1) % RINGS, warp = threadIdx.x / 32 - 4;
         const int own_first = own_thread() / 32 * 16;
+        const int first = blockIdx.x + ring * gridDim.x, step = RINGS * gridDim.x;
         Strips strips{shared->strips[warp], shared->loaded[warp]};
-        StripWalk coming(list, blockIdx.x + consumer * gridDim.x, (SHARES_TILES ? 1 : CONSUMERS) * gridDim.x);
+        StripWalk coming(list, first, step);
         if (threadIdx.x % 32 == 0) {
             for (int i = 0; i < Strips::AHEAD; ++i) coming.load(strips, own_first);
         }
-        int turn = 0;
-        for (int idx = blockIdx.x; idx < list.num_pieces; idx += gridDim.x) {
+        for (int idx = first; idx < list.num_pieces; idx += step) {
             const Piece piece = piece_of(list, idx);
-            const bool is_own = turn == consumer;
-            turn = SHARES_TILES || turn == CONSUMERS - 1 ? 0 : turn + 1;
-            if (!is_own) {
-                for (int block = 0; block < piece.num_blocks; ++block) cursor.advance<1>();
-            } else if (piece.num_blocks == 0) {
-                update_thin(list.layers[piece.layer], piece, rule, static_cast<float>(scale));
+            const UpdatedLayer& layer = list.layers[piece.layer];
+            if (piece.num_blocks == 0) {
+                update_thin(layer, piece, rule, static_cast<float>(scale));
             } else {
-                update_tile(*shared, cursor, strips, coming, list.layers[piece.layer], piece, rule,
+                update_tile(*shared, ring, cursor, strips, coming, layer, piece, rule,
                             static_cast<float>(scale));
             }
         }

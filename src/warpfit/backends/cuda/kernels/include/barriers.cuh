@@ -61,7 +61,7 @@ struct Cursor {
     int slot;
     unsigned round;
 
-    __device__ explicit Cursor(int first) : slot(first % SIZE), round(first / SIZE) {}
+    __device__ explicit Cursor(int first = 0) : slot(first % SIZE), round(first / SIZE) {}
 
     template <int BY>
     __device__ void advance() {
