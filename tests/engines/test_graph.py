@@ -30,10 +30,10 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
     train = graph._Run.train_epoch
 
-    def noted(run: Any, rates: list[float]) -> Any:
+    def noted(run: Any, *settings: Any) -> Any:
         if run not in found:
             found.append(run)
-        return train(run, rates)
+        return train(run, *settings)
 
     monkeypatch.setattr(graph._Run, "train_epoch", noted)
     monkeypatch.setattr(graph, "MOST_OPERATIONS", 40)

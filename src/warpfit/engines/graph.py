@@ -28,15 +28,7 @@ from warpfit.engines.base import (
 )
 from warpfit.engines.half_precision import suitable
 from warpfit.engines.scaling import DYNAMIC
-from warpfit.engines.steps import (
-    Batch,
-    Run,
-    StepNumbers,
-    bytes_of_rows,
-    check_has_room,
-    copied_bytes,
-    is_of_package,
-)
+from warpfit.engines.steps import Run, StepNumbers, check_has_room, is_of_package, row_sources
 from warpfit.errors import ConfigError
 from warpfit.losses import Poisson
 from warpfit.nn.network import NetworkSpec
@@ -106,8 +98,10 @@ class GraphEngine(Engine):
         return plan.dtype, f"tensor cores of {arch} do not multiply {precision}"
 
     def copied_bytes(self, plan: Plan, data: TrainingData) -> int:
-        """Return the bytes of the data in the order of the epoch, and of a batch."""
-        return copied_bytes(plan, data) + sum(bytes_of_rows(plan, data)) * min(plan.batch_size, len(data))
+        """Return the bytes of a batch."""
+        num_rows = max(1, len(data))
+        of_rows = sum(source.nbytes for source in row_sources(plan, data)) // num_rows
+        return of_rows * min(plan.batch_size, num_rows)
 
     def run(
         self,
@@ -149,8 +143,17 @@ def _check_can_be_captured(plan: Plan, data: TrainingData) -> None:
 def _steps_of_graph(plan: Plan, data: TrainingData) -> int:
     network = plan.network.fused
     assert isinstance(network, NetworkSpec)  # as `explain` has found
-    period = period_of([size * plan.batch_size for size in bytes_of_rows(plan, data)])
+    period = period_of([size * plan.batch_size for size in _bytes_between_rows(plan, data)])
     return steps_of_graph(len(network.layers), -(-len(data) // plan.batch_size), period)
+
+
+def _bytes_between_rows(plan: Plan, data: TrainingData) -> list[int]:
+    """Return how far apart rows of each source lie where `layerwise` takes them; 0 where batches begin anew.
+
+    Some sums go by where they begin, past a multiple of 16 bytes, and so have the bits that they have there.
+    """
+    sources, num_rows = row_sources(plan, data), max(1, len(data))
+    return [source.nbytes // num_rows if source.is_ordered else 0 for source in sources]
 
 
 class _Run(Run):
@@ -174,12 +177,13 @@ class _Run(Run):
         self.record = self.ops.zeros((steps, 3), "float64")
         num_columns = OF_UPDATE + len(plan.optimizer.numbers(1, 0.0))
         self.table = self.ops.zeros((steps, num_columns), "float64")
-        self.source: Any = None  # made when the rows are first in order
-        self.order: Array | None = None  # where steps find it, if they need it
+        self.source: Any = None  # made when there first is an order
+        self.order: Array | None = None  # where steps find it
+        self.shifts = [size * plan.batch_size for size in _bytes_between_rows(plan, data)]
         self.foreseen: tuple[Any, npt.NDArray[np.float64]] | None = None
 
-    def train_epoch(self, rates: list[float]) -> Array:
-        self._put_rows()
+    def train_epoch(self, rates: list[float], order: Array) -> Array:
+        self._put_rows(order)
         # No operation of the epoch before is under way, and those that come wait for these.
         self.ops.assign(self.table, self.ops.asarray(self._numbers(self.state.epoch, rates)))
         done = 0
@@ -196,24 +200,23 @@ class _Run(Run):
         self.ops.begin_step()
         return self.record
 
-    def _put_rows(self) -> None:
+    def _put_rows(self, order: Array) -> None:
         """Let steps find the rows of this epoch."""
-        rows = self.rows
-        is_ordered = [array is not None for array in rows.ordered]
-        if self.source is None:
+        if self.order is None:
             from warpfit.backends.cuda.next_batch import StepSource
 
-            sources = [array for array in rows.ordered if array is not None]
-            if not all(is_ordered):
-                self.order = self.ops.copy(rows.order)
-                sources.append(self.order)
-            self.source = StepSource(self.ops, sources, self.plan.batch_size, self.table)
-        elif self.order is not None:
-            self.ops.assign(self.order, rows.order)
+            self.order = self.ops.copy(order)
+            self.source = StepSource(self.ops, self.sources, self.order, self.plan.batch_size, self.table)
+        else:
+            self.ops.assign(self.order, order)
+
+    def _phase(self, step: int) -> tuple[int, ...]:
+        """Return how far past a multiple of 16 bytes the rows of a step of the epoch begin, in each source."""
+        return tuple(step * shift % ALIGNMENT for shift in self.shifts)
 
     def _start(self, sizes: Sizes, first: int) -> None:
         """Start the operations of the steps from `first` on, whose batches have so many rows each."""
-        key = sizes, self.source.phase(first)
+        key = sizes, self._phase(first)
         if key not in self.graphs:
             self.graphs[key] = None
             self._start_each(sizes, first)
@@ -232,17 +235,8 @@ class _Run(Run):
         own = StepNumbers(step=numbers[STEP], row=numbers[ROW], of_update=numbers[OF_UPDATE:])
         for offset, num_rows in enumerate(sizes):
             self.ops.begin_step()
-            taken = self.source.take(offset, num_rows, self.source.phase(first + offset))
-            self.step(self._batch(taken), own, self.record)
-
-    def _batch(self, taken: list[Array]) -> Batch:
-        """Return the batch of what was taken: rows in order, or, taken last, the numbers of the others."""
-        in_order, arrays = iter(taken), []
-        for ordered, (array, dtype) in zip(self.rows.ordered, self.rows.sources, strict=True):
-            is_there = ordered is not None
-            arrays.append(next(in_order) if is_there else self.ops.gather_rows(array, taken[-1], dtype))
-        x, y, *weights = arrays
-        return x, y, weights[0] if weights else None
+            x, y, *weights = self.source.take(offset, num_rows, self._phase(first + offset))
+            self.step((x, y, weights[0] if weights else None), own, self.record)
 
     # -- numbers -------------------------------------------------------------------------------------------
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from math import isfinite
+from typing import Any
 
 import numpy as np
 
-from warpfit.backends import Array
+from warpfit import backends
+from warpfit.backends import Array, Backend
 from warpfit.engines.base import (
     BorderTest,
     Engine,
@@ -22,7 +24,7 @@ from warpfit.engines.base import (
 )
 from warpfit.engines.reports import LOSS
 from warpfit.engines.scaling import DYNAMIC
-from warpfit.engines.steps import Run, StepNumbers, check_has_room, copied_bytes
+from warpfit.engines.steps import Batch, RowSource, Run, StepNumbers, check_has_room, row_sources
 
 __all__ = ["Layerwise"]
 
@@ -37,7 +39,10 @@ class Layerwise(Engine):
         return ""
 
     def copied_bytes(self, plan: Plan, data: TrainingData) -> int:
-        return copied_bytes(plan, data)
+        """Return the bytes of the data in the order of the epoch; see `EpochRows`."""
+        if plan.device == "cpu":
+            return 0
+        return sum(source.nbytes for source in row_sources(plan, data) if source.is_ordered)
 
     def run(
         self,
@@ -58,10 +63,56 @@ class Layerwise(Engine):
             yield run.epoch()
 
 
+class EpochRows:
+    """The data's rows in the order of an epoch.
+
+    On a device that works while the host goes on, arrays that are small enough are put in order once an epoch, so
+    that taking a batch out of them is not a kernel but a slice.
+
+    Parameters
+    ----------
+    ops : Backend
+    sources : sequence of RowSource
+    keeper : Backend
+        Of the same device, which hands out the same arrays in every epoch.
+    """
+
+    def __init__(self, ops: Backend, sources: Sequence[RowSource], keeper: Backend) -> None:
+        self.ops, self.sources, self._keeper = ops, sources, keeper
+        self.ordered: list[Array | None] = [None] * len(sources)
+        self.order: Array | None = None
+
+    def put_in(self, order: Array) -> None:
+        """Put the rows in this order, (N,) int64."""
+        self.order = order
+        self._keeper.begin_step()
+        for i, source in enumerate(self.sources):
+            if not self.ops.synchronous and source.is_ordered:
+                self.ordered[i] = self._keeper.gather_rows(source.array, order, source.dtype)
+
+    def batch(self, first: int, batch_size: int) -> Batch:
+        """Return the batch that begins at row `first`."""
+        rows = slice(first, first + batch_size)
+        x, y, *weights = (self._taken(i, rows) for i in range(len(self.sources)))
+        return x, y, weights[0] if weights else None
+
+    def _taken(self, i: int, rows: slice) -> Array:
+        ordered = self.ordered[i]
+        if ordered is not None:
+            return ordered[rows]
+        array, dtype = self.sources[i]
+        return self.ops.gather_rows(array, self.order[rows], dtype)  # type: ignore[index]
+
+
 class _Run(Run):
     """A run whose operations the host starts one by one."""
 
-    def train_epoch(self, rates: list[float]) -> Array:
+    def __init__(self, plan: Plan, state: TrainState, data: TrainingData, *settings: Any) -> None:
+        super().__init__(plan, state, data, *settings)
+        self.rows = EpochRows(self.ops, self.sources, backends.create(plan.device))
+
+    def train_epoch(self, rates: list[float], order: Array) -> Array:
+        self.rows.put_in(order)
         record = self.ops.zeros((len(rates), 3), "float64")
         step = self._quiet_step if self.ops.synchronous else self._step
         for idx, lr in enumerate(rates):
@@ -79,7 +130,7 @@ class _Run(Run):
         plan, state = self.plan, self.state
         step = state.epoch * self.reports.steps_per_epoch + idx
         self.ops.begin_step()
-        batch = self.rows.batch(idx * plan.batch_size)
+        batch = self.rows.batch(idx * plan.batch_size, plan.batch_size)
         numbers = StepNumbers(step, idx, state.step + 1, lr)
         is_dynamic = plan.loss_scale == DYNAMIC
         state.step += self.step(batch, numbers, record, partial(self._rescale, step) if is_dynamic else None)

@@ -27,20 +27,16 @@ from warpfit.nn.spec import Call
 
 __all__ = [
     "Batch",
-    "EpochRows",
+    "RowSource",
     "Run",
     "StepNumbers",
-    "bytes_of_rows",
     "check_has_room",
-    "copied_bytes",
     "is_of_package",
+    "row_sources",
 ]
 
 # Largest array that is put in order once an epoch.
 EPOCH_COPY_BYTES = 1 << 30
-
-# Bytes of a row's number.
-ORDER_BYTES = 8
 
 # Epochs whose keys are found together, which takes no longer than finding one's.
 KEYED_EPOCHS = 64
@@ -84,79 +80,36 @@ def check_has_room(plan: Plan, data: TrainingData) -> None:
         raise ConfigError(f"expected data that {plan.device} has room for, got {data.x.nbytes} bytes of x")
 
 
-def copied_bytes(plan: Plan, data: TrainingData) -> int:
-    """Return the bytes of the data in the order of the epoch; see `EpochRows`."""
-    if plan.device == "cpu":
-        return 0
-    sizes = [_size_as(array, dtype) for array, dtype in _sources(plan, data)]
-    return sum(size for size in sizes if size <= EPOCH_COPY_BYTES)
-
-
-def _sources(plan: Plan, data: TrainingData) -> list[tuple[Array, str]]:
-    """Return the arrays that batches are taken from, each with the dtype of a batch."""
-    storage = plan.precision if plan.precision in HALF_DTYPES else plan.dtype
-    sources = [(data.x, storage), (data.y, str(data.y.dtype))]
-    return sources if data.sample_weight is None else [*sources, (data.sample_weight, plan.dtype)]
-
-
-def bytes_of_rows(plan: Plan, data: TrainingData) -> list[int]:
-    """Return the bytes of a row of each array that batches are slices of, and of the order if they are not all."""
-    sizes = [_size_as(array, dtype) for array, dtype in _sources(plan, data)]
-    row_bytes = [size // max(1, len(data)) for size in sizes if size <= EPOCH_COPY_BYTES]
-    return row_bytes if len(row_bytes) == len(sizes) else [*row_bytes, ORDER_BYTES]
-
-
-def _size_as(array: Array, dtype: str) -> int:
-    """Return the bytes of an array's elements in another dtype."""
-    return int(array.size) * (2 if dtype in HALF_DTYPES else np.dtype(dtype).itemsize)
-
-
-class EpochRows:
-    """The data's rows in the order of an epoch.
-
-    On a device that works while the host goes on, arrays that are small enough are put in order once an epoch, so
-    that taking a batch out of them is not a kernel but a slice.
+class RowSource(NamedTuple):
+    """An array that batches are taken from.
 
     Attributes
     ----------
-    sources : list of (array, str)
-        The arrays that batches are taken from, each with the dtype of a batch.
-    ordered : list of array or None
-        Those that are in order, at the same place in every epoch.
-    order : array (N,) int64
+    array : array (N, ...)
+    dtype : str
+        Of a batch.
     """
 
-    def __init__(self, ops: Backend, plan: Plan, data: TrainingData) -> None:
-        self.ops, self.plan, self.num_rows = ops, plan, len(data)
-        self.sources = _sources(plan, data)
-        self.ordered: list[Array | None] = [None] * len(self.sources)
-        self.order: Array | None = None
-        # Hands out the same arrays in every epoch.
-        self._keeper = backends.create(plan.device)
+    array: Array
+    dtype: str
 
-    def begin_epoch(self, seed: int, epoch: int) -> None:
-        """Put the rows in order; they keep theirs without `plan.shuffle`."""
-        order: Array = np.arange(self.num_rows)
-        if self.plan.shuffle:
-            order = self.ops.epoch_order(self.num_rows, _round_keys(seed, epoch))
-        self.order = self.ops.asarray(order)
-        self._keeper.begin_step()
-        for i, (array, dtype) in enumerate(self.sources):
-            if not self.ops.synchronous and _size_as(array, dtype) <= EPOCH_COPY_BYTES:
-                self.ordered[i] = self._keeper.gather_rows(array, self.order, dtype)
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all rows as batches have them."""
+        itemsize = 2 if self.dtype in HALF_DTYPES else np.dtype(self.dtype).itemsize
+        return int(self.array.size) * itemsize
 
-    def batch(self, first: int) -> Batch:
-        """Return the batch that begins at row `first`."""
-        rows = slice(first, first + self.plan.batch_size)
-        x, y = self._taken(0, rows), self._taken(1, rows)
-        return x, y, self._taken(2, rows) if len(self.sources) == 3 else None
+    @property
+    def is_ordered(self) -> bool:
+        """Whether `layerwise` puts it in order once an epoch on a device, and takes slices."""
+        return self.nbytes <= EPOCH_COPY_BYTES
 
-    def _taken(self, i: int, rows: slice) -> Array:
-        ordered = self.ordered[i]
-        if ordered is not None:
-            return ordered[rows]
-        array, dtype = self.sources[i]
-        return self.ops.gather_rows(array, self.order[rows], dtype)  # type: ignore[index]
+
+def row_sources(plan: Plan, data: TrainingData) -> list[RowSource]:
+    """Return what batches are taken from: x, y and the sample weights, if there are any."""
+    storage = plan.precision if plan.precision in HALF_DTYPES else plan.dtype
+    sources = [RowSource(data.x, storage), RowSource(data.y, str(data.y.dtype))]
+    return sources if data.sample_weight is None else [*sources, RowSource(data.sample_weight, plan.dtype)]
 
 
 def _round_keys(seed: int, epoch: int) -> Array:
@@ -200,7 +153,7 @@ class Run(ABC):
         self.keeps_copies = self._joins_updates() and self.ops.keep_copies(
             [self.arrays[name] for name in self.copies], list(self.copies.values())
         )
-        self.rows = EpochRows(self.ops, plan, data)
+        self.sources = row_sources(plan, data)
         self.parameters = [state.parameters[name] for name in plan.trained]
         self.slots = {slot: [arrays[name] for name in plan.trained] for slot, arrays in state.slots.items()}
         self.reports = Reports(plan, state, len(data))
@@ -211,10 +164,10 @@ class Run(ABC):
         state, steps = self.state, self.reports.steps_per_epoch
         first_step = state.epoch * steps
         rates = self.rates(state.epoch)
-        self.rows.begin_epoch(state.seed, state.epoch)
+        order = self._order(state.seed, state.epoch)
         if self.keeps_copies:  # others may have changed the parameters since the last epoch
             self._write_copies()
-        record = self.train_epoch(rates)
+        record = self.train_epoch(rates, order)
         all_finite = self.ops.all_finite(list(self.arrays.values()))
         host_record = self.ops.to_numpy(record)[:, None]
         self.reports.check_finite(host_record, first_step)
@@ -223,8 +176,21 @@ class Run(ABC):
         return self.reports.report(state.epoch, host_record, rates[-1], perf_counter() - start)
 
     @abstractmethod
-    def train_epoch(self, rates: list[float]) -> Array:
-        """Train for the steps of an epoch, with these rates; return their record (steps, 3) float64."""
+    def train_epoch(self, rates: list[float], order: Array) -> Array:
+        """Train for the steps of an epoch, with these rates and the rows in this order, (N,) int64.
+
+        Returns
+        -------
+        array (steps, 3) float64
+            Their record.
+        """
+
+    def _order(self, seed: int, epoch: int) -> Array:
+        """Return the numbers of the rows (N,) int64 as they come; they keep theirs without `plan.shuffle`."""
+        num_rows = len(self.data)
+        if not self.plan.shuffle:
+            return self.ops.asarray(np.arange(num_rows))
+        return self.ops.epoch_order(num_rows, _round_keys(seed, epoch))
 
     def rates(self, epoch: int) -> list[float]:
         """Return the learning rates of an epoch's steps, as things stand; it is counted from 0."""

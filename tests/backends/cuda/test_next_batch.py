@@ -1,4 +1,4 @@
-"""next_batch: the numbers and rows of each step, copied to the same places."""
+"""next_batch: the numbers and rows of each step, brought to the same places."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from warpfit.backends.cuda import CudaBackend
 from warpfit.backends.cuda.next_batch import StepSource
 
 NUM_ROWS, BATCH, STEPS = 23, 5, 5
-SHAPES = {"vectors": (8,), "words": (3,), "bytes": (7,), "none": (0,), "one": (), "images": (3, 4, 2)}
+SHAPES = {"vectors": (8,), "words": (3,), "none": (0,), "one": (), "images": (3, 4, 2), "long": (5000,)}
+# As stored, and as a step takes them.
+DTYPES = [
+    ("uint8", "uint8"),
+    ("uint8", "float16"),
+    ("float32", "float16"),
+    ("float32", "bfloat16"),
+    ("float64", "float32"),
+    ("int64", "int64"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -23,39 +32,47 @@ def table() -> Any:
     return np.random.default_rng(1).standard_normal((STEPS, 4))
 
 
+def orders() -> Any:
+    return np.random.default_rng(2).permutation(NUM_ROWS)
+
+
 @pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("dtype", ["uint8", "float32", "float64", "int64"])
-def test_every_step_gets_its_own(ops: CudaBackend, name: str, dtype: str) -> None:
-    rng, numbers = np.random.default_rng(0), table()
-    hosts = [rng.integers(0, 200, (NUM_ROWS, *shape)).astype(dtype) for shape in (SHAPES[name], (2,), ())]
-    source = StepSource(ops, [ops.asarray(host) for host in hosts], BATCH, ops.asarray(numbers))
-    for first, offset in ((0, 0), (0, 3), (2, 1), (4, 0), (1, 0)):
+@pytest.mark.parametrize(("stored", "taken_as"), DTYPES)
+def test_every_step_gets_its_own(ops: CudaBackend, name: str, stored: str, taken_as: str) -> None:
+    rng, numbers, order = np.random.default_rng(0), table(), orders()
+    hosts = [rng.integers(0, 200, (NUM_ROWS, *shape)).astype(stored) for shape in (SHAPES[name], (2,), ())]
+    arrays = [ops.asarray(host) for host in hosts]
+    dtypes = [taken_as, stored, stored]
+    sources = list(zip(arrays, dtypes, strict=True))
+    source = StepSource(ops, sources, ops.asarray(order), BATCH, ops.asarray(numbers))
+    for first, offset, shifts in ((0, 0, (0, 0, 0)), (0, 3, (8, 0, 8)), (4, 0, (0, 8, 0)), (1, 0, (2, 0, 0))):
         step = first + offset
-        expected = [host[step * BATCH : (step + 1) * BATCH] for host in hosts]
+        rows = ops.asarray(order[step * BATCH : (step + 1) * BATCH])
         source.begin(first)
-        arrays = source.take(offset, len(expected[0]), source.phase(step))
+        taken = source.take(offset, len(rows), shifts)
         np.testing.assert_array_equal(source.numbers.numpy(), numbers[step])
-        for taken, host, rows in zip(arrays, hosts, expected, strict=True):
-            np.testing.assert_array_equal(taken.numpy(), rows)
-            assert taken.dtype == host.dtype
-            assert taken.pointer % 16 == step * BATCH * host[0].nbytes % 16
+        for got, array, dtype, shift in zip(taken, arrays, dtypes, shifts, strict=True):
+            np.testing.assert_array_equal(got.numpy(), ops.gather_rows(array, rows, dtype).numpy())
+            assert got.dtype == dtype
+            assert got.pointer % 16 == shift
 
 
 @pytest.mark.parametrize("num_sources", [1, 2])
 def test_fewer_rows_than_a_batch(ops: CudaBackend, num_sources: int) -> None:
-    hosts = [np.arange(6, dtype="f4").reshape(3, 2)] * num_sources
-    source = StepSource(ops, [ops.asarray(host) for host in hosts], 100, ops.asarray(table()))
+    host = np.arange(6, dtype="f4").reshape(3, 2)
+    sources = [(ops.asarray(host), "float32")] * num_sources
+    source = StepSource(ops, sources, ops.asarray(np.array([2, 0, 1])), 100, ops.asarray(table()))
     source.begin(0)
-    arrays = source.take(0, 3, source.phase(0))
+    arrays = source.take(0, 3, (0,) * num_sources)
     assert [taken.shape for taken in arrays] == [(3, 2)] * num_sources
     for taken in arrays:
-        np.testing.assert_array_equal(taken.numpy(), hosts[0])
+        np.testing.assert_array_equal(taken.numpy(), host[[2, 0, 1]])
 
 
 def test_a_captured_step_goes_where_it_is_sent(ops: CudaBackend) -> None:
-    host, numbers = np.arange(NUM_ROWS, dtype="f4"), table()
-    rows, on_device = ops.asarray(host), ops.asarray(numbers)
-    source = StepSource(ops, [rows], BATCH, on_device)
+    host, numbers, order = np.arange(NUM_ROWS, dtype="f4"), table(), orders()
+    rows, places, on_device = ops.asarray(host), ops.asarray(order), ops.asarray(numbers)
+    source = StepSource(ops, [(rows, "float32")], places, BATCH, on_device)
     source.begin(0)
     source.take(0, BATCH, (0,))
     with ops.runtime.capture() as graph:
@@ -64,9 +81,10 @@ def test_a_captured_step_goes_where_it_is_sent(ops: CudaBackend) -> None:
         source.begin(first)
         graph.launch()
         np.testing.assert_array_equal(source.numbers.numpy(), numbers[first + 1])
-        np.testing.assert_array_equal(taken.numpy(), host[(first + 1) * BATCH :][:BATCH])
+        np.testing.assert_array_equal(taken.numpy(), host[order[(first + 1) * BATCH :][:BATCH]])
     ops.assign(rows, ops.asarray(-host))
+    ops.assign(places, ops.asarray(order[::-1].copy()))
     ops.assign(on_device, ops.asarray(2 * numbers))
     graph.launch()
     np.testing.assert_array_equal(source.numbers.numpy(), 2 * numbers[2])
-    np.testing.assert_array_equal(taken.numpy(), -host[2 * BATCH : 3 * BATCH])
+    np.testing.assert_array_equal(taken.numpy(), -host[order[::-1][2 * BATCH : 3 * BATCH]])

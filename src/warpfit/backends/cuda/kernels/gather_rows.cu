@@ -5,14 +5,13 @@
 // Numerics: rounds to the nearest even.
 // Cost:     num_rows · row_size · (sizeof SOURCE + sizeof DTYPE) + 8 · num_rows bytes.
 // Reference: gather_rows of backends/numpy/arrays.py.
-#include "include/convert.cuh"
+#include "include/copy_row.cuh"
 
 extern "C" __global__ void gather_rows(const SOURCE* x, const int64* rows, DTYPE* out, int num_rows,
                                        int row_size) {
     take_turn();
     const int row = blockIdx.x * blockDim.y + threadIdx.y;
     if (row >= num_rows) return;
-    const SOURCE* from = x + rows[row] * row_size;
-    DTYPE* to = out + static_cast<int64>(row) * row_size;
-    for (int i = threadIdx.x; i < row_size; i += blockDim.x) to[i] = convert<DTYPE>(from[i]);
+    copy_row(x + rows[row] * row_size, out + static_cast<int64>(row) * row_size, row_size,
+             has_units(x, out, row_size), threadIdx.x, blockDim.x);
 }
