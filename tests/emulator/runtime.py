@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -172,7 +173,7 @@ class EmulatedRuntime:
         Where kernels are looked for before the package's own.
     """
 
-    name = "emulator"
+    name = card = "emulator"
 
     def __init__(
         self,
@@ -260,6 +261,12 @@ class EmulatedRuntime:
     def is_idle(self) -> bool:
         """Return True: launches are complete when they return."""
         return True
+
+    def seconds_of(self, start: Callable[[], Any]) -> float:
+        """Return how long `start` takes."""
+        begin = perf_counter()
+        start()
+        return perf_counter() - begin
 
     def synchronize(self) -> None:
         """Return at once: launches are complete when they return."""

@@ -17,7 +17,7 @@ ACTIONS = ("show", "clear")
 def cache(
     action: Annotated[str, typer.Argument(help=f"{' or '.join(ACTIONS)}.", metavar="[ACTION]")] = "show",
 ) -> None:
-    """Show how many compiled kernels are kept, and where; or remove them."""
+    """Show how many compiled kernels are kept, and where; or remove them, and what $WARPFIT_AUTOTUNE found."""
     if action not in ACTIONS:
         raise ConfigError(f"expected {' or '.join(ACTIONS)}, got {action!r}")
     Printer().line(f"removed {kernel_cache(clear=True)}" if action == "clear" else kernel_cache())
@@ -25,10 +25,12 @@ def cache(
 
 def kernel_cache(*, clear: bool = False) -> str:
     """Return in words what the cache of compiled kernels holds, or held before it was cleared."""
-    from warpfit.backends.cuda import jit
+    from warpfit.backends.cuda import autotune, jit
 
     try:
         use = jit.clear_cache() if clear else jit.cache_use()
+        if clear:
+            autotune.forget()
     except OSError as error:
         act = "clear" if clear else "read"
         raise ConfigError(f"cannot {act} the cache: {error.strerror}: {error.filename}") from error

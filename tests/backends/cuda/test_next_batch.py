@@ -45,7 +45,13 @@ def test_every_step_gets_its_own(ops: CudaBackend, name: str, stored: str, taken
     dtypes = [taken_as, stored, stored]
     sources = list(zip(arrays, dtypes, strict=True))
     source = StepSource(ops, sources, ops.asarray(order), BATCH, ops.asarray(numbers))
-    for first, offset, shifts in ((0, 0, (0, 0, 0)), (0, 3, (8, 0, 8)), (4, 0, (0, 8, 0)), (1, 0, (2, 0, 0))):
+    own = ops.empty((), taken_as).itemsize
+    for first, offset, shifts in (
+        (0, 0, (0, 0, 0)),
+        (0, 3, (8, 0, 8)),
+        (4, 0, (0, 8, 0)),
+        (1, 0, (own, 0, 0)),
+    ):
         step = first + offset
         rows = ops.asarray(order[step * BATCH : (step + 1) * BATCH])
         source.begin(first)

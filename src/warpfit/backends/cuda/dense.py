@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 from warpfit.backends.base import ACTIVATIONS, IDENTITY, Activation, Array
 from warpfit.backends.checks import check_linear, check_linear_backward, check_matmul
+from warpfit.backends.cuda import autotune
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.columns import ColumnOps
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, dtype_of
 from warpfit.backends.cuda.launch import Kernel
-from warpfit.backends.cuda.matmul import MatmulConfig, configure
+from warpfit.backends.cuda.matmul import MatmulConfig, candidates, configure
 from warpfit.backends.cuda.matmul_wgmma_config import Box, WgmmaConfig
 
 __all__ = ["DenseOps", "variants"]
@@ -19,6 +20,9 @@ __all__ = ["DenseOps", "variants"]
 # Products that a backend remembers how to launch, and matrices of which it keeps tensor maps.
 MOST_PRODUCTS = 4096
 MOST_MAPS = 4096
+
+# Of a product that is tuned: configurations that are measured, calls that are timed together, and how often they are.
+MOST_TUNED, TUNED_CALLS, TUNED_ROUNDS = 8, 20, 5
 
 
 class _Launch(NamedTuple):
@@ -46,6 +50,19 @@ class _Launch(NamedTuple):
     num_partials: int = 0
     num_tiles: int = 0
     sizes: tuple[int, ...] = ()
+
+
+class _Given(NamedTuple):
+    """A product's arrays, each operand with its leading dimension, and the numbers of its epilogue."""
+
+    a: tuple[DeviceArray, int]
+    b: tuple[DeviceArray, int]
+    out: DeviceArray
+    bias: DeviceArray | None
+    saved: DeviceArray | None
+    z: DeviceArray | None
+    alpha: float
+    slope: float
 
 
 class DenseOps(ColumnOps):
@@ -130,47 +147,38 @@ class DenseOps(ColumnOps):
             settings = (epilogue, activation.name, bias is not None, z is not None)
             if len(self._products) >= MOST_PRODUCTS:
                 self._products.clear()
-            launch = self._products[key] = self._configured(operands, settings)
+            given = _Given((a, lda), (b, ldb), out, bias, saved, z, alpha, activation.slope)
+            launch = self._products[key] = self._configured(operands, settings, given)
         if launch.kernel is None:
             return out
         partials = arrivals = None
         if launch.num_partials:
             partials = self.empty((launch.num_partials,), acc_dtype(a.dtype))
             arrivals = self.arrivals(launch.num_tiles)
-        maps = self._maps_of(launch.config, (a, lda), (b, ldb), out, saved)
-        launch.kernel(
+        given = _Given((a, lda), (b, ldb), out, bias, saved, z, alpha, activation.slope)
+        self._start(launch, given, partials, arrivals)
+        return out
+
+    def _start(
+        self, launch: _Launch, given: _Given, partials: DeviceArray | None, arrivals: DeviceArray | None
+    ) -> None:
+        (a, _), (b, _), out, bias, saved, z, alpha, slope = given
+        maps = self._maps_of(launch.config, given)
+        launch.kernel(  # type: ignore[misc]  # there is something to compute
             launch.grid,
             launch.block,
-            *(
-                *(maps or (a, b)),
-                out,
-                bias,
-                saved,
-                z,
-                alpha,
-                activation.slope,
-                partials,
-                arrivals,
-                *launch.sizes,
-            ),
+            *(*(maps or (a, b)), out, bias, saved, z, alpha, slope, partials, arrivals, *launch.sizes),
             shared_bytes=launch.shared_bytes,
             cluster=launch.cluster,
         )
-        return out
 
-    def _maps_of(
-        self,
-        config: MatmulConfig | None,
-        a: tuple[DeviceArray, int],
-        b: tuple[DeviceArray, int],
-        out: DeviceArray,
-        saved: DeviceArray | None,
-    ) -> tuple[bytes, ...]:
-        """Return tensor maps of operands (each with leading dimension), result and `saved`, if the kernel takes any."""
+    def _maps_of(self, config: MatmulConfig | None, given: _Given) -> tuple[bytes, ...]:
+        """Return tensor maps of operands, result and `saved`, if the kernel takes any."""
         if not isinstance(config, WgmmaConfig):
             return ()
         a_box, b_box, c_box = config.boxes
-        first, second = (b, a) if config.swapped else (a, b)
+        out, saved = given.out, given.saved
+        first, second = (given.b, given.a) if config.swapped else (given.a, given.b)
         c_map = self.tensor_map_of(out, out.shape[1], c_box)
         saved_map = c_map if saved is None else self.tensor_map_of(saved, saved.shape[1], c_box)
         a_map, b_map = self.tensor_map_of(*first, a_box), self.tensor_map_of(*second, b_box)
@@ -198,7 +206,9 @@ class DenseOps(ColumnOps):
             return x.view(x.shape[::-1], x.strides[::-1]), columns // x.itemsize, not transposed
         return self.contiguous(x), x.shape[1], transposed
 
-    def _configured(self, operands: tuple[Any, ...], settings: tuple[str, str, bool, bool]) -> _Launch:
+    def _configured(
+        self, operands: tuple[Any, ...], epilogue: tuple[str, str, bool, bool], given: _Given
+    ) -> _Launch:
         """Return how to launch a product; its kernel is None if there is nothing to compute."""
         a_shape, b_shape, lda, ldb, transpose_a, transpose_b, (dtype, out_dtype), is_aligned = operands
         k, m = a_shape if transpose_a else a_shape[::-1]
@@ -207,30 +217,42 @@ class DenseOps(ColumnOps):
             return _Launch()
         # Whether every row of every matrix begins and ends at a multiple of 16 bytes.
         rows = (lda | ldb | a_shape[1] | b_shape[1]) * dtype.itemsize | n * out_dtype.itemsize
-        config = configure(
-            m,
-            n,
-            k,
-            dtype.name,
-            precision=self.precision,
-            transpose_a=transpose_a,
-            transpose_b=transpose_b,
-            num_multiprocessors=self.runtime.num_multiprocessors,
-            arch=self.runtime.arch,
-            vector=is_aligned and not rows & 15,
-            out=out_dtype.name,
-        )
-        return _Launch(
-            config,
-            self.kernel(config.kernel, **_defines(config, out_dtype.name, *settings)),
-            config.grid(m, n),
-            config.block,
-            config.shared_bytes,
-            config.cluster,
-            config.partials(m, n),
-            config.tiles(m, n),
-            config.sizes(m, n, k, lda, ldb),
-        )
+        settings: dict[str, Any] = {
+            "dtype": dtype.name,
+            "precision": self.precision,
+            "transpose_a": transpose_a,
+            "transpose_b": transpose_b,
+            "num_multiprocessors": self.runtime.num_multiprocessors,
+            "arch": self.runtime.arch,
+            "vector": is_aligned and not rows & 15,
+            "out": out_dtype.name,
+        }
+
+        def launch_of(config: MatmulConfig) -> _Launch:
+            kernel = self.kernel(config.kernel, **_defines(config, out_dtype.name, *epilogue))
+            sizes = config.sizes(m, n, k, lda, ldb)
+            workspace = config.partials(m, n), config.tiles(m, n)
+            shape = config.grid(m, n), config.block, config.shared_bytes, config.cluster
+            return _Launch(config, kernel, *shape, *workspace, sizes)
+
+        if not autotune.is_asked_for():
+            return launch_of(configure(m, n, k, **settings))
+        configs = candidates(m, n, k, **settings)[:MOST_TUNED]
+        question = f"{self.runtime.card}: {(m, n, k, lda, ldb)} {settings} {epilogue}"
+        best = autotune.fastest(question, configs, lambda config: self._seconds_of(launch_of(config), given))
+        return launch_of(best)
+
+    def _seconds_of(self, launch: _Launch, given: _Given) -> float:
+        """Return how long a product takes on the device."""
+        runtime, partials = self.runtime, None
+        if launch.num_partials:
+            partials = DeviceArray.allocate(runtime, (launch.num_partials,), acc_dtype(given.a[0].dtype))
+        arrivals = self.arrivals(launch.num_tiles) if launch.num_partials else None
+        self._start(launch, given, partials, arrivals)
+        with runtime.capture() as graph:
+            for _ in range(TUNED_CALLS):
+                self._start(launch, given, partials, arrivals)
+        return min(runtime.seconds_of(graph.launch) for _ in range(TUNED_ROUNDS)) / TUNED_CALLS
 
 
 def _defines(

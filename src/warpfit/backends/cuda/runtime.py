@@ -12,7 +12,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib import import_module
@@ -333,6 +333,11 @@ class Runtime:
         self._capturing: _Capturing | None = None
         self._capture_lock = threading.Lock()
         self._blocking = is_debugging()
+
+    @property
+    def card(self) -> str:
+        """What the GPU is called."""
+        return str(self.device.name)
 
     # -- memory ------------------------------------------------------------------------------------------
 
@@ -699,6 +704,25 @@ class Runtime:
         self.activate()
         (error,) = self._driver.cuStreamQuery(self._stream_handle)
         return int(error) != NOT_READY
+
+    def seconds_of(self, start: Callable[[], Any]) -> float:
+        """Return how long the device works on what `start` starts."""
+        driver = self._driver
+        self.synchronize()
+        events = []
+        for act in (lambda: None, start):
+            act()
+            error, event = driver.cuEventCreate(0)
+            self._check(error, "making an event")
+            (error,) = driver.cuEventRecord(event, self._stream_handle)
+            self._check(error, "recording an event")
+            events.append(event)
+        self.synchronize()
+        error, milliseconds = driver.cuEventElapsedTime(*events)
+        self._check(error, "reading the time between two events")
+        for event in events:
+            driver.cuEventDestroy(event)
+        return float(milliseconds) / 1e3
 
     def synchronize(self) -> None:
         """Wait for all that was started.
