@@ -20,7 +20,7 @@ from harness import RESULTS, ROOT
 from one_launch import PEERS, USUAL_PEERS
 from warpfit.files import atomic_path
 
-PAGES = ("README.md", "docs/accuracy-gap.md", "docs/performance.md")
+PAGES = ("README.md", "docs/accuracy-gap.md", "docs/kernels.md", "docs/performance.md")
 BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Results = dict[str, Any]
@@ -241,6 +241,62 @@ def widths(results: Results) -> str:
     header = ["network", "batch", "warpfit, µs a step", "precision", "engine", "TFLOP/s"]
     header += ["best peer, µs a step", "which", "its time over ours"]
     return _table(header, rows) + _source(results)
+
+
+def levels(results: Results) -> str:
+    """Return the table of the products that docs/kernels.md leads through."""
+    rows, before = [], None
+    for row in results["rows"]:
+        gain = f"{before / row['us']:.2f}" if before else "-"
+        rows.append([row["level"], f"`{row['config']}`", f"{row['us']:.0f}", f"{row['tflops']:.1f}", gain])
+        before = row["us"]
+    cublas = results["cublas"]
+    rows.append(["cuBLAS, bfloat16", "", f"{cublas['us']:.0f}", f"{cublas['tflops']:.1f}", "-"])
+    size = results["size"]
+    header = [f"{size} x {size} x {size}", "kernel", "µs", "TFLOP/s", "gain over the line above"]
+    return _table(header, rows) + _source(results)
+
+
+CNN_LABELS = {
+    "warpfit float16": "warpfit, float16",
+    "torch_graph float16": "PyTorch compile + CUDA graph, float16",
+    "torch_eager bfloat16": "PyTorch eager, bfloat16",
+}
+
+
+def cnn(results: Results) -> str:
+    """Return the table of the MNIST example, and its accuracies."""
+    rows = [
+        [batch, *(_quick(row, name) for name in CNN_LABELS), row["plan"].split()[0]]
+        for batch, row in results["rows"].items()
+    ]
+    header = ["batch", *(f"{label}, µs a step" for label in CNN_LABELS.values()), "our engine"]
+    text = _table(header, rows)
+    for name, found in results["accuracy"].items():
+        label = "warpfit, float16" if name.startswith("warpfit") else "PyTorch eager, float32"
+        values = ", ".join(f"{accuracy:.2%}" for accuracy in found)
+        text += f"\nTest accuracy after each epoch with Adam at batch 64, {label}: {values}.\n"
+    return text + _source(results)
+
+
+def engine_curves(results: Results) -> str:
+    """Return the table of distances from NumPy's curve."""
+    rows = []
+    for width, runs in results["widths"].items():
+        for name, run in runs.items():
+            if name == "NumPy":
+                continue
+            same = {True: "yes", False: "no"}.get(run.get("has_bits_of_layerwise", ""), "-")
+            cells = [run["reason"], "-", "-"]
+            if "reason" not in run:
+                cells = [
+                    f"{run['largest_difference']:.1g}",
+                    f"{run['largest_difference_of_50_steps']:.1g}",
+                    same,
+                ]
+            rows.append([width, name, *cells])
+    header = ["width", "engine", "largest distance of a step's loss from NumPy's", "of means of 50 steps"]
+    return _table([*header, "the bits of `layerwise`"], rows) + _source(results)
 
 
 def _network(row: Results) -> str:
@@ -479,6 +535,9 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "one_launch": one_launch,
     "one_launch_peers": one_launch_peers,
     "widths": widths,
+    "levels": levels,
+    "cnn": cnn,
+    "engine_curves": engine_curves,
     "launch_costs": launch_costs,
     "streaming": streaming,
     "prompt": prompt,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import warpfit as wf
+from conftest import on_gpu
 from support.training import InterruptAt, Taped, adam, assert_same_weights, blobs, mlp, sgd
 from warpfit import losses, nn, optim
 from warpfit.backends.cuda import runtime
@@ -229,6 +230,16 @@ def test_arrays_too_large_to_be_put_in_order(
 def test_long_graphs(cuda: str) -> None:
     x, y = blobs(NUM_ROWS)
     assert_same_bits(normed, x, y, adam, device=cuda, batch_size=4, epochs=4)
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_ten_thousand_replays() -> None:
+    x, y = blobs(64)
+    model = mlp(6, 512, 512, 3)
+    history = fit("graph", model, x, y, epochs=10_000, batch_size=32, device="cuda", precision="float16")
+    assert len(history) == 10_000
+    assert history.reports[-1].loss < history.reports[0].loss / 10
 
 
 def test_two_runs_of_one_model(cuda: str, runs: list[Any]) -> None:
