@@ -45,7 +45,7 @@ from one_launch import (
 
 WIDTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
 MOST_STEPS = 500
-BATCHES_OF_LARGE = 4
+BATCHES_OF_LARGE = 16
 PARTS = ("ours", "peers")
 USUAL_PEERS = ("torch_graph", "jax_scan_8")
 
