@@ -287,7 +287,7 @@ def engine_curves(results: Results) -> str:
             if name == "NumPy":
                 continue
             same = {True: "yes", False: "no"}.get(run.get("has_bits_of_layerwise", ""), "-")
-            cells = [run["reason"], "-", "-"]
+            cells = [run.get("reason", ""), "-", "-"]
             if "reason" not in run:
                 cells = [
                     f"{run['largest_difference']:.1g}",

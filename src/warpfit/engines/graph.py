@@ -26,6 +26,7 @@ from warpfit.engines.base import (
     TrainState,
     every_epoch,
 )
+from warpfit.engines.graph_costs import graph_microseconds
 from warpfit.engines.half_precision import suitable
 from warpfit.engines.scaling import DYNAMIC
 from warpfit.engines.steps import Run, StepNumbers, check_has_room, is_of_package, row_sources
@@ -83,6 +84,9 @@ class GraphEngine(Engine):
         _check_can_be_captured(plan, data)
         steps_per_epoch = -(-len(data) // plan.batch_size)
         return f"graphs of {_steps_of_graph(plan, data)} of the {steps_per_epoch} steps of an epoch"
+
+    def microseconds(self, plan: Plan, data: TrainingData) -> float | None:
+        return graph_microseconds(plan, data)
 
     def auto_precision(self, plan: Plan, data: TrainingData) -> tuple[str, str]:
         """Return float16, or bfloat16 where numbers of the data are too large for it, if tensor cores multiply that."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from math import inf
 from typing import Any, NamedTuple, TypeVar
 
 from warpfit.backends.cuda.jit import generation
@@ -18,6 +19,7 @@ __all__ = [
     "aligned",
     "candidates",
     "configure",
+    "expected_cycles",
     "fitted",
     "shared_bytes_of",
 ]
@@ -290,6 +292,38 @@ def candidates(
 
     Parameters and errors are those of `configure`.
     """
+    settings = (precision, transpose_a, transpose_b, num_multiprocessors, arch, vector, out)
+    return [config for _, config in _ranked(m, n, k, dtype, *settings)]
+
+
+def expected_cycles(
+    m: int,
+    n: int,
+    k: int,
+    dtype: str,
+    *,
+    precision: str = "float32",
+    vector: bool = False,
+    arch: str = "sm_90a",
+) -> float:
+    """Return a guess of how long A (m, k) @ B (k, n) takes with the best configuration, in cycles; see `configure`."""
+    return _ranked(m, n, k, dtype, precision, False, False, 132, arch, vector, None)[0][0]
+
+
+def _ranked(
+    m: int,
+    n: int,
+    k: int,
+    dtype: str,
+    precision: str,
+    transpose_a: bool,
+    transpose_b: bool,
+    num_multiprocessors: int,
+    arch: str,
+    vector: bool,
+    out: str | None,
+) -> list[tuple[float, MatmulConfig]]:
+    """Return configurations with guesses of their times in cycles, the shortest first."""
     if dtype not in _BYTES:
         raise ConfigError(f"expected a dtype among {', '.join(_BYTES)}, got {dtype!r}")
     if precision not in ("float32", "tf32"):
@@ -310,15 +344,13 @@ def candidates(
             choices += mma_choices(m, n, k, dtype, arch=arch, vector=vector, **settings)
             if takes(arch, dtype, m, n, k, vector=vector):
                 choices += wgmma_choices(m, n, k, dtype, **settings)
-            return [config for _, config in sorted(choices, key=lambda choice: choice[0])]
+            return sorted(choices, key=lambda choice: choice[0])
     stored = MatmulConfig("matmul_register", dtype, transpose_a, transpose_b, vector)
     if max(min(rows, _TILE_LINES) * length for rows, length in _stored_shapes(stored, m, n, k)) >= 2**32:
-        return [replace(stored, kernel="matmul_tiled", vector=False)]
+        return [(inf, replace(stored, kernel="matmul_tiled", vector=False))]
     device = _Device(num_multiprocessors, shared_bytes_of(arch))
-    return [
-        choice.config
-        for choice in sorted(_choices(stored, device, m, n, k), key=lambda choice: choice.cycles)
-    ]
+    found = sorted(_choices(stored, device, m, n, k), key=lambda choice: choice.cycles)
+    return [(choice.cycles, choice.config) for choice in found]
 
 
 # Lines of a tile; within them matmul_register counts in 32 bits.
