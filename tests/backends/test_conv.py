@@ -24,6 +24,9 @@ from warpfit.backends import Activation, Backend, NumpyBackend
 from warpfit.backends.numpy import windows
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 
+# In every run at least every other case of each test.
+pytestmark = pytest.mark.in_turns(2)
+
 PAIRS = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
 
 

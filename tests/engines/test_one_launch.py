@@ -24,6 +24,9 @@ from warpfit.engines import launch_plan, launch_run, launch_settings
 from warpfit.engines.base import TrainingData
 from warpfit.errors import ConfigError, DivergedError
 
+# In every run at least every other case of each test.
+pytestmark = pytest.mark.in_turns(2)
+
 MULTIPROCESSORS = 132  # of an emulated device that has replicas
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -17,7 +17,7 @@ from warpfit.backends.cuda import jit
 from warpfit.engines import launch_talk
 from warpfit.errors import DeviceError, DivergedError
 
-pytestmark = [on_emulator, pytest.mark.usefixtures("by_layers", "launches")]
+pytestmark = [on_emulator, pytest.mark.usefixtures("by_layers", "launches"), pytest.mark.in_turns(2)]
 
 SIZES = (6, 20, 9, 3)
 X, LABELS = data(SIZES)

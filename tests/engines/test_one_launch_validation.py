@@ -21,7 +21,7 @@ from warpfit.engines import launch_plan
 from warpfit.engines import one_launch as one_launch_engine
 from warpfit.engines.base import TrainingData
 
-pytestmark = pytest.mark.usefixtures("by_layers")
+pytestmark = [pytest.mark.usefixtures("by_layers"), pytest.mark.in_turns(2)]
 
 SIZES = (6, 20, 9, 3)
 X, LABELS = data(SIZES)

@@ -18,6 +18,9 @@ from warpfit.backends import Activation, NumpyBackend
 from warpfit.backends.cuda import CudaBackend, conv
 from warpfit.backends.cuda.conv import choose_tiling, variants
 
+# In every run at least every other case of each test.
+pytestmark = pytest.mark.in_turns(2)
+
 needs_gxx = pytest.mark.skipif(gxx_missing() is not None, reason=str(gxx_missing()))
 
 MODES = ["float16", "bfloat16", "tf32", "float32", "float64"]

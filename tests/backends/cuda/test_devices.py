@@ -25,6 +25,9 @@ from warpfit.gradcheck import gradcheck, gradcheck_model, standard_checks
 from warpfit.losses import BinaryCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
 from warpfit.training.inputs import as_rows
 
+# In every run at least every other case of each test.
+pytestmark = pytest.mark.in_turns(2)
+
 EXAMPLE = Path(__file__).parents[3] / "examples" / "explicit_style.py"
 X = np.array([[0.5, -1.0, 2.0], [1.5, 0.25, -0.75]], np.float32)
 ROW = np.array([2.0, -3.0, 0.5], np.float32)
