@@ -17,6 +17,9 @@ from warpfit.optim.rmsprop import RMSpropSpec
 from warpfit.optim.schedules import Constant
 from warpfit.optim.sgd import SGDSpec
 
+# In every run at least every other case of each test.
+pytestmark = pytest.mark.in_turns(2)
+
 STEPS = 12
 # The largest crosses a block of the update; the others are a matrix, a bias, a scalar, and nothing.
 SHAPES = [(130, 257), (5,), (), (0, 3)]

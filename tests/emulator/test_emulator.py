@@ -19,7 +19,10 @@ from emulator.sanitized import run_sanitized, sanitizer_missing
 from warpfit.backends.cuda import CudaBackend
 from warpfit.errors import CompileError, DeviceError
 
-pytestmark = pytest.mark.skipif(gxx_missing() is not None, reason=str(gxx_missing()))
+pytestmark = [
+    pytest.mark.skipif(gxx_missing() is not None, reason=str(gxx_missing())),
+    pytest.mark.in_turns(2),
+]
 
 
 # --------------------------------------------------------------------------------------------------- built-ins

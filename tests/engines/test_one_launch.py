@@ -24,8 +24,8 @@ from warpfit.engines import launch_plan, launch_run, launch_settings
 from warpfit.engines.base import TrainingData
 from warpfit.errors import ConfigError, DivergedError
 
-# In every run at least every other case of each test.
-pytestmark = pytest.mark.in_turns(2)
+# In every run at least every third case of each test.
+pytestmark = pytest.mark.in_turns(3)
 
 MULTIPROCESSORS = 132  # of an emulated device that has replicas
 OPTIMIZERS: dict[str, dict[str, Any]] = {

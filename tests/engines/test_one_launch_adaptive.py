@@ -20,8 +20,8 @@ from warpfit.backends.cuda.one_launch import OneLaunch, choose
 from warpfit.engines import launch_plan
 from warpfit.engines.base import TrainingData
 
-# In every run at least every other case of each test.
-pytestmark = pytest.mark.in_turns(2)
+# In every run at least every third case of each test.
+pytestmark = pytest.mark.in_turns(3)
 
 IN_ROLES = "warps over features and units"
 

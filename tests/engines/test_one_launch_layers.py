@@ -36,7 +36,7 @@ from warpfit.engines import launch_plan
 from warpfit.engines.base import TrainingData
 from warpfit.errors import ConfigError, DivergedError
 
-pytestmark = [pytest.mark.usefixtures("by_layers"), pytest.mark.in_turns(2)]
+pytestmark = [pytest.mark.usefixtures("by_layers"), pytest.mark.in_turns(3)]
 
 OPTIMIZERS: dict[str, MakeOptimizer] = {
     "sgd": lambda model: optim.SGD(model.parameters(), 0.05),

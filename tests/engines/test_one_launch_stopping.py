@@ -20,7 +20,7 @@ from warpfit.backends.cuda.one_launch_layers import choose_layers
 from warpfit.engines import launch_plan, launch_run, launch_talk
 from warpfit.engines.base import TrainingData
 
-pytestmark = [pytest.mark.usefixtures("by_layers"), pytest.mark.in_turns(2)]
+pytestmark = [pytest.mark.usefixtures("by_layers"), pytest.mark.in_turns(3)]
 
 SIZES = (6, 20, 9, 3)
 X, LABELS = data(SIZES)

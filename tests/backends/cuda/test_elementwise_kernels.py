@@ -20,9 +20,6 @@ from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
 from warpfit.backends.cuda.layouts import copy_plan, joined, layout
 from warpfit.errors import DTypeError, ShapeError
 
-# In every run at least every other case of each test.
-pytestmark = pytest.mark.in_turns(2)
-
 HALVES = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, 3.0, -3.0, np.inf, -np.inf, np.nan]
 NUMPY = NumpyBackend()

@@ -17,9 +17,6 @@ from warpfit.backends.cuda import CudaBackend, dense, launch, pool, tensors
 from warpfit.backends.cuda.array import DeviceArray, row_major_strides
 from warpfit.errors import DTypeError, ShapeError
 
-# In every run at least every other case of each test.
-pytestmark = pytest.mark.in_turns(2)
-
 # Largest error relative to max(1, |reference|): some roundings to the dtype.
 LIMITS = {"float16": 2e-3, "bfloat16": 2e-2}
 HALF = tuple(LIMITS)
