@@ -99,3 +99,24 @@ def test_joined_updates_are_those_of_numpy(cuda: str, name: str, network: str, d
     for slots, expected_slots in zip(layers.slots, layers.host_slots, strict=True):
         for got, expected in zip(slots, expected_slots, strict=True):
             np.testing.assert_allclose(ops.to_numpy(got), expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+@pytest.mark.parametrize("sizes", [(40, 136), (24, 264)], ids=str)
+def test_weights_that_begin_anywhere(cuda: str, name: str, sizes: tuple[int, int]) -> None:
+    op, num_slots, settings = UPDATES[name]
+    ops: Any = create(cuda, precision="float16")
+    layers = Layers(ops, "float16", 20, [sizes], num_slots)
+    arrays = [layers.parameters, *layers.slots]
+    for group in arrays:
+        moved = ops.reshape(ops.zeros((group[0].size + 1,), "float32")[1:], sizes)
+        ops.assign(moved, group[0])
+        group[0] = moved
+    assert all(group[0].pointer % 16 == 4 for group in arrays)
+    assert ops.keep_copies(layers.parameters, layers.copies)
+    update(ops, op, layers.parameters, layers.gradients(), layers.slots, settings)
+    update(NumpyBackend(), op, layers.host, layers.expected_gradients(), layers.host_slots, settings)
+    for got, copy, expected in zip(layers.parameters, layers.copies, layers.host, strict=True):
+        np.testing.assert_allclose(ops.to_numpy(got), expected, rtol=2e-5, atol=2e-5)
+        as_copied = ops.to_numpy(ops.asarray(copy, "float32"))
+        np.testing.assert_array_equal(as_copied, rounded(ops, ops.to_numpy(got), "float16"))

@@ -57,7 +57,7 @@ struct alignas(64) UpdatedLayer {
     int inputs, outputs, rows;
     int dz_stride;    // of dz's rows, in numbers
     int first_piece;  // of all layers' pieces
-    int is_thin;      // whether pieces are THIN_ROWS whole rows of w
+    int is_thin;      // whether pieces are THIN_ROWS whole rows of w, read without tensor copies
 };
 
 struct UpdateList {
@@ -331,7 +331,8 @@ __device__ inline void update_tile(Shared& shared, int ring, Cursor<STAGES>& cur
     if (col < layer.outputs) update_at(rule, layer.b, col, scale * of_column);
 }
 
-// Whole rows of w, of a layer with few outputs, and of its first rows b, too: a number a thread.
+// Whole rows of w, of a layer with few outputs or whose arrays begin anywhere, and of its first rows b, too: a number a
+// thread.
 __device__ inline void update_thin(const UpdatedLayer& layer, const Piece& piece, const Rule& rule,
                                    float scale) {
     const int own = own_thread(), inputs = layer.inputs, outputs = layer.outputs, rows = layer.rows;
@@ -348,11 +349,13 @@ __device__ inline void update_thin(const UpdatedLayer& layer, const Piece& piece
         }
         update_at(rule, w, begin + i, scale * sum);
     }
-    if (piece.row != 0 || !b.values || own >= outputs) return;
-    float sum = 0;
+    if (piece.row != 0 || !b.values) return;
+    for (int i = own; i < outputs; i += PIECE_THREADS) {
+        float sum = 0;
 #pragma unroll 8
-    for (int row = 0; row < rows; ++row) sum += load(dz[row * stride + own]);
-    update_at(rule, b, own, scale * sum);
+        for (int row = 0; row < rows; ++row) sum += load(dz[row * stride + i]);
+        update_at(rule, b, i, scale * sum);
+    }
 }
 
 // -- the whole ------------------------------------------------------------------------------------------------------
