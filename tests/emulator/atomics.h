@@ -18,16 +18,6 @@ struct Identity {
 template <class T>
 using As = typename Identity<T>::type;
 
-constexpr unsigned MOST_ATOMICS = 1u << 24;
-
-// A thread that waits for another in a loop over an atomic would never end: nobody else runs meanwhile, unless
-// the loop has a __nanosleep.
-inline void count_atomic() {
-    if (++current->atomics_since_wait > MOST_ATOMICS)
-        fail("more than %u atomic operations without a barrier, as if it spins on another thread",
-             MOST_ATOMICS);
-}
-
 template <class T, class Change>
 T change(T* address, Change change) {
     static_assert(std::is_integral<T>::value && sizeof(T) >= 4, "atomics take integers of 32 or 64 bits");

@@ -5,13 +5,11 @@
 // poisoned before every block.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "atomics.h"
 #include "device_math.h"

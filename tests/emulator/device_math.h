@@ -3,7 +3,11 @@
 // The fast approximations (__expf, __fdividef, ...) are missing on purpose.
 #pragma once
 
-#include <cmath>
+// The C library's own header: that of C++ takes longer to read than most kernels to compile.
+#define _GLIBCXX_INCLUDE_NEXT_C_HEADERS
+#include <math.h>
+#undef _GLIBCXX_INCLUDE_NEXT_C_HEADERS
+
 #include <cstring>
 #include <type_traits>
 
@@ -33,7 +37,7 @@ template <class A, class B>
 typename std::common_type<A, B>::type min(A a, B b) {
     using C = typename std::common_type<A, B>::type;
     const C x = static_cast<C>(a), y = static_cast<C>(b);
-    if constexpr (std::is_floating_point<C>::value) return std::fmin(x, y);
+    if constexpr (std::is_floating_point<C>::value) return __builtin_fmin(x, y);
     return y < x ? y : x;
 }
 
@@ -41,7 +45,7 @@ template <class A, class B>
 typename std::common_type<A, B>::type max(A a, B b) {
     using C = typename std::common_type<A, B>::type;
     const C x = static_cast<C>(a), y = static_cast<C>(b);
-    if constexpr (std::is_floating_point<C>::value) return std::fmax(x, y);
+    if constexpr (std::is_floating_point<C>::value) return __builtin_fmax(x, y);
     return x < y ? y : x;
 }
 

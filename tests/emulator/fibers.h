@@ -1,11 +1,9 @@
-// What the scheduler offers to emulated device code: the thread's place, barriers, warp collectives, errors.
+// What the scheduler offers to emulated device code: the thread's place, barriers, warp collectives, errors. Every kernel
+// is compiled with it: it takes nothing of the standard library that is long to read.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <string>
-#include <vector>
 
 #include "vector_types.h"
 
@@ -40,24 +38,6 @@ struct Request {
     Execute execute;
 };
 
-// What a thread waits for, looked at whenever its turn comes.
-struct Condition {
-    const char* name;
-    Site site;
-    Condition(const char* name, Site site) : name(name), site(site) {}
-    virtual bool holds() = 0;
-    virtual std::string detail() const { return ""; }
-};
-
-// A cp.async that was issued and has not landed.
-struct PendingCopy {
-    unsigned char* target;
-    unsigned bytes;
-    unsigned number;  // among all copies of its thread
-    unsigned group;
-    unsigned char data[16];
-};
-
 // A matrix of which boxes are copied, in place of what the driver encodes: EmulatedRuntime.tensor_map fills it.
 struct MatrixMap {
     uint64_t mark;
@@ -67,22 +47,6 @@ struct MatrixMap {
     unsigned char unused[76];
 };
 static_assert(sizeof(MatrixMap) == 128, "a tensor map has 128 bytes");
-
-// What a store will write when its thread ends.
-struct LateWrite {
-    unsigned char* target;
-    std::vector<unsigned char> data;
-    bool operator==(const LateWrite& other) const { return target == other.target && data == other.data; }
-};
-
-// A box on its way from shared to global memory: not read yet.
-struct PendingStore {
-    MatrixMap map;
-    const unsigned char* source;
-    int row, column;
-    unsigned group;
-    std::vector<LateWrite> rows;  // as they are when the store is issued
-};
 
 // How the numbers of a product's operands lie in memory.
 struct NumberType {
@@ -99,54 +63,6 @@ struct Product {
     unsigned count;  // of this thread's numbers in d
     unsigned group;
     unsigned long long operands;  // a digest of what this warp multiplies, when it begins
-};
-
-// Registers that belong to products under way. What they held, and come to hold, is kept here; they themselves are
-// poisoned.
-struct Accumulator {
-    float* d;
-    std::vector<float> values;
-    unsigned num_products;
-};
-
-// What a thread keeps from one call to the next.
-struct Thread {
-    std::vector<PendingCopy> copies;
-    unsigned copies_issued = 0;
-    unsigned groups_committed = 0;
-    unsigned atomics_since_wait = 0;
-    std::vector<PendingStore> stores;
-    unsigned store_groups = 0;
-    std::vector<LateWrite> late_writes;
-    std::vector<Product> products;
-    std::vector<Accumulator> accumulators;
-    unsigned product_groups = 0, products_issued = 0;
-    bool gave_registers = false;  // to products, by wgmma_fence
-
-    void begin() {
-        copies.clear();
-        copies_issued = groups_committed = 0;
-        stores.clear();
-        late_writes.clear();
-        products.clear();
-        accumulators.clear();
-        store_groups = product_groups = products_issued = 0;
-        gave_registers = false;
-    }
-
-    // Lets those copies land for which is_due(copy).
-    template <class F>
-    void land(F is_due) {
-        size_t kept = 0;
-        for (const auto& copy : copies) {
-            if (is_due(copy)) {
-                std::memcpy(copy.target, copy.data, copy.bytes);
-            } else {
-                copies[kept++] = copy;
-            }
-        }
-        copies.resize(kept);
-    }
 };
 
 struct Launch {
@@ -166,7 +82,6 @@ struct Launch {
     bool sanitized;
 };
 
-extern Thread* current;
 extern unsigned char* dynamic_shared;
 extern unsigned long long progress;  // grows with everything that another thread may be waiting for
 
@@ -182,9 +97,6 @@ void cluster_barrier(const char* name, Site site);
 // Waits for the lanes of request.mask. `whole` demands a warp of 32 existing lanes.
 void collective(Request& request, bool whole);
 
-// Waits until it holds.
-void wait_for(Condition& condition);
-
 // Lets the others run. A launch in which all do only this fails.
 void yield(const char* name, Site site);
 
@@ -199,9 +111,6 @@ bool is_shared(const void* pointer, size_t bytes);
 unsigned to_shared_address(const void* pointer);
 unsigned char* at_shared_address(unsigned address);
 
-// Where in shared memory a pointer points, in words.
-std::string shared_text(const void* pointer);
-
 // The number of this block in its cluster.
 unsigned rank_in_cluster();
 
@@ -210,6 +119,14 @@ unsigned rank_in_cluster();
 unsigned to_cluster_address(const char* name, const void* pointer, unsigned rank);
 unsigned char* at_cluster_address(const char* name, unsigned address, unsigned bytes);
 unsigned rank_of_address(unsigned address);
+
+// Fails if a thread has had very many atomic operations since it last waited for others.
+void count_atomic();
+
+// cp.async: from global memory, or zeros if that is null; until at most so many of the thread's groups are under way.
+void begin_copy(void* shared, const void* global, unsigned bytes);
+void commit_copies();
+void wait_for_copies(unsigned most_pending);
 
 // Barriers of shared memory (mbarriers.cpp).
 void init_mbarrier(unsigned long long* place, unsigned count);

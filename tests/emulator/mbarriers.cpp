@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "fibers.h"
+#include "threads.h"
 
 namespace emulator {
 namespace {

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#include "fibers.h"
+#include "threads.h"
 
 namespace emulator {
 namespace {

@@ -3,7 +3,6 @@
 // Reference: PTX ISA, docs.nvidia.com/cuda/parallel-thread-execution; the section is named at each group.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -38,9 +37,9 @@ inline unsigned short float_to_half(float value) {
 
 inline float reciprocal(float value) { return 1 / value; }
 
-inline float square_root_near(float value) { return std::sqrt(value); }
+inline float square_root_near(float value) { return sqrtf(value); }
 
-inline float power_of_2(float exponent) { return std::exp2(exponent); }
+inline float power_of_2(float exponent) { return exp2f(exponent); }
 
 inline void store_16_bytes(void* place, uint4 word) { *static_cast<uint4*>(place) = word; }
 
@@ -233,11 +232,7 @@ namespace emulator {
 inline void copy_async(const char* name, void* shared, const void* global, unsigned bytes, bool valid) {
     check_shared(name, shared, bytes, bytes);
     check_aligned(name, global, bytes);
-    PendingCopy copy{
-        static_cast<unsigned char*>(shared), bytes, current->copies_issued++, current->groups_committed, {}};
-    if (valid) std::memcpy(copy.data, global, bytes);
-    std::memset(shared, 0xff, bytes);
-    current->copies.push_back(copy);
+    begin_copy(shared, valid ? global : nullptr, bytes);
 }
 
 }  // namespace emulator
@@ -254,13 +249,12 @@ inline void copy_async_4(void* shared, const void* global, bool valid) {
     emulator::copy_async("copy_async_4", shared, global, 4, valid);
 }
 
-inline void copy_async_commit() { ++emulator::current->groups_committed; }
+inline void copy_async_commit() { emulator::commit_copies(); }
 
 // Waits until at most N of this thread's committed groups are pending.
 template <int N>
 inline void copy_async_wait() {
-    auto& thread = *emulator::current;
-    thread.land([&](const auto& copy) { return copy.group + N < thread.groups_committed; });
+    emulator::wait_for_copies(N);
 }
 
 // mbarrier (9.7.13.15), and cp.async.mbarrier.arrive (9.7.13.15.16). Copies land, and arrive, when somebody

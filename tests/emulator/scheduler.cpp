@@ -27,7 +27,7 @@
 #include <string>
 #include <vector>
 
-#include "fibers.h"
+#include "threads.h"
 
 #if !defined(__x86_64__)
 #include <ucontext.h>
@@ -695,6 +695,29 @@ void collective(Request& request, bool whole) {
             if (lanes[lane]) state[first + lane] = READY;
     }
     back_to_scheduler();
+}
+
+// A thread that waits for another in a loop over an atomic would never end: nobody else runs meanwhile, unless the loop
+// has a __nanosleep.
+void count_atomic() {
+    constexpr unsigned MOST = 1u << 24;
+    if (++current->atomics_since_wait > MOST)
+        fail("more than %u atomic operations without a barrier, as if it spins on another thread", MOST);
+}
+
+void begin_copy(void* shared, const void* global, unsigned bytes) {
+    PendingCopy copy{
+        static_cast<unsigned char*>(shared), bytes, current->copies_issued++, current->groups_committed, {}};
+    if (global != nullptr) std::memcpy(copy.data, global, bytes);
+    std::memset(shared, 0xff, bytes);
+    current->copies.push_back(copy);
+}
+
+void commit_copies() { ++current->groups_committed; }
+
+void wait_for_copies(unsigned most_pending) {
+    current->land(
+        [&](const PendingCopy& copy) { return copy.group + most_pending < current->groups_committed; });
 }
 
 void wait_for(Condition& condition) {

@@ -7,7 +7,7 @@
 #include <map>
 #include <vector>
 
-#include "fibers.h"
+#include "threads.h"
 
 namespace emulator {
 namespace {
