@@ -63,6 +63,7 @@ FAMILIES = {
         "emulator and (test_bfloat16 or shared_memory and most or test_clusters and sizes0 or looking_ahead and 17-33 "
         "or it_follows_numpy and (17-33-20 or 20-40-70) or is_remembered and 16) "
         "or forward and (gather_batches or gram_batches or next_batch)",
+        takes_slow=True,
     ),
     "products": Family(
         ("dense", "conv", "joined_updates"),
