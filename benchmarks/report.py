@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cnn import LABELS as CNN_LABELS
 from harness import RESULTS, ROOT
 from one_launch import PEERS, USUAL_PEERS
 from warpfit.files import atomic_path
@@ -255,13 +256,6 @@ def levels(results: Results) -> str:
     size = results["size"]
     header = [f"{size} x {size} x {size}", "kernel", "µs", "TFLOP/s", "gain over the line above"]
     return _table(header, rows) + _source(results)
-
-
-CNN_LABELS = {
-    "warpfit float16": "warpfit, float16",
-    "torch_graph float16": "PyTorch compile + CUDA graph, float16",
-    "torch_eager bfloat16": "PyTorch eager, bfloat16",
-}
 
 
 def cnn(results: Results) -> str:

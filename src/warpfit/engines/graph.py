@@ -41,7 +41,7 @@ __all__ = ["GraphEngine", "sizes_of_graphs", "steps_of_graph"]
 MOST_OPERATIONS = 512
 # A step has no more operations than about these: of each layer, forward and backward, and the others.
 OPERATIONS_OF_LAYER, OTHER_OPERATIONS = 5, 8
-# Bytes that kernels load at once where addresses allow it.
+# Bytes that kernels load at once where addresses allow it; as in backends/cuda/next_batch.py.
 ALIGNMENT = 16
 
 # The first columns of a table of numbers: the step of the run, and the row of the record. The optimizer's follow.

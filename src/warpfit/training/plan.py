@@ -93,7 +93,8 @@ def _with_the_best_engine(draft: Plan, data: TrainingData) -> Plan:
         except ConfigError as error:
             obstacles.append(f"{name}: {error}")
             continue
-        return _quicker_graph(found, draft, data) or found if name == OneLaunchEngine.name else found
+        quicker = _quicker_graph(found, draft, data) if name == OneLaunchEngine.name else None
+        return quicker or found
     return _run_by(
         Layerwise.name, draft, data, obstacles[0] if draft.device == "cpu" else "; ".join(obstacles)
     )

@@ -81,6 +81,17 @@ def update(
         ops.rmsprop_update(layers, gradients, slots[0], slots[1] if len(slots) > 1 else None, **settings)
 
 
+def assert_updated(ops: Any, layers: Layers) -> None:
+    """Assert that parameters and slots are those that NumPy has come to, and copies the parameters rounded."""
+    for got, copy, expected in zip(layers.parameters, layers.copies, layers.host, strict=True):
+        np.testing.assert_allclose(ops.to_numpy(got), expected, rtol=2e-5, atol=2e-5)
+        as_copied = ops.to_numpy(ops.asarray(copy, "float32"))
+        np.testing.assert_array_equal(as_copied, rounded(ops, ops.to_numpy(got), layers.dtype))
+    for slots, expected_slots in zip(layers.slots, layers.host_slots, strict=True):
+        for got, expected in zip(slots, expected_slots, strict=True):
+            np.testing.assert_allclose(ops.to_numpy(got), expected, rtol=2e-5, atol=2e-5)
+
+
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("name", UPDATES)
@@ -92,13 +103,7 @@ def test_joined_updates_are_those_of_numpy(cuda: str, name: str, network: str, d
     assert ops.keep_copies(layers.parameters, layers.copies)
     update(ops, op, layers.parameters, layers.gradients(), layers.slots, settings)
     update(NumpyBackend(), op, layers.host, layers.expected_gradients(), layers.host_slots, settings)
-    for got, copy, expected in zip(layers.parameters, layers.copies, layers.host, strict=True):
-        np.testing.assert_allclose(ops.to_numpy(got), expected, rtol=2e-5, atol=2e-5)
-        as_copied = ops.to_numpy(ops.asarray(copy, "float32"))
-        np.testing.assert_array_equal(as_copied, rounded(ops, ops.to_numpy(got), dtype))
-    for slots, expected_slots in zip(layers.slots, layers.host_slots, strict=True):
-        for got, expected in zip(slots, expected_slots, strict=True):
-            np.testing.assert_allclose(ops.to_numpy(got), expected, rtol=2e-5, atol=2e-5)
+    assert_updated(ops, layers)
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam"])
@@ -116,7 +121,4 @@ def test_weights_that_begin_anywhere(cuda: str, name: str, sizes: tuple[int, int
     assert ops.keep_copies(layers.parameters, layers.copies)
     update(ops, op, layers.parameters, layers.gradients(), layers.slots, settings)
     update(NumpyBackend(), op, layers.host, layers.expected_gradients(), layers.host_slots, settings)
-    for got, copy, expected in zip(layers.parameters, layers.copies, layers.host, strict=True):
-        np.testing.assert_allclose(ops.to_numpy(got), expected, rtol=2e-5, atol=2e-5)
-        as_copied = ops.to_numpy(ops.asarray(copy, "float32"))
-        np.testing.assert_array_equal(as_copied, rounded(ops, ops.to_numpy(got), "float16"))
+    assert_updated(ops, layers)

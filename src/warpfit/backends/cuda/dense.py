@@ -142,12 +142,12 @@ class DenseOps(ColumnOps):
         dtypes = (a.dtype, out.dtype)
         operands = (a.shape, b.shape, lda, ldb, transpose_a, transpose_b, dtypes, not places & 15)
         key = (operands, epilogue, activation.name, bias is None, z is None)
+        given = _Given((a, lda), (b, ldb), out, bias, saved, z, alpha, activation.slope)
         launch = self._products.get(key)
         if launch is None:
             settings = (epilogue, activation.name, bias is not None, z is not None)
             if len(self._products) >= MOST_PRODUCTS:
                 self._products.clear()
-            given = _Given((a, lda), (b, ldb), out, bias, saved, z, alpha, activation.slope)
             launch = self._products[key] = self._configured(operands, settings, given)
         if launch.kernel is None:
             return out
@@ -155,7 +155,6 @@ class DenseOps(ColumnOps):
         if launch.num_partials:
             partials = self.empty((launch.num_partials,), acc_dtype(a.dtype))
             arrivals = self.arrivals(launch.num_tiles)
-        given = _Given((a, lda), (b, ldb), out, bias, saved, z, alpha, activation.slope)
         self._start(launch, given, partials, arrivals)
         return out
 

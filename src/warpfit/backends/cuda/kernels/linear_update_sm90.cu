@@ -8,7 +8,7 @@
 //            others wait for memory; shared bytes: STAGES stages a ring, STRIPS strips a warp, barriers (joined_updates.py).
 //            Defines: these, DTYPE, RULE (SgdStep, AdamStep or RmspropStep of include/update_steps.cuh) and its SLOTS,
 //            RULE_NUMBERS.
-// Numerics:  float32 sums in the order of rows; the update in float32.
+// Numerics:  float32 sums, w's in the order of rows, b's of tiles over every eighth row first; the update in float32.
 // Cost:      2 rows inputs outputs FLOP; reads and writes of each weight 10 bytes, and 8 for each slot.
 // Reference: linear_backward, then sgd_update, adam_update or rmsprop_update of backends/numpy.
 #define SHARED_ALIGNMENT 1024

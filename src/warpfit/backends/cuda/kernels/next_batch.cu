@@ -24,7 +24,7 @@ struct Windows {
     Window windows[MAX_WINDOWS];
 };
 
-static_assert(sizeof(Windows) == 72, "next_batch.py packs this struct");
+static_assert(sizeof(Windows) == 72, "next_batch.py packs these structs");
 
 template <class From, class To>
 __device__ inline void take_rows(const Window& window, const int64* order, int64 num_rows) {
