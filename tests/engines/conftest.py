@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from warpfit.backends.cuda import one_launch, one_launch_layers
+from warpfit.backends.cuda import one_launch, one_launch_card, one_launch_layers
 from warpfit.backends.cuda.one_launch import choose
+from warpfit.backends.cuda.one_launch_card import CardLaunch, choose_card
 from warpfit.backends.cuda.one_launch_layers import choose_layers
 from warpfit.backends.cuda.trained_network import replicas_with_rows
-from warpfit.engines import launch_run
+from warpfit.engines import launch_plan, launch_run
 
 
 @pytest.fixture
@@ -44,6 +45,25 @@ def only_cluster_in_roles(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
     yield only
     choose.cache_clear()
+
+
+@pytest.fixture
+def only_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, int, int], None]]:
+    """Lets networks run by all clusters of a card only: by so many of some blocks of some warps."""
+
+    def choose_it(network: Any, card: Any, by_layers: bool) -> CardLaunch:
+        return choose_card(network, "sm_90a", card.max_shared_bytes, card.num_multiprocessors)
+
+    def only(clusters: int, cluster: int, warps: int) -> None:
+        def shape(network: Any, *_: int) -> CardLaunch:
+            return CardLaunch(network, cluster, clusters, (True,) * (len(network.widths) - 1), warps)
+
+        monkeypatch.setattr(launch_plan, "_chosen", choose_it)
+        monkeypatch.setattr(one_launch_card, "_shape", shape)
+        choose_card.cache_clear()
+
+    yield only
+    choose_card.cache_clear()
 
 
 @pytest.fixture

@@ -162,7 +162,7 @@ def trained_network(plan: Plan, data: TrainingData) -> Any:
 
 
 def launch_of(plan: Plan, data: TrainingData, card: Any = None, *, by_layers: bool = False) -> Any:
-    """Return the `OneLaunch` or `LayersLaunch` of a plan, or raise ConfigError with what is in the way.
+    """Return the `OneLaunch`, `LayersLaunch` or `CardLaunch` of a plan, or raise ConfigError with what is in the way.
 
     `card` is a `Card` in place of that of the plan's device, which then need not be there. `by_layers` asks for a
     `LayersLaunch`.
@@ -204,19 +204,28 @@ def launch_with_more(plan: Plan, data: TrainingData, num_validated: int) -> Any:
 
 
 def _chosen(network: Any, card: Any, by_layers: bool) -> Any:
-    """Return how to run a network: by the kernel for one hidden layer if it can, the faster, unless `by_layers`."""
+    """Return how to run a network: by the kernel for one hidden layer if it can, the fastest, unless `by_layers`.
+
+    Else layer by layer in a cluster, or in all clusters of the card, whichever is expected to take less time.
+    """
     from warpfit.backends.cuda.one_launch import choose, suits
+    from warpfit.backends.cuda.one_launch_card import choose_card
     from warpfit.backends.cuda.one_launch_layers import choose_layers
 
     limits = card.arch, card.max_shared_bytes, card.num_multiprocessors
-    if by_layers or not suits(network):
+    if by_layers:
         return choose_layers(network, *limits)
-    try:
-        return choose(network, *limits)
-    except ConfigError:
-        with suppress(ConfigError):
-            return choose_layers(network, *limits)
-        raise
+    obstacles: list[ConfigError] = []
+    for kinds in ((choose,) if suits(network) else (), (choose_layers, choose_card)):
+        launches = []
+        for kind in kinds:
+            try:
+                launches.append(kind(network, *limits))
+            except ConfigError as error:
+                obstacles.append(error)
+        if launches:
+            return min(launches, key=lambda launch: launch.microseconds)
+    raise obstacles[0]
 
 
 def _runtime(plan: Plan) -> Any:

@@ -352,13 +352,14 @@ class Run:
     ) -> None:
         """Start the kernel on some batches."""
         shape = self.shape
-        own = (
-            self._arguments_in_roles(batches, span, rates, record)
-            if shape.kernel == "one_launch"
-            else self._arguments_by_layers(batches, span, rates, record, talk)
-        )
+        if shape.kernel == "one_launch":
+            own = self._arguments_in_roles(batches, span, rates, record)
+        elif shape.kernel == "one_launch_card":
+            own = self._arguments_of_card(span, rates, record)
+        else:
+            own = self._arguments_by_layers(batches, span, rates, record, talk)
         self.kernel(
-            shape.cluster * shape.replicas,
+            shape.blocks,
             shape.threads,
             batches,
             targets,
@@ -366,7 +367,7 @@ class Run:
             *loss_settings(self.plan.loss, shape.network.outputs),
             shared_bytes=shape.shared_bytes,
             cluster=shape.cluster,
-            is_cooperative=shape.replicas > 1,
+            is_cooperative=shape.is_cooperative,
         )
 
     def _arguments_in_roles(
@@ -432,6 +433,23 @@ class Run:
             self._rule,
             self._best_places,
             *self._gram(batches, len(rates)),
+        ]
+
+    def _arguments_of_card(
+        self, span: _Span, rates: npt.NDArray[np.float64], record: Array | int
+    ) -> list[Any]:
+        """Return what ``one_launch_card.cu`` takes between targets and the loss's settings."""
+        ops, optimizer = self.ops, self.plan.optimizer
+        return [
+            ops.asarray(step_settings(optimizer, rates, self.state.step + span.first_step)),
+            self._places,
+            record,
+            ops.zeros((self.shape.exchanged_bytes,), "uint8"),
+            ops.empty((self.shape.far_bytes,), "uint8"),
+            span.num_rows,
+            span.epochs,
+            float(self.plan.loss_scale),
+            *rule_settings(optimizer),
         ]
 
     def _exchange(self) -> Array | None:

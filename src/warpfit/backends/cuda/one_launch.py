@@ -117,6 +117,16 @@ class OneLaunch:
     talks = False
 
     @property
+    def blocks(self) -> int:
+        """All of them."""
+        return self.cluster * self.replicas
+
+    @property
+    def is_cooperative(self) -> bool:
+        """Whether blocks wait for others than those of their cluster, so that all must be resident at once."""
+        return self.replicas > 1
+
+    @property
     def recorders(self) -> int:
         """Rows of the record of a step, which are added up."""
         return self.replicas

@@ -19,6 +19,7 @@ __all__ = [
     "most_blocks",
     "padded",
     "replicas_with_rows",
+    "resident_clusters",
     "up",
 ]
 
@@ -200,11 +201,15 @@ def most_blocks(arch: str) -> int:
     return 1 if generation(arch) < 90 else 16 if generation(arch) in (90, 100) else 8
 
 
+def resident_clusters(cluster: int, num_multiprocessors: int) -> int:
+    """Return how many clusters of so many blocks are resident at once, if a block fills a multiprocessor."""
+    # Multiprocessors come in groups that no cluster crosses: 9 of them have room for 8 blocks, as a rule.
+    return max(1, num_multiprocessors * 8 // (9 * cluster))
+
+
 def replicas_with_rows(batch: int, cluster: int, num_multiprocessors: int, wanted: int) -> int:
     """Return how many clusters can share out a batch, of those wanted, so that all are resident and have rows."""
-    # Multiprocessors come in groups that no cluster crosses: 9 of them have room for 8 blocks, as a rule.
-    resident = max(1, num_multiprocessors * 8 // (9 * cluster))
-    tiles = -(-batch // 16)
+    resident, tiles = resident_clusters(cluster, num_multiprocessors), -(-batch // 16)
     tiles_of_replica = -(-tiles // min(wanted, resident, tiles))
     return -(-tiles // tiles_of_replica)
 

@@ -190,23 +190,6 @@ struct Forward<0> : Product<X_WIDTH, Shape<0>::BLOCK_UNITS> {};
 template <int L>
 struct Backward : Product<Shape<L>::WIDTH, Shape<L - 1>::BLOCK_UNITS> {};
 
-// A parameter's array in memory, and those of what the optimizer remembers of it.
-struct Arrays {
-    static constexpr int NUM_SLOTS = SLOTS;
-    float* const* of_layers;
-
-    __device__ static int index(int quad) { return quad; }
-
-    template <int L>
-    __device__ float* weights(int slot) const {
-        return of_layers[2 * L * (1 + SLOTS) + 1 + slot];
-    }
-    template <int L>
-    __device__ float* biases(int slot) const {
-        return of_layers[(2 * L + 1) * (1 + SLOTS) + 1 + slot];
-    }
-};
-
 // Where the parameters of the best epoch are kept.
 struct BestArrays {
     static constexpr int NUM_SLOTS = 0;

@@ -7,6 +7,7 @@
 #include "cluster.cuh"
 #include "early_stopping.cuh"
 #include "held_weights.cuh"
+#include "layer_stack.cuh"
 #include "output_losses.cuh"
 #include "philox.cuh"
 #include "progress.cuh"
@@ -19,10 +20,6 @@ constexpr int SIZES[] = {WIDTHS};
 constexpr Activation ACTIVATION_OF[] = {ACTIVATIONS};
 constexpr float SLOPE_OF[] = {SLOPES};
 constexpr bool HAS_DROPOUT[] = {DROPOUTS};
-
-__device__ constexpr int up(int size, int unit) { return (size + unit - 1) / unit * unit; }
-__device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
-__device__ constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
 // Rows of a batch that a replica takes, as far as there are that many.
 constexpr int REPLICA_ROWS = REPLICAS > 1 ? up((BATCH + REPLICAS - 1) / REPLICAS, 16) : BATCH;
@@ -178,23 +175,6 @@ struct UnitRows {
 template <class Rows>
 __device__ inline const T* tile_of(const Rows& rows, int r, int chunk, int term) {
     return rows.first + r * 16 * Rows::STRIDE + chunk * Rows::NEXT_CHUNK + term * rows.next_term;
-}
-
-// Something for each layer from L on.
-template <template <int> class Of, int L = 0>
-struct Stack : Stack<Of, L + 1> {
-    Of<L> layer;
-};
-template <template <int> class Of>
-struct Stack<Of, LAYERS> {};
-
-template <int L, template <int> class Of>
-__device__ inline Of<L>& layer_of(Stack<Of>& stack) {
-    return static_cast<Stack<Of, L>&>(stack).layer;
-}
-template <int L, template <int> class Of>
-__device__ inline const Of<L>& layer_of(const Stack<Of>& stack) {
-    return static_cast<const Stack<Of, L>&>(stack).layer;
 }
 
 template <int L>

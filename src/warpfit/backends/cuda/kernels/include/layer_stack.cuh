@@ -1,0 +1,40 @@
+// Something for each of LAYERS layers, and sizes of what they are made of.
+#pragma once
+
+__device__ constexpr int up(int size, int unit) { return (size + unit - 1) / unit * unit; }
+__device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
+__device__ constexpr int smaller(int a, int b) { return a < b ? a : b; }
+
+// Something for each layer from L on.
+template <template <int> class Of, int L = 0>
+struct Stack : Stack<Of, L + 1> {
+    Of<L> layer;
+};
+template <template <int> class Of>
+struct Stack<Of, LAYERS> {};
+
+template <int L, template <int> class Of>
+__device__ inline Of<L>& layer_of(Stack<Of>& stack) {
+    return static_cast<Stack<Of, L>&>(stack).layer;
+}
+template <int L, template <int> class Of>
+__device__ inline const Of<L>& layer_of(const Stack<Of>& stack) {
+    return static_cast<const Stack<Of, L>&>(stack).layer;
+}
+
+// Where parameters lie, and what the optimizer remembers of them in slot 0 and on; -1 is the parameter itself.
+struct Arrays {
+    static constexpr int NUM_SLOTS = SLOTS;
+    float* const* of_layers;
+
+    __device__ static int index(int quad) { return quad; }
+
+    template <int L>
+    __device__ float* weights(int slot) const {
+        return of_layers[2 * L * (1 + SLOTS) + 1 + slot];
+    }
+    template <int L>
+    __device__ float* biases(int slot) const {
+        return of_layers[(2 * L + 1) * (1 + SLOTS) + 1 + slot];
+    }
+};

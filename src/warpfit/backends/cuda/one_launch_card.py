@@ -1,0 +1,311 @@
+"""How a training run is launched as one kernel on most of a card: tiles, shared memory, and what does not fit.
+
+`kernels/one_launch_card.cu` is some clusters of blocks, of which each has a tile of each layer's weights; this module says how
+large they are, or what is in the way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from typing import Any
+
+from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES, Activation
+from warpfit.backends.cuda.jit import generation
+from warpfit.backends.cuda.runtime import is_debugging
+from warpfit.backends.cuda.trained_network import (
+    TrainedNetwork,
+    check_network,
+    microseconds,
+    padded,
+    resident_clusters,
+    up,
+)
+from warpfit.errors import ConfigError
+
+__all__ = ["CardLaunch", "choose_card", "share", "variants"]
+
+WARPS = 16
+# Blocks of a cluster: ranks, which share out the inputs of each layer.
+CLUSTERS = (8, 4)
+MOST_ROWS = 128
+REGISTERS, MOST_REGISTERS = 65536, 255
+# Nanoseconds of each of a step's costs on an H200, fitted to single measurements; see docs/performance.md.
+NANOSECONDS = {"layer": 3000.0, "outputs": 2000.0, "product": 8.0, "far": 0.01}
+
+
+def share(size: int, sharers: int) -> int:
+    """Return what each has of something that is shared out in tiles of 16."""
+    return padded(-(-size // sharers))
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a block has of a layer's weights: ``struct WeightTile`` of the kernel."""
+
+    inputs: int
+    units: int
+    sent_units: int
+    slots: int
+
+    @property
+    def fragments(self) -> int:
+        """Tiles of 16 by 8 weights."""
+        return self.inputs // 16 * self.units // 8
+
+    @property
+    def float32_bytes(self) -> int:
+        """Bytes of the weights in float32, and of what the optimizer remembers of them."""
+        return self.fragments * (1 + self.slots) * 512
+
+
+@dataclass(frozen=True)
+class CardLaunch:
+    """How clusters and blocks share a network's training; printable.
+
+    Attributes
+    ----------
+    network : TrainedNetwork
+    cluster : int
+        Blocks of a cluster, which share out the inputs of each layer.
+    clusters : int
+        They share out the units of each hidden layer.
+    far : tuple of bool
+        Whether weights of each layer in float32, with what the optimizer remembers of them, lie in device memory.
+    warps : int
+        Of a block.
+    """
+
+    network: TrainedNetwork
+    cluster: int
+    clusters: int
+    far: tuple[bool, ...]
+    warps: int = WARPS
+
+    kernel = "one_launch_card"
+    talks = looks_ahead = False
+    recorders = 1
+    is_cooperative = True
+
+    @property
+    def blocks(self) -> int:
+        """All of them."""
+        return self.cluster * self.clusters
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps
+
+    @property
+    def rows(self) -> int:
+        """Rows of a batch, for tensor cores."""
+        return padded(self.network.batch)
+
+    @property
+    def x_stride(self) -> int:
+        """Numbers from one row of a batch to the next."""
+        return padded(self.network.features) + 8
+
+    @cached_property
+    def tiles(self) -> list[Tile]:
+        """What a block has of each layer."""
+        widths, slots = self.network.widths, self.network.slots
+        hidden = [
+            Tile(share(inputs, self.cluster), share(units, self.clusters), padded(units), slots)
+            for inputs, units in pairwise(widths[:-1])
+        ]
+        outputs = widths[-1]
+        return [*hidden, Tile(share(widths[-2], self.clusters), padded(outputs), up(outputs, 4), slots)]
+
+    @cached_property
+    def shared_parts(self) -> dict[str, int]:
+        """Bytes of shared memory of each part of ``struct Shared`` of the kernel."""
+        tiles, rows = self.tiles, self.rows
+        widest, outputs = max(tile.units for tile in tiles[:-1]), padded(self.network.outputs)
+        return {
+            "weights": sum(2 * tile.inputs * (tile.units + 8) for tile in tiles),
+            "weights in float32": sum(
+                tile.float32_bytes for tile, is_far in zip(tiles, self.far, strict=True) if not is_far
+            ),
+            "biases": sum(4 * (1 + tile.slots) * tile.units for tile in tiles),
+            "batches of x and units": sum(
+                2 * rows * (tile.inputs + 8) * (2 if idx == 0 else 1) for idx, tile in enumerate(tiles)
+            ),
+            "parts of sums": 2 * 4 * rows * widest,
+            "gradients and derivatives": 3 * 2 * rows * (widest + 8),
+            "outputs and losses": rows * (2 * (outputs + 8) + 4 * outputs + 8),
+            "targets": 2 * 4 * rows * self.network.target_words,
+            "barriers": 5 * 8,
+        }
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        return padded(sum(self.shared_parts.values()))
+
+    @property
+    def far_bytes(self) -> int:
+        """Bytes of device memory for weights that are far."""
+        tiles = zip(self.tiles, self.far, strict=True)
+        return self.blocks * sum(tile.float32_bytes for tile, is_far in tiles if is_far)
+
+    @property
+    def exchanged_bytes(self) -> int:
+        """Bytes of device memory in which blocks leave each other numbers."""
+        *inner, _, last = self.tiles
+        words = sum((1 + self.clusters) * tile.sent_units for tile in inner)
+        return 2 * 4 * self.rows * (words + self.clusters * last.sent_units)
+
+    @property
+    def exchange_bytes(self) -> int:
+        """Bytes of device memory beside those of the steps."""
+        return self.exchanged_bytes + self.far_bytes
+
+    @property
+    def registers_of_thread(self) -> tuple[int, int]:
+        """Registers that a thread may have, and those for weights."""
+        return min(MOST_REGISTERS, REGISTERS // self.threads), 0
+
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes of a batch of x in device memory."""
+        return 2 * self.network.batch * self.x_stride
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of device memory for a step: batch, targets, settings and row of the record."""
+        return self.batch_bytes + 4 * self.network.batch * self.network.target_words + 16 + 24
+
+    @property
+    def costs(self) -> dict[str, float]:
+        """How often a step has each of `NANOSECONDS`."""
+        products = self.rows // 16 * sum(3 * tile.fragments for tile in self.tiles)
+        return {
+            "layer": 2 * len(self.tiles) - 3,
+            "outputs": 1,
+            "product": products / self.warps,
+            "far": 2 * self.far_bytes / self.blocks,
+        }
+
+    @property
+    def microseconds(self) -> float:
+        """What a step is expected to take on an H200."""
+        return microseconds(self.costs, NANOSECONDS)
+
+    @property
+    def defines(self) -> dict[str, Any]:
+        """The kernel's defines."""
+        network = self.network
+        activations = [activation.name for activation in network.activations] + ["identity"]
+        slopes = [float(activation.slope) for activation in network.activations] + [0.0]
+        return {
+            **network.defines,
+            "LAYERS": len(network.widths) - 1,
+            "WIDTHS": ",".join(map(str, network.widths)),
+            "ACTIVATIONS": ",".join(f"Activation::{name}" for name in activations),
+            "SLOPES": ",".join(map(str, slopes)),
+            "FAR_LAYERS": ",".join(str(int(is_far)) for is_far in self.far),
+            "CLUSTER": self.cluster,
+            "CLUSTERS": self.clusters,
+            "WARPS": self.warps,
+            "SHARED_BYTES": self.shared_bytes,
+            "EXCHANGE_BYTES": self.exchanged_bytes,
+            "BOUNDED_WAITS": int(is_debugging()),
+        }
+
+    def gather_defines(self, source: str) -> dict[str, Any]:
+        """Return the defines of the kernel that gathers the batches, from x of dtype `source`."""
+        return self.network.gather_defines(source, 1, padded(self.network.features))
+
+    def __str__(self) -> str:
+        far = sum(self.far)
+        return (
+            f"{self.clusters} clusters of {self.cluster} blocks of {self.warps} warps that share out all weights, "
+            f"{self.shared_bytes} bytes of shared memory"
+            f"{f', {far} of {len(self.far)} layers in float32 in device memory' if far else ''}"
+        )
+
+
+def _check(network: TrainedNetwork, arch: str) -> None:
+    """Raise ConfigError for what the kernel does not do."""
+    check_network(network, arch)
+    if generation(arch) not in (90, 100):
+        raise ConfigError(f"expected an architecture with clusters, sm_90 or sm_100, got {arch}")
+    lacking = {
+        "a hidden layer": len(network.widths) < 3,
+        "products in half precision": network.terms > 1,
+        "no dropout": any(network.drops),
+        "rows and classes that weigh the same": network.weighted or network.class_weights,
+        "no clipping": network.clips,
+        "no penalty": network.penalized,
+        f"batches of at most {MOST_ROWS} rows": network.batch > MOST_ROWS,
+    }
+    for wanted, is_lacking in lacking.items():
+        if is_lacking:
+            raise ConfigError(f"expected {wanted} for weights that all blocks share out")
+
+
+@lru_cache(maxsize=256)
+def choose_card(
+    network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multiprocessors: int
+) -> CardLaunch:
+    """Return how to launch a network's training on most of a card.
+
+    Raises
+    ------
+    ConfigError
+        If it does not fit; the message names what is in the way, with its bytes.
+    """
+    _check(network, arch)
+    shapes = [
+        _shape(network, cluster, resident_clusters(cluster, num_multiprocessors)) for cluster in CLUSTERS
+    ]
+    nearest = [_nearest(shape, max_shared_bytes) for shape in shapes]
+    fitting = [shape for shape in nearest if shape.shared_bytes <= max_shared_bytes]
+    if not fitting:
+        least = min(shape.shared_bytes for shape in nearest)
+        raise ConfigError(
+            f"expected at most {max_shared_bytes} bytes of shared memory for a tile of each layer, got {least}"
+        )
+    return min(fitting, key=lambda shape: shape.microseconds)
+
+
+def _shape(network: TrainedNetwork, cluster: int, most: int) -> CardLaunch:
+    """Return the shape for clusters of a size: as many as have units of the widest layer, all of it far."""
+    widest = max(network.widths[1:-1])
+    clusters = -(-widest // share(widest, most))
+    return CardLaunch(network, cluster, clusters, (True,) * (len(network.widths) - 1))
+
+
+def _nearest(shape: CardLaunch, max_shared_bytes: int) -> CardLaunch:
+    """Return the shape with as many layers in shared memory as it has room for.
+
+    The first layer comes first, as its update delays the next step; the others' have time while gradients are on their way.
+    """
+    for idx in range(len(shape.far)):
+        nearer = replace(shape, far=(*shape.far[:idx], False, *shape.far[idx + 1 :]))
+        if nearer.shared_bytes <= max_shared_bytes:
+            shape = nearer
+    return shape
+
+
+def variants() -> list[tuple[str, dict[str, str]]]:
+    """Return a choice of what a run compiles: each network has its own kernel."""
+    relu = Activation("relu")
+    base = TrainedNetwork("float16", (64, 96, 300, 10), (relu, relu), (False, False), 32, "cross_entropy")
+    momentum: dict[str, Any] = {"slots": 1, "momentum": True}
+    networks = [
+        *(replace(base, dtype=dtype) for dtype in HALF_DTYPES),
+        *(replace(base, activations=(Activation(name), relu)) for name in ACTIVATIONS),
+        replace(base, optimizer="adam", slots=2, decays=True, loss="mse", dtype="bfloat16"),
+        replace(base, optimizer="rmsprop", **momentum),
+        replace(base, **momentum, nesterov=True, decays=True, loss="huber"),
+        replace(base, widths=(64, 300, 128), activations=(relu,), drops=(False,), batch=100, smoothed=True),
+        replace(base, widths=(784, 1024, 1024, 1024, 10), activations=(relu,) * 3, drops=(False,) * 3),
+    ]
+    launches = [choose_card(network, "sm_90a", 227 << 10, 132) for network in networks]
+    return [
+        (launch.kernel, {key: str(value) for key, value in launch.defines.items()}) for launch in launches
+    ]
