@@ -286,7 +286,9 @@ def test_products_of_four_warps(
 def test_products_with_one_operand_in_registers(columns: int, reverse: bool) -> None:
     settings = {"kind": "tf32", "columns": columns, "a_in_registers": True}
     assert_multiplied(multiply_group(reverse=reverse, **settings))
-    with pytest.raises(DeviceError, match="wgmma_wait: expected the operands of a product to stay as they are"):
+    with pytest.raises(
+        DeviceError, match="wgmma_wait: expected the operands of a product to stay as they are"
+    ):
         multiply_group("WRITES_A_REGISTERS", reverse=reverse, **settings)
     with pytest.raises(DeviceError, match="wgmma_tf32_of_registers: expected wgmma_fence before a product"):
         multiply_group("NO_FENCE", reverse=reverse, **settings)
