@@ -385,8 +385,8 @@ def test_the_backend_turns_an_operand_where_the_kernel_needs_it(
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        ("multiply_next(sums, odd,", "multiply_next(sums, even,"),
-        ("wgmma_wait<1>();\n    if (adds)", "if (adds)"),
+        ("A_FROM_REGISTERS ? block % 2 : 0", "0"),
+        ("wgmma_wait<1>();\n        if (block > 0)", "if (block > 0)"),
     ],
     ids=["one set of registers", "no wait"],
 )
@@ -417,7 +417,7 @@ def test_all_that_may_be_chosen(
 WAITS_FOR_STAGE = "wait(shared.full[cursor.slot], cursor.round);"
 WAITS_FOR_ROOM = "wait(shared.empty[cursor.slot], cursor.round + 1);"
 WAITS_AND_RELEASES = """wgmma_wait<1>();
-    if (adds) release(shared.empty[before]);"""
+        if (block > 0) release(shared.empty[before]);"""
 WAITS_FOR_ALL = "    wgmma_wait<0>();\n"
 FENCE, COMMIT = "    wgmma_fence();\n", "    wgmma_commit();\n"
 ALIGNMENT = "#define SHARED_ALIGNMENT 1024"

@@ -181,32 +181,21 @@ __device__ inline void multiply_stage(Sums& sums, const A& a, const unsigned cha
     wgmma_commit();
 }
 
-// sums (+)= the product of the next stage. Once it is under way, the one before is done, and released.
-__device__ inline void multiply_next(Sums& sums, A& a, Shared& shared, Cursor<STAGES>& cursor, int& before,
-                                     int own_rows, bool adds) {
-    wait(shared.full[cursor.slot], cursor.round);
-    a.load(shared.stages[cursor.slot], own_rows);
-    multiply_stage(sums, a, shared.stages[cursor.slot], adds);
-    wgmma_wait<1>();
-    if (adds) release(shared.empty[before]);
-    before = cursor.slot;
-    cursor.advance<1>();
-}
-
-// sums = the product of num_blocks stages.
+// sums = the product of num_blocks stages. While one is multiplied, the one before is released.
 __device__ inline void multiply_piece(Sums& sums, Shared& shared, Cursor<STAGES>& cursor, int num_blocks,
                                       int own_rows) {
-    A even, odd;  // registers of two stages, which take turns
-    int before = 0, block = 0;
-    if constexpr (A_FROM_REGISTERS) {
-#pragma unroll 1
-        for (; block + 1 < num_blocks; block += 2) {
-            multiply_next(sums, even, shared, cursor, before, own_rows, block > 0);
-            multiply_next(sums, odd, shared, cursor, before, own_rows, true);
-        }
-    }
-    for (; block < num_blocks; ++block) {
-        multiply_next(sums, even, shared, cursor, before, own_rows, block > 0);
+    A stages_a[2];  // in turns, if in registers
+    int before = 0;
+#pragma unroll(A_FROM_REGISTERS ? 2 : 1)
+    for (int block = 0; block < num_blocks; ++block) {
+        A& a = stages_a[A_FROM_REGISTERS ? block % 2 : 0];
+        wait(shared.full[cursor.slot], cursor.round);
+        a.load(shared.stages[cursor.slot], own_rows);
+        multiply_stage(sums, a, shared.stages[cursor.slot], block > 0);
+        wgmma_wait<1>();
+        if (block > 0) release(shared.empty[before]);
+        before = cursor.slot;
+        cursor.advance<1>();
     }
     wgmma_wait<0>();
     release(shared.empty[before]);
@@ -253,7 +242,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             const int block_tile = piece.tile * CLUSTER + own_rank();
 #pragma unroll
             for (int i = 0; i < MMA_ROWS; ++i) {
-                const int row = first_row(piece) + own_rows + 64 * i;
+                const int row = first_row(piece) + own_rows + 64 * i + Rows::of_warp(warp);
                 if constexpr (SPLITS > 1) {
                     const int64 place =
                         (static_cast<int64>(block_tile) * CONSUMER_WARPS + warp) * MMA_ROWS + i;
@@ -261,7 +250,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     if (!add_slices(sums[i], own, arrivals + place, piece.slice)) continue;
                 }
 #if STORES_TENSOR
-                store_rows(staging, epilogue, sums[i], row + warp % 4 * 16, first_col(piece));
+                store_rows(staging, epilogue, sums[i], row, first_col(piece));
 #else
                 store_rows<Rows>(epilogue, sums[i], row, first_col(piece));
 #endif

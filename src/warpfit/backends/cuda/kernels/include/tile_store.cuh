@@ -103,32 +103,25 @@ __device__ inline void store_rows(Staging& staging, const Epilogue& epilogue, co
 
 #else
 
-// Of a tile of 8 columns: a thread's pairs of neighbours in two rows, STEP apart, of which `row` is the first.
-template <int STEP>
-__device__ inline void store_tile(const Epilogue& epilogue, const float* sums, int row, int col) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        if constexpr (SWAPPED && STEP == 1) {
-            const Acc pair[2] = {sums[i], sums[2 + i]};
-            write_sums<2, true>(epilogue, col + i, row, pair);
-        } else if constexpr (SWAPPED) {
-            const Acc first[1] = {sums[2 * i]}, second[1] = {sums[2 * i + 1]};
-            write_sums<1>(epilogue, col, row + STEP * i, first);
-            write_sums<1>(epilogue, col + 1, row + STEP * i, second);
-        } else {
-            const Acc pair[2] = {sums[2 * i], sums[2 * i + 1]};
-            write_sums<2>(epilogue, row + STEP * i, col, pair);
-        }
-    }
-}
-
-// The numbers of 64 rows from `row` on that a thread has.
+// The numbers that a thread has of 64 rows; those of its warp are from `row` on.
 template <class Rows, int COUNT>
 __device__ inline void store_rows(const Epilogue& epilogue, const float (&sums)[COUNT], int row, int col) {
-    const int own_row = row + Rows::first(), own_col = col + threadIdx.x % 4 * 2;
+    const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int j = 0; j < COUNT / 4; ++j) {
-        store_tile<Rows::STEP>(epilogue, sums + 4 * j, own_row, own_col + 8 * j);
+    for (int j = 0; j < COUNT / 2; ++j) {
+        const int own_row = row + Rows::of_lane() + j % 2 * Rows::STEP,
+                  own_col = col + j / 2 * 8 + lane % 4 * 2;
+        if constexpr (SWAPPED && Rows::STEP == 1) {
+            const Acc pair[2] = {sums[j / 2 * 4 + j % 2], sums[j / 2 * 4 + j % 2 + 2]};
+            write_sums<2, true>(epilogue, own_col + j % 2, row + Rows::of_lane(), pair);
+        } else if constexpr (SWAPPED) {
+            const Acc first[1] = {sums[2 * j]}, second[1] = {sums[2 * j + 1]};
+            write_sums<1>(epilogue, own_col, own_row, first);
+            write_sums<1>(epilogue, own_col + 1, own_row, second);
+        } else {
+            const Acc pair[2] = {sums[2 * j], sums[2 * j + 1]};
+            write_sums<2>(epilogue, own_row, own_col, pair);
+        }
     }
 }
 #endif
