@@ -7,8 +7,8 @@ results/gemm.json.
 
     python benchmarks/gemm.py [--dtypes float32,float16] [--only 64x256x784] [--quick] [--sweep [16]]
 
---sweep also times the candidates of each shape, so many of them, and prints the best, with what `configure` chose among
-them. Only a whole run, of all dtypes and shapes, writes the file.
+--sweep also times the candidates of each shape, what `configure` chose among them, and prints the best; with a number,
+so many of them, and all. Only a whole run, of all dtypes and shapes, writes the file.
 """
 
 from __future__ import annotations
@@ -398,7 +398,7 @@ def run(bench: Bench, wanted: list[Product], rounds: int, swept: int | None) -> 
         print_row(rows[-1])
         if swept is not None:
             configs = [config for config in dict.fromkeys(chosen[product]) if config not in broken]
-            for row in sweep(bench, product, operands, configs)[:5]:
+            for row in sweep(bench, product, operands, configs)[: swept or 5]:
                 print(f"{'':26} {row['us']:9.2f}  {row['config']}", flush=True)
         del operands
     return rows
