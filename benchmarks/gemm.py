@@ -5,10 +5,10 @@ torch.matmul) are timed in turns, each as a CUDA graph that repeats the call ove
 neither pays for launches. `tf32` is float32 with products in tf32, in both. Prints a table and writes
 results/gemm.json.
 
-    python benchmarks/gemm.py [--dtypes float32,float16] [--only 64x256x784] [--quick] [--sweep]
+    python benchmarks/gemm.py [--dtypes float32,float16] [--only 64x256x784] [--quick] [--sweep [16]]
 
---sweep also times the candidates of each shape and prints the best, with what `configure` chose among them. Only a
-whole run, of all dtypes and shapes, writes the file.
+--sweep also times the candidates of each shape, what `configure` chose among them, and prints the best; with a number,
+so many of them, and all. Only a whole run, of all dtypes and shapes, writes the file.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from harness import write_results
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.backends.cuda import jit
 from warpfit.backends.cuda.launch import Kernels
+from warpfit.backends.cuda.layouts import copy_plan
 from warpfit.backends.cuda.matmul import aligned, candidates, configure
 from warpfit.backends.cuda.matmul_wgmma_config import WgmmaConfig
 from warpfit.backends.cuda.runtime import Runtime
@@ -168,10 +169,15 @@ class Bench:
         arrivals = torch.zeros(config.tiles(m, n), device="cuda", dtype=torch.int32)
         grid, block, shared_bytes = config.grid(m, n), config.block, config.shared_bytes
         workspace = (partials.data_ptr(), arrivals.data_ptr())
-        places = [self.places(config, *arrays) for arrays in operands.sets]
+        turns = [self.turn(config, *arrays) for arrays in operands.sets]
+        places = [
+            self.places(config, *arrays, turned)
+            for arrays, (turned, _) in zip(operands.sets, turns, strict=True)
+        ]
 
         def start(i: int) -> None:
             a, b, c = operands.sets[i % len(operands.sets)]
+            turns[i % len(turns)][1]()
             sizes = config.sizes(m, n, k, a.shape[1], b.shape[1])
             kernel(grid, block, *places[i % len(places)], c.data_ptr(), None, None, None, 1.0, 0.0, *workspace,
                    *sizes, shared_bytes=shared_bytes, cluster=config.cluster)  # fmt: skip
@@ -179,14 +185,29 @@ class Bench:
         start.workspace = partials, arrivals  # type: ignore[attr-defined]  # as long as it may be called
         return start
 
-    def places(self, config: Any, a: Any, b: Any, c: Any) -> tuple[Any, ...]:
+    def turn(self, config: Any, a: Any, b: Any, c: Any) -> tuple[Any, Callable[[], None]]:
+        """Return room for the operand that a kernel wants turned, if any, and a function that turns it."""
+        if not isinstance(config, WgmmaConfig) or not config.turns_b:
+            return None, lambda: None
+        stored = a if config.swapped else b
+        turned = torch.empty(stored.shape[::-1], device="cuda", dtype=stored.dtype)
+        (rows, columns), size = turned.shape, stored.element_size()
+        plan = copy_plan((rows, columns), (size, rows * size), size, (columns * size, size), size)
+        kernel = self.kernels.get("copy_strided", SOURCE=config.dtype, DTYPE=config.dtype)
+        copies = stored.data_ptr(), plan.x_layout, turned.data_ptr(), plan.y_layout
+        return turned, lambda: kernel(plan.num_blocks, 256, *copies, plan.is_tiled, stored.numel())
+
+    def places(self, config: Any, a: Any, b: Any, c: Any, turned: Any = None) -> tuple[Any, ...]:
         """Return how a kernel finds its operands: by tensor maps, or by their addresses."""
         if not isinstance(config, WgmmaConfig):
             return a.data_ptr(), b.data_ptr()
-        maps = []
-        for array, box in zip((b, a, c) if config.swapped else (a, b, c), config.boxes, strict=True):
-            name = str(array.dtype).removeprefix("torch.")
-            maps.append(self.runtime.tensor_map(array.data_ptr(), name, *array.shape, array.shape[1], *box))
+        first, second = (b, a) if config.swapped else (a, b)
+        arrays = first, second if turned is None else turned, c
+        names = config.map_dtype, config.map_dtype, config.out
+        maps = [
+            self.runtime.tensor_map(array.data_ptr(), name, *array.shape, array.shape[1], *box)
+            for array, name, box in zip(arrays, names, config.boxes, strict=True)
+        ]
         return *maps, maps[-1]
 
     def cublas(self, operands: Operands) -> Callable[[int], None]:
@@ -324,10 +345,10 @@ def sweep(bench: Bench, product: Product, operands: Operands, configs: list[Any]
     return sorted(rows, key=lambda row: row["us"])
 
 
-def sweep_candidates(bench: Bench, product: Product) -> list[Any]:
-    """Return the candidates that promise most."""
+def sweep_candidates(bench: Bench, product: Product, most: int) -> list[Any]:
+    """Return the candidates that promise most; 0: as many as there is time for."""
     found = bench.choose(product, candidates)
-    return list(found[: MAX_CANDIDATES[product.flop > SMALL_FLOP]])
+    return list(found[: most or MAX_CANDIDATES[product.flop > SMALL_FLOP]])
 
 
 def main() -> None:
@@ -335,7 +356,7 @@ def main() -> None:
     parser.add_argument("--dtypes", default=",".join(DTYPES), help="separated by commas")
     parser.add_argument("--only", help="shapes as the table names them, separated by commas")
     parser.add_argument("--quick", action="store_true", help="a few shapes, few rounds")
-    parser.add_argument("--sweep", action="store_true", help="time the candidates too")
+    parser.add_argument("--sweep", nargs="?", type=int, const=0, help="time the candidates too, so many")
     arguments = parser.parse_args()
     dtypes = arguments.dtypes.split(",")
     if unknown := set(dtypes) - set(DTYPES):
@@ -348,8 +369,8 @@ def main() -> None:
     print(
         f"{'dtype':9} {shapes} {'us':>9} {'TFLOP/s':>8} {'cuBLAS us':>9} {'TFLOP/s':>8} {'ratio':>6} {'error':>8}"
     )
-    rows = run(bench, wanted, rounds, sweeps=arguments.sweep)
-    if not (arguments.sweep or only) and set(dtypes) == set(DTYPES):
+    rows = run(bench, wanted, rounds, arguments.sweep)
+    if arguments.sweep is None and not only and set(dtypes) == set(DTYPES):
         settings = {
             "rounds": rounds,
             "operands": "normal; small products alternate four sets, large ones two",
@@ -361,13 +382,13 @@ def main() -> None:
         raise SystemExit("some products are wrong")
 
 
-def run(bench: Bench, wanted: list[Product], rounds: int, *, sweeps: bool) -> list[dict[str, Any]]:
-    """Measure all products and print a line for each."""
+def run(bench: Bench, wanted: list[Product], rounds: int, swept: int | None) -> list[dict[str, Any]]:
+    """Measure all products and print a line for each; with as many of its candidates as are to be swept."""
     chosen: dict[Product, list[Any]] = {}
     for product in wanted:
         chosen[product] = [
             bench.choose(product, configure),
-            *(sweep_candidates(bench, product) if sweeps else ()),
+            *(() if swept is None else sweep_candidates(bench, product, swept)),
         ]
     broken = compile_all(bench, (config for configs in chosen.values() for config in configs))
     rows = []
@@ -375,9 +396,9 @@ def run(bench: Bench, wanted: list[Product], rounds: int, *, sweeps: bool) -> li
         operands = Operands(product)
         rows.append(measure(bench, product, operands, rounds))
         print_row(rows[-1])
-        if sweeps:
+        if swept is not None:
             configs = [config for config in dict.fromkeys(chosen[product]) if config not in broken]
-            for row in sweep(bench, product, operands, configs)[:5]:
+            for row in sweep(bench, product, operands, configs)[: swept or 5]:
                 print(f"{'':26} {row['us']:9.2f}  {row['config']}", flush=True)
         del operands
     return rows

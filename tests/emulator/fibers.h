@@ -44,7 +44,8 @@ struct MatrixMap {
     unsigned char* numbers;
     uint64_t rows, columns, row_bytes;
     unsigned box_rows, box_columns, number_bytes;
-    unsigned char unused[76];
+    unsigned is_tf32;  // what is copied is rounded
+    unsigned char unused[72];
 };
 static_assert(sizeof(MatrixMap) == 128, "a tensor map has 128 bytes");
 
@@ -57,7 +58,9 @@ struct NumberType {
 // A product of a group of four warps (wgmma), as one of its threads knows it.
 struct Product {
     const NumberType* type;
-    unsigned long long a, b;  // descriptors
+    unsigned long long a;         // a descriptor
+    const unsigned* a_registers;  // in its place, if there are any: of this thread, four numbers of 32 bits
+    unsigned long long b;         // a descriptor
     bool a_across, b_across, adds;
     float* d;
     unsigned count;  // of this thread's numbers in d

@@ -71,13 +71,34 @@ void check_operand(const char* name, const char* which, unsigned long long descr
 struct Numbers {
     double a[16][MOST_K], b[256][MOST_K];  // b by columns
 
-    Numbers(const Product& product, unsigned first_row) {
-        const Matrix a_matrix(product.a, *product.type, product.a_across),
-            b_matrix(product.b, *product.type, product.b_across);
+    Numbers(const Product* const* of_lanes, unsigned first_row) {
+        const Product& product = *of_lanes[0];
+        const Matrix b_matrix(product.b, *product.type, product.b_across);
         for (unsigned k = 0; k < k_of(product); ++k) {
-            for (unsigned row = 0; row < 16; ++row) a[row][k] = a_matrix.number(first_row + row, k);
             for (unsigned column = 0; column < 2 * product.count; ++column)
                 b[column][k] = b_matrix.number(column, k);
+        }
+        if (product.a_registers)
+            read_registers(of_lanes);
+        else
+            read_shared(product, first_row);
+    }
+
+    void read_shared(const Product& product, unsigned first_row) {
+        const Matrix matrix(product.a, *product.type, product.a_across);
+        for (unsigned k = 0; k < k_of(product); ++k) {
+            for (unsigned row = 0; row < 16; ++row) a[row][k] = matrix.number(first_row + row, k);
+        }
+    }
+
+    // Register 2 i + h of a lane is row lane / 4 + 8 h, column lane % 4 + 4 i.
+    void read_registers(const Product* const* of_lanes) {
+        for (unsigned lane = 0; lane < warpSize; ++lane) {
+            const Product& product = *of_lanes[lane];
+            for (unsigned i = 0; i < 4; ++i) {
+                const auto* number = reinterpret_cast<const unsigned char*>(&product.a_registers[i]);
+                a[lane / 4 + 8 * (i % 2)][lane % 4 + 4 * (i / 2)] = product.type->value(number);
+            }
         }
     }
 
@@ -148,19 +169,22 @@ struct Part : Request {
 Part& part_of(Request* lane) { return *static_cast<Part*>(lane); }
 
 bool is_same(const Product& first, const Product& second) {
-    return first.type == second.type && first.a == second.a && first.b == second.b &&
-           first.adds == second.adds && first.a_across == second.a_across &&
+    return first.type == second.type && first.a == second.a && !first.a_registers == !second.a_registers &&
+           first.b == second.b && first.adds == second.adds && first.a_across == second.a_across &&
            first.b_across == second.b_across && first.count == second.count;
 }
 
 void execute_begin(Request* const* lanes) {
-    const Product& first = part_of(lanes[0]).product;
-    const unsigned long long operands = Numbers(first, first_row_of_warp()).digest(first);
+    const Product* of_lanes[warpSize];
+    for (int lane = 0; lane < warpSize; ++lane) {
+        of_lanes[lane] = &part_of(lanes[lane]).product;
+        if (!is_same(*of_lanes[lane], *of_lanes[0]))
+            fail("%s: expected the same product in all lanes of the warp, got another in lane %d",
+                 lanes[lane]->name, lane);
+    }
+    const unsigned long long operands = Numbers(of_lanes, first_row_of_warp()).digest(*of_lanes[0]);
     for (int lane = 0; lane < warpSize; ++lane) {
         Part& part = part_of(lanes[lane]);
-        if (!is_same(part.product, part_of(lanes[0]).product))
-            fail("%s: expected the same product in all lanes of the warp, got another in lane %d", part.name,
-                 lane);
         Thread& thread = *part.thread;
         part.product.group = thread.product_groups;
         part.product.operands = operands;
@@ -188,8 +212,11 @@ bool is_due(const Thread& thread, unsigned most_pending) {
 
 // The first product of all lanes, which they began together.
 void land_first(Request* const* lanes) {
-    const Product& first = part_of(lanes[0]).thread->products.front();
-    const Numbers numbers(first, first_row_of_warp());
+    const Product* of_lanes[warpSize];
+    for (int lane = 0; lane < warpSize; ++lane)
+        of_lanes[lane] = &part_of(lanes[lane]).thread->products.front();
+    const Product& first = *of_lanes[0];
+    const Numbers numbers(of_lanes, first_row_of_warp());
     if (numbers.digest(first) != first.operands)
         fail("%s: expected the operands of a product to stay as they are until then, got them written",
              lanes[0]->name);
@@ -233,7 +260,7 @@ void fence_products(const char* name, Site site) {
 
 void begin_product(const char* name, const Product& product, Site site) {
     check_group(name);
-    check_operand(name, "a", product.a, product, product.a_across, 64);
+    if (!product.a_registers) check_operand(name, "a", product.a, product, product.a_across, 64);
     check_operand(name, "b", product.b, product, product.b_across, 2 * product.count);
     Part part{{name, WHOLE_WARP, site, execute_begin}, current, product, 0};
     collective(part, true);

@@ -68,7 +68,7 @@ template <class Type, int COUNT>
 void multiply_async(const char* name, float (&d)[COUNT], unsigned long long a, unsigned long long b,
                     bool a_across, bool b_across, int adds, Site site) {
     static_assert(COUNT % 4 == 0 && COUNT <= 128, "d has a multiple of 8 columns, at most 256");
-    begin_product(name, {&NUMBERS<Type>, a, b, a_across, b_across, adds != 0, d, COUNT, 0, 0}, site);
+    begin_product(name, {&NUMBERS<Type>, a, nullptr, b, a_across, b_across, adds != 0, d, COUNT, 0, 0}, site);
 }
 
 }  // namespace emulator
@@ -90,4 +90,13 @@ inline void wgmma_tf32(float (&d)[COUNT], unsigned long long a, unsigned long lo
                        emulator::Site site = emulator::Site::here()) {
     static_assert(!A_ACROSS && !B_ACROSS, "tf32 lies along k");
     emulator::multiply_async<emulator::Tf32>("wgmma_tf32", d, a, b, false, false, adds, site);
+}
+
+template <int COUNT>
+inline void wgmma_tf32_of_registers(float (&d)[COUNT], const unsigned (&a)[4], unsigned long long b, int adds,
+                                    emulator::Site site = emulator::Site::here()) {
+    static_assert(COUNT % 4 == 0 && COUNT <= 128, "d has a multiple of 8 columns, at most 256");
+    constexpr const emulator::NumberType* TF32 = &emulator::NUMBERS<emulator::Tf32>;
+    emulator::begin_product("wgmma_tf32_of_registers",
+                            {TF32, 0, a, b, false, false, adds != 0, d, COUNT, 0, 0}, site);
 }

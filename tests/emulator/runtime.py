@@ -30,7 +30,7 @@ __all__ = ["EmulatedGraph", "EmulatedRuntime", "EmulatedUploadBuffer", "Memory"]
 
 ALIGNMENT = 256
 POISON = 0xFF
-TENSOR_MAP = struct.Struct("=QQQQQIII76x")  # as ptx_sm90a_twins.h has it
+TENSOR_MAP = struct.Struct("=QQQQQIIII72x")  # as ptx_sm90a_twins.h has it
 TENSOR_MAP_MARK = 0x70616D5F726F736E
 Dimensions = tuple[int, int, int]
 
@@ -297,9 +297,9 @@ class EmulatedRuntime:
         itemsize = check_tensor_map(
             pointer, dtype_name, rows, columns, leading_dimension, box_rows, box_columns
         )
-        row_bytes = leading_dimension * itemsize
+        row_bytes, is_tf32 = leading_dimension * itemsize, dtype_name == "tf32"
         return TENSOR_MAP.pack(
-            TENSOR_MAP_MARK, pointer, rows, columns, row_bytes, box_rows, box_columns, itemsize
+            TENSOR_MAP_MARK, pointer, rows, columns, row_bytes, box_rows, box_columns, itemsize, is_tf32
         )
 
     def launch(

@@ -47,12 +47,24 @@ void for_each_row(const MatrixMap& map, long long row, long long column, Visit v
     }
 }
 
+// To the nearest number with 10 bits of mantissa; of two, to the one whose last bit is 0.
+void round_to_tf32(unsigned char* number) {
+    uint32_t word;
+    std::memcpy(&word, number, sizeof word);
+    const bool is_finite = (word & 0x7f800000u) != 0x7f800000u;
+    if (is_finite) word = (word + 0xfffu + (word >> 13 & 1)) & 0xffffe000u;
+    std::memcpy(number, &word, sizeof word);
+}
+
 // The bytes of a box, its rows one after another, those outside of the matrix zero.
 std::vector<unsigned char> box_of_matrix(const MatrixMap& map, int row, int column) {
     std::vector<unsigned char> box(bytes_of_box(map));
     for_each_row(map, row, column, [&](long long at, const unsigned char* from, size_t bytes) {
         std::memcpy(&box[at], from, bytes);
     });
+    if (map.is_tf32) {
+        for (size_t at = 0; at < box.size(); at += sizeof(float)) round_to_tf32(&box[at]);
+    }
     return box;
 }
 

@@ -220,6 +220,7 @@ def multiply_group(
     columns: int = 64,
     a_across: bool = False,
     b_across: bool = False,
+    a_in_registers: bool = False,
     block: int = 128,
     **settings: Any,
 ) -> dict[str, np.ndarray]:
@@ -245,6 +246,7 @@ def multiply_group(
         COLUMNS=str(columns),
         ACROSS_A=str(int(a_across)),
         ACROSS_B=str(int(b_across)),
+        A_IN_REGISTERS=str(int(a_in_registers)),
         A_BYTES=str(a_lines.nbytes),
         B_BYTES=str(b_lines.nbytes),
         PANEL_BYTES_A=str(panel_bytes),
@@ -277,6 +279,19 @@ def test_products_of_four_warps(
 ) -> None:
     settings = {"kind": kind, "columns": columns, "a_across": a_across, "b_across": b_across}
     assert_multiplied(multiply_group(reverse=reverse, **settings))
+
+
+@ORDERS
+@pytest.mark.parametrize("columns", [32, 128])
+def test_products_with_one_operand_in_registers(columns: int, reverse: bool) -> None:
+    settings = {"kind": "tf32", "columns": columns, "a_in_registers": True}
+    assert_multiplied(multiply_group(reverse=reverse, **settings))
+    with pytest.raises(
+        DeviceError, match="wgmma_wait: expected the operands of a product to stay as they are"
+    ):
+        multiply_group("WRITES_A_REGISTERS", reverse=reverse, **settings)
+    with pytest.raises(DeviceError, match="wgmma_tf32_of_registers: expected wgmma_fence before a product"):
+        multiply_group("NO_FENCE", reverse=reverse, **settings)
 
 
 @ORDERS

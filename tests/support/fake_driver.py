@@ -90,6 +90,7 @@ class FakeDriver:
         CU_TENSOR_MAP_DATA_TYPE_FLOAT16="float16",
         CU_TENSOR_MAP_DATA_TYPE_BFLOAT16="bfloat16",
         CU_TENSOR_MAP_DATA_TYPE_FLOAT32="float32",
+        CU_TENSOR_MAP_DATA_TYPE_TFLOAT32="tf32",
     )
     CUtensorMapInterleave = SimpleNamespace(CU_TENSOR_MAP_INTERLEAVE_NONE="no interleave")
     CUtensorMapSwizzle = SimpleNamespace(CU_TENSOR_MAP_SWIZZLE_128B="swizzle 128")

@@ -76,6 +76,9 @@ def assert_compiles(name: str, defines: dict[str, str], arch: str) -> None:
     if arch == "sm_90a":
         allowed, _ = MAY_SPILL.get(name, (0, ""))
         assert max(spilled) <= allowed, f"{defines}: {log}"
+        assert "serialized" not in log, (
+            f"{defines}: {log}"
+        )  # products of warpgroups, one waited for after another
 
 
 OLDEST_NEWEST_AND_THIS = (jit.ARCHITECTURES[0], jit.ARCHITECTURES[-1], "sm_90a")

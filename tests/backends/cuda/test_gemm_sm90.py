@@ -12,7 +12,7 @@ import pytest
 from conftest import on_emulator
 from emulator.runtime import EmulatedRuntime
 from warpfit.backends.base import Activation
-from warpfit.backends.cuda import jit
+from warpfit.backends.cuda import CudaBackend, dense, jit
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.launch import Kernels
 from warpfit.backends.cuda.matmul_wgmma_config import WgmmaConfig, wgmma_choices
@@ -60,8 +60,12 @@ def decoded(x: np.ndarray) -> np.ndarray:
 
 
 def seen(x: np.ndarray) -> np.ndarray:
-    """Return the numbers that tensor cores see: of float32 ones, 10 bits of mantissa."""
-    return decoded((x.view(np.uint32) & 0xFFFFE000).view(np.float32) if x.dtype == np.float32 else x)
+    """Return the numbers that tensor cores see: float32 ones are rounded to 10 bits of mantissa."""
+    if x.dtype != np.float32:
+        return decoded(x)
+    words = x.view(np.uint32)
+    rounded = (words + 0xFFF + (words >> 13 & 1) & 0xFFFFE000).view(np.float32)
+    return decoded(np.where(np.isfinite(x), rounded, x))
 
 
 def random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -127,7 +131,7 @@ def multiply(
     held = [upload_padded(runtime, x) for x in ((b, a) if config.swapped else (a, b))]
     sizes = [x.shape for x in ((b, a) if config.swapped else (a, b))]
     maps = [
-        runtime.tensor_map(x.pointer, config.dtype, *size, x.shape[1], *box)
+        runtime.tensor_map(x.pointer, config.map_dtype, *size, x.shape[1], *box)
         for x, size, box in zip(held, sizes, config.boxes[:2], strict=True)
     ]
     maps += [
@@ -175,14 +179,6 @@ def test_products_of_ragged_sizes(
     config = wgmma(dtype, transpose_a, transpose_b, **settings)
     assert_product(kernels, config, 201, 136, 150)
     assert_product(kernels, config, 1, 8, 1)
-
-
-@pytest.mark.parametrize(
-    "settings", [{"block_n": 64}, {"consumers": 2, "block_n": 128, "cluster": 2, "stages": 2}]
-)
-def test_products_of_tf32(kernels: Kernels, settings: dict[str, Any]) -> None:
-    """Of operands along k alone: the others lie as no instruction takes them."""
-    assert_product(kernels, wgmma("float32", transpose_b=True, **settings), 130, 68, 77)
 
 
 @pytest.mark.parametrize("cluster", [1, 2])
@@ -256,6 +252,147 @@ def test_masks_by_the_derivative(kernels: Kernels, settings: dict[str, Any], loa
     names = {"EPILOGUE": "epilogue_mask", "ACTIVATION": "tanh", "LOADS_SAVED": loads_saved}
     c, _ = multiply(kernels, config, a, b, saved=saved, **names)
     assert_close(c, exact(config, a, b) * (1 - decoded(saved) ** 2), config.out, k)
+
+
+# -- tf32: B along k, A along k or, by way of registers, across ---------------------------------------------
+
+TF32 = [{"transpose_a": across, "swapped": swapped} for across in (False, True) for swapped in (False, True)]
+
+
+@pytest.mark.parametrize("lies", TF32)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"consumers": 2, "block_n": 128, "cluster": 2, "stages": 2},
+        {"mma_rows": 2, "block_n": 32},
+        pytest.param({"consumers": 2, "block_n": 256}, marks=pytest.mark.slow),
+    ],
+)
+def test_products_of_tf32(kernels: Kernels, settings: dict[str, Any], lies: dict[str, Any]) -> None:
+    config = wgmma("float32", transpose_b=True, **lies, **settings)
+    for shape in ((202, 136, 77), (132, 68, 130), (1, 4, 1)):
+        assert_product(kernels, config, *shape)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_few_blocks_go_over_many_tiles_of_tf32(kernels: Kernels, swapped: bool) -> None:
+    """Stages of a tile are an odd number, of which two take turns in registers."""
+    config = wgmma(
+        "float32", True, True, swapped=swapped, block_n=64, stages=2, consumers=2, num_multiprocessors=2
+    )
+    assert_product(kernels, config, 300, 200, 5 * 32)
+
+
+@pytest.mark.parametrize("lies", TF32)
+def test_slices_of_tf32(kernels: Kernels, lies: dict[str, Any]) -> None:
+    config = wgmma("float32", transpose_b=True, splits=3, num_multiprocessors=8, **lies)
+    once = assert_product(kernels, config, 60, 72, 230)
+    assert np.array_equal(once, assert_product(kernels, config, 60, 72, 230, launches=3))
+
+
+@pytest.mark.parametrize("lies", TF32)
+def test_tf32_adds_the_bias_activates_and_keeps_z(kernels: Kernels, lies: dict[str, Any]) -> None:
+    config = wgmma("float32", transpose_b=True, **lies)
+    a, b = operands(5, config, 39, 72, 70)
+    bias = random(np.random.default_rng(6), (72,), "float32")
+    names = {"EPILOGUE": "epilogue_activation", "ACTIVATION": "leaky_relu", "HAS_BIAS": 1, "STORE_Z": 1}
+    y, z = multiply(kernels, config, a, b, bias=bias, slope=0.25, **names)
+    expected = exact(config, a, b) + decoded(bias)
+    assert_close(z, expected, "float32", 70)
+    assert_close(y, np.where(expected < 0, 0.25 * expected, expected), "float32", 70)
+
+
+@pytest.mark.parametrize("lies", TF32)
+def test_tf32_masks_by_the_derivative(kernels: Kernels, lies: dict[str, Any]) -> None:
+    config = wgmma("float32", transpose_b=True, **lies)
+    a, b = operands(7, config, 70, 76, 70)
+    saved = random(np.random.default_rng(8), (70, 76), "float32")
+    names = {"EPILOGUE": "epilogue_mask", "ACTIVATION": "tanh", "LOADS_SAVED": int(config.stores_tensor)}
+    c, _ = multiply(kernels, config, a, b, saved=saved, alpha=2.0, **names)
+    assert_close(c, exact(config, a, b) * (1 - decoded(saved) ** 2), "float32", 70)
+
+
+@pytest.mark.parametrize("across", [False, True])
+@pytest.mark.parametrize("low", [-1.0, 0.0], ids=["both signs", "positive"])
+def test_tf32_is_rounded_to_nearest(kernels: Kernels, low: float, across: bool) -> None:
+    config = wgmma("float32", across, True)
+    rng = np.random.default_rng(9)
+    a, b = (rng.uniform(low, 1, (64, 64)).astype(np.float32) for _ in range(2))
+    c, _ = multiply(kernels, config, a, b)
+    expected = (decoded(a).T if across else decoded(a)) @ decoded(b).T
+    # Operands merely cut to 10 bits would make it 7e-4.
+    assert np.linalg.norm(c - expected) <= (3.5e-4 if low < 0 else 1e-4) * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("across", [False, True])
+def test_tf32_keeps_numbers_of_ten_bits(kernels: Kernels, across: bool) -> None:
+    config = wgmma("float32", across, True)
+    a = np.arange(1024, 2048, dtype=np.float32).reshape(32, 32)  # the 11th bit is implied
+    c, _ = multiply(kernels, config, a, np.eye(32, dtype=np.float32))
+    assert np.array_equal(c, a.T if across else a)
+
+
+@pytest.mark.parametrize("across", [False, True])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_tf32_keeps_what_is_not_finite(kernels: Kernels, bad: float, across: bool) -> None:
+    config = wgmma("float32", across, True)
+    a, b = np.ones((20, 20), np.float32), np.ones((12, 20), np.float32)
+    a[3, 3] = bad
+    c, _ = multiply(kernels, config, a, b)
+    assert np.array_equal(c[3], np.full(12, bad), equal_nan=True)
+    assert (np.delete(c, 3, axis=0) == 20).all()
+
+
+@pytest.mark.parametrize(
+    ("transpose_a", "transpose_b", "swapped"),
+    [
+        *((*which, False) for which in [*TRANSPOSITIONS, (True, True)]),
+        (False, False, True),
+        (True, False, True),
+    ],
+)
+def test_the_backend_turns_an_operand_where_the_kernel_needs_it(
+    kernels: Kernels,
+    monkeypatch: pytest.MonkeyPatch,
+    transpose_a: bool,
+    transpose_b: bool,
+    swapped: bool,
+) -> None:
+    def choose(*shape: Any, precision: str, vector: bool, arch: str, **settings: Any) -> WgmmaConfig:
+        assert (precision, vector, arch) == ("tf32", True, "sm_90a")
+        configs = (config for _, config in wgmma_choices(*shape, **settings) if config.block_n == 64)
+        return next(config for config in configs if config.swapped == swapped)
+
+    monkeypatch.setattr(dense, "configure", choose)
+    rng = np.random.default_rng(10)
+    ops = CudaBackend(kernels._runtime, precision="tf32", reuse=True)
+    for m, n, k in ((132, 136, 72), (68, 200, 36)):
+        a = random(rng, (k, m) if transpose_a else (m, k), "float32")
+        b = random(rng, (n, k) if transpose_b else (k, n), "float32")
+        expected = (seen(a).T if transpose_a else seen(a)) @ (seen(b).T if transpose_b else seen(b))
+        # Rows of b follow each other at a distance.
+        wide = ops.asarray(np.concatenate([b, np.full((len(b), 4), np.nan, np.float32)], axis=1))
+        da, db = ops.asarray(a), wide[:, : b.shape[1]]
+        for _ in range(2):
+            ops.begin_step()
+            c = ops.matmul(da, db, transpose_a=transpose_a, transpose_b=transpose_b)
+            assert_close(ops.to_numpy(c), expected, "float32", k)
+
+
+@pytest.mark.in_turns(2)
+@on_emulator
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("A_FROM_REGISTERS ? block % 2 : 0", "0"),
+        ("wgmma_wait<1>();\n        if (block > 0)", "if (block > 0)"),
+    ],
+    ids=["one set of registers", "no wait"],
+)
+def test_what_is_done_wrongly_with_registers(right: str, wrong: str, reverse: bool, tmp_path: Path) -> None:
+    config = wgmma("float32", True, True, swapped=True, block_n=32, num_multiprocessors=2)
+    run_wrongly(right, wrong, OPERANDS_WRITTEN, reverse, tmp_path, config)
 
 
 # Tiles as they are chosen, of which some are too large for the emulator's patience.
@@ -348,12 +485,14 @@ def test_a_warp_that_does_not_meet_before_it_stores(tmp_path: Path) -> None:
     run_wrongly(FENCE_AND_STORE, "fence_async();", message, False, tmp_path)
 
 
-def run_wrongly(right: str, wrong: str, message: str, reverse: bool, folder: Path) -> None:
+def run_wrongly(
+    right: str, wrong: str, message: str, reverse: bool, folder: Path, config: WgmmaConfig | None = None
+) -> None:
     """Run a copy of the kernel with a mistake, which the emulator has to tell in these words."""
     source = jit.flattened("gemm_sm90", ())
     assert source.count(right) == 1
     (folder / "gemm_sm90.cu").write_text(source.replace(right, wrong))
     kernels = Kernels(EmulatedRuntime(folder=folder, reverse=reverse))
-    config = wgmma(transpose_b=True, block_n=128, cluster=2, stages=2, num_multiprocessors=2)
+    config = config or wgmma(transpose_b=True, block_n=128, cluster=2, stages=2, num_multiprocessors=2)
     with pytest.raises(DeviceError, match=rf"^kernel gemm_sm90, block \(\d, 0, 0\).*: {message}"):
         assert_product(kernels, config, 250, 200, 270)

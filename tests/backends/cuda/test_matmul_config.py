@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from warpfit.backends.cuda.matmul import MatmulConfig, aligned, candidates, configure, shared_bytes_of
-from warpfit.backends.cuda.matmul_wgmma_config import wgmma_choices
+from warpfit.backends.cuda.matmul_wgmma_config import WgmmaConfig, wgmma_choices
 from warpfit.errors import ConfigError
 
 SHAPES = [
@@ -167,8 +167,58 @@ def test_large_products_in_half_precision_go_to_the_kernel_for_hopper() -> None:
         "sm_120a": "matmul_mma",
     }
     assert configure(4096, 4096, 4096, "float16", vector=False).kernel == "matmul_mma"
-    assert configure(4096, 4096, 4096, "float32", precision="tf32", vector=True).kernel == "matmul_mma"
     assert configure(4096, 4096, 0, "float16", vector=True).kernel == "matmul_mma"
+
+
+def tf32(m: int, n: int, k: int, *, transpose_a: bool, transpose_b: bool) -> list[WgmmaConfig]:
+    stored = {"transpose_a": transpose_a, "transpose_b": transpose_b}
+    return [config for _, config in wgmma_choices(m, n, k, "float32", **stored)]
+
+
+@pytest.mark.parametrize(("transpose_a", "transpose_b"), TRANSPOSITIONS)
+def test_products_of_tf32_have_b_along_k(transpose_a: bool, transpose_b: bool) -> None:
+    found = tf32(1024, 2048, 512, transpose_a=transpose_a, transpose_b=transpose_b)
+    assert {config.swapped for config in found} == ({False} if transpose_b else {False, True})
+    for config in found:
+        assert config.transpose_b
+        assert config.boxes[1].columns == 32
+        assert config.shared_bytes <= shared_bytes_of("sm_90a")
+        # What lies along k as it is stored: B if it is transposed, A if it is not.
+        assert config.turns_b == (transpose_a if config.swapped else not transpose_b)
+        assert config.takes_registers == (not transpose_b if config.swapped else transpose_a)
+        assert config.stores_tensor == (not config.swapped and not config.takes_registers)
+        assert not (config.takes_registers and config.mma_rows > 1)
+        assert ("B turned" in str(config)) == config.turns_b
+
+
+def test_an_operand_is_turned_if_its_copy_has_whole_rows() -> None:
+    assert any(config.turns_b for config in tf32(512, 512, 512, transpose_a=True, transpose_b=False))
+    assert not tf32(512, 512, 510, transpose_a=True, transpose_b=False)
+
+
+@pytest.mark.parametrize("size", [1024, 2048, 4096, 8192])
+@pytest.mark.parametrize(
+    ("transpose_a", "transpose_b", "turned"),
+    [(False, False, False), (False, True, False), (True, False, True), (True, True, False)],
+)
+def test_large_products_of_tf32_go_to_the_kernel_for_hopper(
+    size: int, transpose_a: bool, transpose_b: bool, turned: bool
+) -> None:
+    stored = {"transpose_a": transpose_a, "transpose_b": transpose_b, "vector": True}
+    config = configure(size, size, size, "float32", precision="tf32", **stored)
+    assert isinstance(config, WgmmaConfig)
+    assert config.turns_b == turned
+    assert configure(size, size, size, "float32", **stored).kernel == "matmul_register"
+    assert (
+        configure(size, size, size, "float32", precision="tf32", arch="sm_86", **stored).kernel
+        == "matmul_mma"
+    )
+
+
+def test_small_products_of_tf32_go_to_the_kernel_of_warps() -> None:
+    for shape in ((64, 4096, 4096), (4096, 64, 4096), (256, 256, 256)):
+        assert configure(*shape, "float32", precision="tf32", vector=True).kernel == "matmul_mma"
+    assert configure(4096, 4096, 4096, "float32", precision="tf32").kernel == "matmul_mma"
 
 
 def test_a_long_sum_of_few_results_is_split() -> None:

@@ -417,6 +417,8 @@ def test_a_tensor_map_tells_the_driver_of_a_matrix(driver: FakeDriver, device: R
     assert settings == ("bfloat16", 2, 4096, [60, 100], [144], *of_boxes)
     device.tensor_map(4096, "float32", 100, 60, 72, 8, 32)
     assert driver.maps[-1][:6] == ("float32", 2, 4096, [60, 100], [288], [32, 8])
+    device.tensor_map(4096, "tf32", 100, 60, 72, 8, 32)
+    assert driver.maps[-1][:6] == ("tf32", 2, 4096, [60, 100], [288], [32, 8])
 
 
 def test_a_tensor_map_that_the_driver_refuses(driver: FakeDriver, device: Runtime) -> None:
@@ -433,7 +435,7 @@ def test_a_tensor_map_that_the_driver_refuses(driver: FakeDriver, device: Runtim
     [
         ({"pointer": 4104}, "a matrix at a multiple of 16 bytes for a tensor map, got 0x1008"),
         ({"pointer": 0}, "a matrix at a multiple of 16 bytes for a tensor map, got 0x0"),
-        ({"dtype_name": "float64"}, "a tensor map of float16, bfloat16 or float32, got one of float64"),
+        ({"dtype_name": "float64"}, "a tensor map of float16, bfloat16, float32, tf32, got one of float64"),
         ({"rows": 0}, "at least one row and column for a tensor map, got 0 and 60"),
         ({"columns": 0}, "at least one row and column for a tensor map, got 100 and 0"),
         ({"leading_dimension": 60}, "rows of a multiple of 16 bytes, .* got 60 columns of 2 bytes"),

@@ -1,4 +1,4 @@
-// Two products by wgmma of a slice of k, KIND = f16 | bf16 | tf32: first (64, COLUMNS) = c + A B, then second = A B. A and
+// Two products by wgmma of a slice of k, KIND = f16 | bf16 | tf32 (A_IN_REGISTERS: its A comes from there): first (64, COLUMNS) = c + A B, then second = A B. A and
 // B come as they shall lie in shared memory. The second is still under way when the first is written. Mistakes, one for
 // each value of BUG:
 enum Bug {
@@ -7,6 +7,7 @@ enum Bug {
     READS_SECOND_EARLY,
     WRITES_OPERAND_EARLY,
     WRITES_REGISTERS,
+    WRITES_A_REGISTERS,
     NO_FENCE,
     NO_COMMIT,
     NO_WAIT,
@@ -43,6 +44,25 @@ __device__ uint64 descriptor(const void* matrix, int panel_bytes) {
     return BUG == NO_SWIZZLE ? found & ~(3ull << 62) : found;
 }
 
+using ARegisters = unsigned[4];
+
+// What a thread has of A, which lies along k, in a product that takes it from registers.
+__device__ void load_registers(ARegisters& a, const uint4* matrix) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (int i = 0; i < 4; ++i) {
+        const int row = 16 * warp + lane / 4 + 8 * (i % 2);
+        a[i] = reinterpret_cast<const unsigned*>(&matrix[8 * row + (i / 2 ^ row % 8)])[lane % 4];
+    }
+}
+
+__device__ void multiply(float (&d)[COUNT], const ARegisters& registers, uint64 a, uint64 b, int adds) {
+#if A_IN_REGISTERS
+    wgmma_tf32_of_registers(d, registers, b, adds);
+#else
+    NAME(KIND)<ACROSS_A, ACROSS_B>(d, a, b, adds);
+#endif
+}
+
 // The place in C of a thread's number.
 __device__ int place(int i) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -65,13 +85,16 @@ extern "C" __global__ void __launch_bounds__(128)
         first[i] = c[place(i)];
         second[i] = 0;
     }
+    ARegisters registers = {};
+    if (A_IN_REGISTERS) load_registers(registers, shared->a);
     if (BUG != NO_FENCE) wgmma_fence();
-    NAME(KIND)<ACROSS_A, ACROSS_B>(first, of_a, of_b, BUG == OTHER_LANE && threadIdx.x == 7 ? 0 : 1);
+    multiply(first, registers, of_a, of_b, BUG == OTHER_LANE && threadIdx.x == 7 ? 0 : 1);
     wgmma_commit();
     if (BUG == WRITES_REGISTERS) first[3] = 0;
-    NAME(KIND)<ACROSS_A, ACROSS_B>(second, of_a, of_b, 0);
+    multiply(second, registers, of_a, of_b, 0);
     if (BUG != NO_COMMIT) wgmma_commit();
     if (BUG == READS_FIRST_EARLY) write(first, first_c);
+    if (BUG == WRITES_A_REGISTERS && threadIdx.x == 64) registers[1] ^= 0x2000;
     if (BUG == WRITES_OPERAND_EARLY && threadIdx.x == 64) shared->b[0] = {};
     wgmma_wait<1>();
     if (BUG != READS_FIRST_EARLY) write(first, first_c);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -63,6 +65,14 @@ class _Given(NamedTuple):
     z: DeviceArray | None
     alpha: float
     slope: float
+
+
+class _Workspace(NamedTuple):
+    """What a product needs besides its arrays: of its sums over slices, and an operand turned to lie along k."""
+
+    partials: DeviceArray | None
+    arrivals: DeviceArray | None
+    turned: DeviceArray | None
 
 
 class DenseOps(ColumnOps):
@@ -151,18 +161,26 @@ class DenseOps(ColumnOps):
             launch = self._products[key] = self._configured(operands, settings, given)
         if launch.kernel is None:
             return out
-        partials = arrivals = None
-        if launch.num_partials:
-            partials = self.empty((launch.num_partials,), acc_dtype(a.dtype))
-            arrivals = self.arrivals(launch.num_tiles)
-        self._start(launch, given, partials, arrivals)
+        self._start(launch, given, self._workspace(launch, given, self.empty))
         return out
 
-    def _start(
-        self, launch: _Launch, given: _Given, partials: DeviceArray | None, arrivals: DeviceArray | None
-    ) -> None:
+    def _workspace(
+        self, launch: _Launch, given: _Given, empty: Callable[[tuple[int, ...], Any], DeviceArray]
+    ) -> _Workspace:
+        partials = arrivals = turned = None
+        dtype = given.a[0].dtype
+        if launch.num_partials:
+            partials = empty((launch.num_partials,), acc_dtype(dtype))
+            arrivals = self.arrivals(launch.num_tiles)
+        if isinstance(launch.config, WgmmaConfig) and launch.config.turns_b:
+            operand, _ = given.a if launch.config.swapped else given.b
+            turned = empty(operand.shape[::-1], dtype)
+        return _Workspace(partials, arrivals, turned)
+
+    def _start(self, launch: _Launch, given: _Given, workspace: _Workspace) -> None:
         (a, _), (b, _), out, bias, saved, z, alpha, slope = given
-        maps = self._maps_of(launch.config, given)
+        partials, arrivals, turned = workspace
+        maps = self._maps_of(launch.config, given, turned)
         launch.kernel(  # type: ignore[misc]  # there is something to compute
             launch.grid,
             launch.block,
@@ -171,26 +189,38 @@ class DenseOps(ColumnOps):
             cluster=launch.cluster,
         )
 
-    def _maps_of(self, config: MatmulConfig | None, given: _Given) -> tuple[bytes, ...]:
-        """Return tensor maps of operands, result and `saved`, if the kernel takes any."""
+    def _maps_of(
+        self, config: MatmulConfig | None, given: _Given, turned: DeviceArray | None
+    ) -> tuple[bytes, ...]:
+        """Return tensor maps of operands, result and `saved`, if the kernel takes any; fill `turned`."""
         if not isinstance(config, WgmmaConfig):
             return ()
         a_box, b_box, c_box = config.boxes
         out, saved = given.out, given.saved
         first, second = (given.b, given.a) if config.swapped else (given.a, given.b)
+        if turned is not None:
+            x, _ = second
+            self._copy_into(turned, x.view(x.shape[::-1], x.strides[::-1]))
+            second = turned, turned.shape[1]
         c_map = self.tensor_map_of(out, out.shape[1], c_box)
         saved_map = c_map if saved is None else self.tensor_map_of(saved, saved.shape[1], c_box)
-        a_map, b_map = self.tensor_map_of(*first, a_box), self.tensor_map_of(*second, b_box)
+        a_map, b_map = (
+            self.tensor_map_of(*operand, box, config.map_dtype)
+            for operand, box in ((first, a_box), (second, b_box))
+        )
         return a_map, b_map, c_map, saved_map
 
-    def tensor_map_of(self, array: DeviceArray, ld: int, box: Box) -> bytes:
-        """Return the map by which tensor copies move boxes of a matrix whose rows are `ld` elements apart."""
-        key = (array.pointer, array.dtype, array.shape, ld, box)
+    def tensor_map_of(self, array: DeviceArray, ld: int, box: Box, dtype: str | None = None) -> bytes:
+        """Return the map by which tensor copies move boxes of a matrix whose rows are `ld` elements apart.
+
+        `dtype` is what `Runtime.tensor_map` takes, by default the array's.
+        """
+        key = (array.pointer, dtype or array.dtype, array.shape, ld, box)
         found = self._maps.get(key)
         if found is None:
             if len(self._maps) >= MOST_MAPS:
                 self._maps.clear()
-            settings = (array.pointer, array.dtype.name, *array.shape, ld, *box)
+            settings = (array.pointer, dtype or array.dtype.name, *array.shape, ld, *box)
             found = self._maps[key] = self.runtime.tensor_map(*settings)
         return found
 
@@ -243,14 +273,12 @@ class DenseOps(ColumnOps):
 
     def _seconds_of(self, launch: _Launch, given: _Given) -> float:
         """Return how long a product takes on the device."""
-        runtime, partials = self.runtime, None
-        if launch.num_partials:
-            partials = DeviceArray.allocate(runtime, (launch.num_partials,), acc_dtype(given.a[0].dtype))
-        arrivals = self.arrivals(launch.num_tiles) if launch.num_partials else None
-        self._start(launch, given, partials, arrivals)
+        runtime = self.runtime
+        workspace = self._workspace(launch, given, partial(DeviceArray.allocate, runtime))
+        self._start(launch, given, workspace)
         with runtime.capture() as graph:
             for _ in range(TUNED_CALLS):
-                self._start(launch, given, partials, arrivals)
+                self._start(launch, given, workspace)
         return min(runtime.seconds_of(graph.launch) for _ in range(TUNED_ROUNDS)) / TUNED_CALLS
 
 

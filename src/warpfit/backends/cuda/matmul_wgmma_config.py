@@ -1,4 +1,4 @@
-"""Tiles of the matrix product for Hopper, chosen by shape and dtype."""
+"""Tiles of the matrix product for Hopper, chosen by shape and dtype; which operand of float32 is turned before."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ class WgmmaConfig(MatmulConfig):
     mma_rows : int
         How often 64 rows are one warpgroup's.
     swapped : bool
-        Whether rows of the tile are columns of C, for products of few rows.
+        Whether rows of the tile are columns of C: for products of few rows, and for those of float32.
+    turns_b : bool
+        Whether the kernel's B is a copy of the operand, turned to lie along k: tensor cores take float32 only so.
     num_multiprocessors : int
         Of the device.
     """
@@ -54,13 +56,15 @@ class WgmmaConfig(MatmulConfig):
     consumers: int = 1
     mma_rows: int = 1
     swapped: bool = False
+    turns_b: bool = False
     num_multiprocessors: int = 132
 
     def __str__(self) -> str:
         swapped = ", swapped" if self.swapped else ""
+        turned = ", B turned" if self.turns_b else ""
         return (
             f"{self.kernel} {self.block_m}x{self.block_n}x{self.block_k}, {self.consumers} consumers, "
-            f"clusters of {self.cluster}, {self.splits} splits, {self.stages} stages{swapped}"
+            f"clusters of {self.cluster}, {self.splits} splits, {self.stages} stages{swapped}{turned}"
         )
 
     @property
@@ -79,9 +83,19 @@ class WgmmaConfig(MatmulConfig):
         return (self.block_m + self.block_n) * _LINE_BYTES
 
     @property
+    def takes_registers(self) -> bool:
+        """Whether A goes to the tensor cores by way of registers: float32 that lies across k."""
+        return self.dtype == "float32" and self.transpose_a
+
+    @property
     def stores_tensor(self) -> bool:
         """Whether C is written by way of shared memory and a tensor map."""
-        return not self.swapped
+        return not self.swapped and not self.takes_registers
+
+    @property
+    def map_dtype(self) -> str:
+        """What tensor maps of A and B are of."""
+        return "tf32" if self.dtype == "float32" else self.dtype
 
     @property
     def shared_bytes(self) -> int:
@@ -142,12 +156,18 @@ class WgmmaConfig(MatmulConfig):
         }
 
 
+# Products of float32 numbers with fewer rows or columns, which wait more than they multiply, go to matmul_mma.
+_LEAST_SIDE_OF_FLOAT32 = 128
+
+
 def takes(arch: str, dtype: str, m: int, n: int, k: int, *, vector: bool) -> bool:
     """Whether the kernel computes a product.
 
-    Tensor copies need rows that begin at multiples of 16 bytes.
+    Tensor copies need rows that begin at multiples of 16 bytes. float32 is for precision tf32.
     """
-    return generation(arch) == 90 and dtype in HALF_DTYPES and vector and min(m, n, k) > 0
+    if generation(arch) != 90 or not vector or min(m, n, k) < 1:
+        return False
+    return dtype in HALF_DTYPES or (dtype == "float32" and min(m, n) >= _LEAST_SIDE_OF_FLOAT32)
 
 
 class _Tiling(NamedTuple):
@@ -156,7 +176,8 @@ class _Tiling(NamedTuple):
     block_n: int
 
 
-# Of large products, of smaller ones, and of those of few rows, swapped.
+# Of large products, of smaller ones, and, in half precision, of those of few rows, swapped. float32 swaps the former
+# too where B lies across: of the kernel's operands only A may.
 _TILINGS = (
     _Tiling(2, 1, 256),
     _Tiling(2, 2, 128),
@@ -187,12 +208,14 @@ class _Product(NamedTuple):
 
     def config(self, tiling: _Tiling, *, swapped: bool) -> WgmmaConfig:
         """Return the configuration of tiles of this kind, with as many stages as fit."""
+        transpose_b = not self.transpose_a if swapped else self.transpose_b
+        turns_b = self.dtype == "float32" and not transpose_b
         return _with_stages(
             WgmmaConfig(
                 "gemm_sm90",
                 self.dtype,
                 not self.transpose_b if swapped else self.transpose_a,
-                not self.transpose_a if swapped else self.transpose_b,
+                transpose_b or turns_b,
                 vector=True,
                 block_m=64 * tiling.mma_rows * tiling.consumers,
                 block_n=tiling.block_n,
@@ -201,32 +224,45 @@ class _Product(NamedTuple):
                 consumers=tiling.consumers,
                 mma_rows=tiling.mma_rows,
                 swapped=swapped,
+                turns_b=turns_b,
                 num_multiprocessors=self.num_multiprocessors,
             )
         )
 
 
+def _tilings(m: int, product: _Product) -> Iterator[tuple[_Tiling, bool]]:
+    """Yield useful tilings, each with whether it is one of the swapped product."""
+    yield from ((tiling, False) for tiling in _TILINGS)
+    if product.dtype == "float32":
+        yield from ((tiling, True) for tiling in _TILINGS if not product.transpose_b)
+    elif m <= _MOST_ROWS_SWAPPED:
+        yield from ((tiling, True) for tiling in _SWAPPED_TILINGS)
+
+
 def _configs(m: int, n: int, k: int, product: _Product) -> Iterator[WgmmaConfig]:
     """Yield all useful tilings, clusters and numbers of slices."""
     steps = -(-k * _BYTES[product.dtype] // _LINE_BYTES)
-    for swapped in (False, True) if m <= _MOST_ROWS_SWAPPED else (False,):
-        for tiling in _SWAPPED_TILINGS if swapped else _TILINGS:
-            config = product.config(tiling, swapped=swapped)
-            if config.block_n % 64 and not config.transpose_b:
-                continue  # boxes of whole lines
-            if swapped and config.block_n < m:
-                continue  # each weight would be read twice
-            tiles = config.tiles_of_clusters(m, n)
-            if tiling == _TILINGS[0] and tiles >= 2 * product.num_multiprocessors:
-                yield replace(config, cluster=2)
-            for splits in _SPLITS:
-                if splits == 1 or (splits <= steps and tiles * splits <= product.num_multiprocessors):
-                    yield replace(config, splits=splits)
+    for tiling, swapped in _tilings(m, product):
+        config = product.config(tiling, swapped=swapped)
+        if config.takes_registers and tiling.mma_rows > 1:
+            continue  # the sums leave no registers for A
+        if config.turns_b and k * _BYTES[product.dtype] % 16:
+            continue  # rows of the copy begin at multiples of 16 bytes
+        if config.block_n % 64 and not config.transpose_b:
+            continue  # boxes of whole lines
+        if swapped and m <= _MOST_ROWS_SWAPPED and config.block_n < m:
+            continue  # each weight would be read twice
+        tiles = config.tiles_of_clusters(m, n)
+        if tiling == _TILINGS[0] and tiles >= 2 * product.num_multiprocessors:
+            yield replace(config, cluster=2)
+        for splits in _SPLITS:
+            if splits == 1 or (splits <= steps and tiles * splits <= product.num_multiprocessors):
+                yield replace(config, splits=splits)
 
 
 # -- a guess of the time, in the unit of those of matmul_mma_config; constants fitted to measurements on an H200 --
 
-_MULTIPLIES = 1700  # a cycle of one multiprocessor
+_MULTIPLIES = {2: 1700, 4: 850}  # a cycle of one multiprocessor, by the bytes of a number
 _SHARED_BYTES = 80  # a cycle, by wgmma
 _STEP = 17  # barriers of a block of k
 _L2_BYTES = 68  # a cycle, by each multiprocessor
@@ -236,6 +272,9 @@ _WRITE_BYTES = 29
 _START = 3440  # launch, first stages, last store
 _SPLIT = 2960
 _PARTIAL_BYTES = 40
+_SCATTER_BYTES = 20  # written without a tensor copy, of float32
+_TURN_START = 3000  # of the kernel that turns an operand before
+_TURN_BYTES = 14
 
 
 def _cycles(config: WgmmaConfig, m: int, n: int, k: int) -> float:
@@ -246,7 +285,11 @@ def _cycles(config: WgmmaConfig, m: int, n: int, k: int) -> float:
     steps = own * -(-k // (config.block_k * config.splits))
     area = config.block_m * config.block_n
     memory = ((m + n) * k * size + m * n * out_size) / config.num_multiprocessors / _MEMORY_BYTES
-    write = own * area * out_size / _WRITE_BYTES
+    scatters = config.dtype == "float32" and not config.stores_tensor
+    write = own * area * out_size / (_SCATTER_BYTES if scatters else _WRITE_BYTES)
+    if config.turns_b:
+        turned = 2 * k * (m if config.swapped else n) * size
+        write += _TURN_START + turned / config.num_multiprocessors / _TURN_BYTES
     if config.splits > 1:
         write += _SPLIT + config.splits * area * 4 / _PARTIAL_BYTES
     return _START + write + max(steps * _step_cycles(config, pieces), memory)
@@ -254,7 +297,7 @@ def _cycles(config: WgmmaConfig, m: int, n: int, k: int) -> float:
 
 def _step_cycles(config: WgmmaConfig, pieces: int) -> float:
     """Return the time of a block of k: of tensor cores, of what they read, or of the copies."""
-    tensor = config.block_m * config.block_n * config.block_k / _MULTIPLIES
+    tensor = config.block_m * config.block_n * config.block_k / _MULTIPLIES[_BYTES[config.dtype]]
     read = (64 + config.block_n) * config.consumers * config.mma_rows * _LINE_BYTES / _SHARED_BYTES
     copied = (config.block_m + config.block_n / config.cluster) * _LINE_BYTES
     of_l2 = _L2_BYTES * config.num_multiprocessors / min(pieces, config.num_multiprocessors)
@@ -280,7 +323,7 @@ def wgmma_choices(
     m, n, k : int
         Sizes, at least 1.
     dtype : str
-        float16 or bfloat16.
+        float16, bfloat16, or float32 for tf32.
     transpose_a, transpose_b : bool
         Whether A is stored (k, m), B (n, k).
     num_multiprocessors : int

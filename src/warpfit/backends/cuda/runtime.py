@@ -50,7 +50,9 @@ NOT_READY = 600  # CUDA_ERROR_NOT_READY
 TENSOR_MAP_BYTES = 128
 LARGEST_BOX = 256  # rows or columns
 SWIZZLED_BYTES = 128  # of a row of a box
-ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}  # of the dtypes that tensor maps are made for
+# Of what tensor maps are made for: dtypes, and float32 that is rounded to tf32 where it is copied from.
+ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "tf32": 4}
+_MAP_DTYPES = {"tf32": "TFLOAT32"}  # in the driver's words, where they are others
 
 Grid = tuple[int, int, int]
 
@@ -269,7 +271,7 @@ def check_tensor_map(
     """
     itemsize = ITEM_BYTES.get(dtype_name)
     if itemsize is None:
-        raise DeviceError(f"expected a tensor map of float16, bfloat16 or float32, got one of {dtype_name}")
+        raise DeviceError(f"expected a tensor map of {', '.join(ITEM_BYTES)}, got one of {dtype_name}")
     row_bytes, box_bytes = leading_dimension * itemsize, box_columns * itemsize
     if pointer <= 0 or pointer % 16:
         raise DeviceError(f"expected a matrix at a multiple of 16 bytes for a tensor map, got {pointer:#x}")
@@ -491,7 +493,8 @@ class Runtime:
         ----------
         pointer : int
             Where the matrix begins on the device, a multiple of 16.
-        dtype_name : {'float16', 'bfloat16', 'float32'}
+        dtype_name : {'float16', 'bfloat16', 'float32', 'tf32'}
+            ``'tf32'``: of float32 numbers, which copies to shared memory round to 10 bits of mantissa.
         rows, columns : int
             The size of the matrix.
         leading_dimension : int
@@ -509,8 +512,9 @@ class Runtime:
         )
         driver = self._driver
         wide, narrow = driver.cuuint64_t, driver.cuuint32_t
+        name = _MAP_DTYPES.get(dtype_name, dtype_name.upper())
         error, found = driver.cuTensorMapEncodeTiled(
-            getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{dtype_name.upper()}"),
+            getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{name}"),
             2,
             pointer,
             [wide(columns), wide(rows)],

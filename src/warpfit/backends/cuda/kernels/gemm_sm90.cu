@@ -1,14 +1,16 @@
 // Computes:  C (m, n) = EPILOGUE(op(A) @ op(B)) on Hopper's tensor cores through wgmma, op the identity or the
 //            transposition.
 // Layout:    row-major; A (m, k), or (k, m) if TRANSPOSE_A; B (k, n), or (n, k) if TRANSPOSE_B: read through tensor
-//            maps (boxes as in include/operand_tile.cuh, swizzled by 128 bytes); C, with leading dimension ldc, as in
-//            include/tile_store.cuh, (n, m) if SWAPPED; saved (through its map if LOADS_SAVED) and z like C; bias: of C's columns; partials, arrivals
-//            (tiles, warps that multiply, MMA_ROWS) as in include/warp_slices.cuh.
+//            maps (boxes as in include/operand_tile.cuh, swizzled by 128 bytes; of float32 those that round to tf32, and
+//            TRANSPOSE_B); C, with leading dimension ldc, as in include/tile_store.cuh, (n, m) if SWAPPED; saved (through
+//            its map if LOADS_SAVED) and z like C; bias: of C's columns; partials, arrivals (tiles, warps that multiply,
+//            MMA_ROWS) as in include/warp_slices.cuh.
 // Launch:    grid: at most as many blocks as run at once, in clusters of CLUSTER; block: a warpgroup that loads, and
 //            CONSUMERS that multiply 64 MMA_ROWS rows each of the tile BLOCK_M x BLOCK_N; shared bytes: STAGES stages,
 //            what C passes through, barriers (`WgmmaConfig.shared_bytes`). Defines: these, SPLITS, SWATH_ROWS, DTYPE
 //            (float32: as tf32), OUT, and those of include/epilogue.cuh.
-// Numerics:  float32 sums in the order of k within each slice, then over slices.
+// Numerics:  float32 sums in the order of k within each slice, then over slices; float32 operands are rounded to the
+//            nearest tf32 (10 bits of mantissa) as they are copied.
 // Cost:      2 m n k FLOP; each cluster reads (CLUSTER BLOCK_M + BLOCK_N) k numbers for its tiles, mostly from L2.
 // Reference: matmul, linear_forward and linear_backward of backends/numpy/dense.py; PTX ISA 9.7.15 (wgmma), 9.7.9.25.5
 //            (tensor copies).
@@ -32,6 +34,17 @@ static_assert(CONSUMERS <= 2, "all threads find their registers");
 using TileA = OperandTile<T, TRANSPOSE_A, BLOCK_M>;
 using TileB = OperandTile<T, !TRANSPOSE_B, BLOCK_N>;
 constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
+
+// wgmma takes 32-bit numbers along k alone, but A also from registers.
+constexpr bool A_FROM_REGISTERS = TileA::ACROSS && sizeof(T) == 4;
+static_assert(!A_FROM_REGISTERS || !STORES_TENSOR,
+              "rows that are not in order go to their places by themselves");
+
+template <bool IN_PAIRS>
+struct RowsOf : RowsInOrder {};
+template <>
+struct RowsOf<true> : RowsInPairs {};
+using Rows = RowsOf<A_FROM_REGISTERS>;
 
 using Sums = float[MMA_ROWS][BLOCK_N / 2];
 
@@ -112,19 +125,57 @@ __device__ inline void release(Barrier& empty) {
     }
 }
 
+// A warpgroup's rows of a stage of A, as wgmma takes them: by a descriptor of shared memory, or from registers, which must
+// stay as they are until it has.
+template <class Tile, bool FROM_REGISTERS>
+struct OwnRows {
+    unsigned tile;
+    int first_row;
+
+    __device__ void load(const unsigned char* stage, int own_rows) {
+        tile = shared_address(stage);
+        first_row = own_rows;
+    }
+
+    template <int COUNT>
+    __device__ void multiply(float (&sums)[COUNT], uint64 b, int i, int slice, bool adds) const {
+        const uint64 a = Tile::descriptor(tile, first_row + 64 * i);
+        SliceProduct<T, Tile::ACROSS, TileB::ACROSS>::add_to(sums, a + (slice * Tile::SLICE_STEP >> 4), b,
+                                                             adds);
+    }
+};
+
+template <class Tile>
+struct OwnRows<Tile, true> {
+    unsigned words[MMA_ROWS][SLICES][4];
+
+    __device__ void load(const unsigned char* stage, int own_rows) {
+#pragma unroll
+        for (int slice = 0; slice < SLICES; ++slice) {
+#pragma unroll
+            for (int i = 0; i < MMA_ROWS; ++i) {
+                load_across<Tile>(words[i][slice], stage, own_rows + 64 * i, slice);
+            }
+        }
+    }
+
+    template <int COUNT>
+    __device__ void multiply(float (&sums)[COUNT], uint64 b, int i, int slice, bool adds) const {
+        wgmma_tf32_of_registers(sums, words[i][slice], b, adds);
+    }
+};
+
+using A = OwnRows<TileA, A_FROM_REGISTERS>;
+
 // sums (+)= a warpgroup's rows of a stage of A, times the stage of B.
-__device__ inline void multiply_stage(Sums& sums, const unsigned char* stage, int own_rows, bool adds) {
-    const unsigned address = shared_address(stage);
-    const uint64 b = TileB::descriptor(address + TileA::BYTES, 0);
+__device__ inline void multiply_stage(Sums& sums, const A& a, const unsigned char* stage, bool adds) {
+    const uint64 b = TileB::descriptor(shared_address(stage) + TileA::BYTES, 0);
     wgmma_fence();
 #pragma unroll
     for (int slice = 0; slice < SLICES; ++slice) {
 #pragma unroll
         for (int i = 0; i < MMA_ROWS; ++i) {
-            const uint64 a = TileA::descriptor(address, own_rows + 64 * i);
-            SliceProduct<T, TileA::ACROSS, TileB::ACROSS>::add_to(
-                sums[i], a + (slice * TileA::SLICE_STEP >> 4), b + (slice * TileB::SLICE_STEP >> 4),
-                adds || slice > 0);
+            a.multiply(sums[i], b + (slice * TileB::SLICE_STEP >> 4), i, slice, adds || slice > 0);
         }
     }
     wgmma_commit();
@@ -133,10 +184,14 @@ __device__ inline void multiply_stage(Sums& sums, const unsigned char* stage, in
 // sums = the product of num_blocks stages. While one is multiplied, the one before is released.
 __device__ inline void multiply_piece(Sums& sums, Shared& shared, Cursor<STAGES>& cursor, int num_blocks,
                                       int own_rows) {
+    A stages_a[2];  // in turns, if in registers
     int before = 0;
+#pragma unroll(A_FROM_REGISTERS ? 2 : 1)
     for (int block = 0; block < num_blocks; ++block) {
+        A& a = stages_a[A_FROM_REGISTERS ? block % 2 : 0];
         wait(shared.full[cursor.slot], cursor.round);
-        multiply_stage(sums, shared.stages[cursor.slot], own_rows, block > 0);
+        a.load(shared.stages[cursor.slot], own_rows);
+        multiply_stage(sums, a, shared.stages[cursor.slot], block > 0);
         wgmma_wait<1>();
         if (block > 0) release(shared.empty[before]);
         before = cursor.slot;
@@ -187,7 +242,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             const int block_tile = piece.tile * CLUSTER + own_rank();
 #pragma unroll
             for (int i = 0; i < MMA_ROWS; ++i) {
-                const int row = first_row(piece) + own_rows + 64 * i + warp % 4 * 16;
+                const int row = first_row(piece) + own_rows + 64 * i + Rows::of_warp(warp);
                 if constexpr (SPLITS > 1) {
                     const int64 place =
                         (static_cast<int64>(block_tile) * CONSUMER_WARPS + warp) * MMA_ROWS + i;
@@ -197,7 +252,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if STORES_TENSOR
                 store_rows(staging, epilogue, sums[i], row, first_col(piece));
 #else
-                store_rows(epilogue, sums[i], row, first_col(piece));
+                store_rows<Rows>(epilogue, sums[i], row, first_col(piece));
 #endif
             }
         }

@@ -95,3 +95,41 @@ struct SliceProduct<float32, false, false> {
         wgmma_tf32<0, 0>(d, a, b, adds);
     }
 };
+
+// Which of a warpgroup's 64 rows a thread has: that of its warp and lane, and the one STEP further on. As wgmma has them:
+struct RowsInOrder {
+    static constexpr int STEP = 8;
+    __device__ static int of_warp(int warp) { return warp % 4 * 16; }
+    __device__ static int of_lane() { return threadIdx.x % 32 / 4; }
+};
+
+// wgmma does not take 32-bit numbers that lie across, but A from registers, whatever rows they are of. A thread then has
+// two that are neighbours in memory, and no two of 16 lanes, which load at once, meet in a bank: lanes 8 to 15 have the
+// other half of a line, which the swizzle leaves there.
+struct RowsInPairs {
+    static constexpr int STEP = 1;
+    __device__ static int of_warp(int warp) { return warp % 4 / 2 * 32 + warp % 2 * 8; }
+    __device__ static int of_lane() {
+        const int pair = threadIdx.x % 32 / 4;
+        return pair / 4 * 4 + pair / 2 % 2 * 16 + pair % 2 * 2;
+    }
+};
+
+// What a thread has of a slice of 64 rows, from `first_row` on, of an operand across: RowsInPairs, in wgmma's order.
+template <class Tile>
+__device__ inline void load_across(unsigned (&words)[4], const unsigned char* tile, int first_row,
+                                   int slice) {
+    static_assert(Tile::ACROSS && Tile::LINE == 32, "rows of a k lie side by side, 32 in a line");
+    const int row = first_row + RowsInPairs::of_warp(threadIdx.x / 32) + RowsInPairs::of_lane(),
+              k = threadIdx.x % 4;
+    const unsigned char* panel = tile + row / Tile::LINE * Tile::PANEL_BYTES + row % 4 * 4;
+    const int piece = row % Tile::LINE / 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int line = 8 * slice + 4 * half;  // and k
+        const uint2 pair =
+            *reinterpret_cast<const uint2*>(panel + (line + k) * LINE_BYTES + (piece ^ (4 * half + k)) * 16);
+        words[2 * half] = pair.x;
+        words[2 * half + 1] = pair.y;
+    }
+}

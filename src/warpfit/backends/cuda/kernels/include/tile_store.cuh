@@ -1,9 +1,9 @@
-// From the sums of a product's tile to C: a warp has 16 rows of COLS columns as wgmma leaves them (ptx_sm90a.cuh), applies
+// From the sums of a product's tile to C: a warp has 16 rows as wgmma leaves them (ptx_sm90a.cuh), applies
 // EPILOGUE, and stores them.
 //
 // STORES_TENSOR: by way of shared memory and a tensor map with boxes of 16 rows and a line of 128 bytes, swizzled by as
 // many. Then, if LOADS_SAVED, `saved` comes the same way into the places that C's numbers leave from. Otherwise from
-// registers to their addresses; if SWAPPED, rows of the tile are columns of C.
+// registers to their addresses, in whatever order rows are; if SWAPPED, rows of the tile are columns of C.
 #pragma once
 
 #include "barriers.cuh"
@@ -103,13 +103,18 @@ __device__ inline void store_rows(Staging& staging, const Epilogue& epilogue, co
 
 #else
 
-template <int COUNT>
+// The numbers that a thread has of 64 rows; those of its warp are from `row` on.
+template <class Rows, int COUNT>
 __device__ inline void store_rows(const Epilogue& epilogue, const float (&sums)[COUNT], int row, int col) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int j = 0; j < COUNT / 2; ++j) {
-        const int own_row = row + lane / 4 + j % 2 * 8, own_col = col + j / 2 * 8 + lane % 4 * 2;
-        if constexpr (SWAPPED) {
+        const int own_row = row + Rows::of_lane() + j % 2 * Rows::STEP,
+                  own_col = col + j / 2 * 8 + lane % 4 * 2;
+        if constexpr (SWAPPED && Rows::STEP == 1) {
+            const Acc pair[2] = {sums[j / 2 * 4 + j % 2], sums[j / 2 * 4 + j % 2 + 2]};
+            write_sums<2, true>(epilogue, own_col + j % 2, row + Rows::of_lane(), pair);
+        } else if constexpr (SWAPPED) {
             const Acc first[1] = {sums[2 * j]}, second[1] = {sums[2 * j + 1]};
             write_sums<1>(epilogue, own_col, own_row, first);
             write_sums<1>(epilogue, own_col + 1, own_row, second);
