@@ -51,17 +51,18 @@ FAMILIES = {
         "forward and (half_precision or any_alignment) or forward and every_update",
     ),
     "training": Family(
-        ("one_launch", "one_launch_layers", "next_batch"),
+        ("one_launch", "one_launch_card", "one_launch_layers", "next_batch"),
         (
             "engines/test_one_launch.py",
             "engines/test_one_launch_adaptive.py",
+            "engines/test_one_launch_card.py",
             "engines/test_one_launch_layers.py",
             "backends/cuda/test_gather_batches.py",
             "backends/cuda/test_gram_batches.py",
             "backends/cuda/test_next_batch.py",
         ),
         "emulator and (test_bfloat16 or shared_memory and most or test_clusters and sizes0 or looking_ahead and 17-33 "
-        "or it_follows_numpy and (17-33-20 or 20-40-70) or is_remembered and 16) "
+        "or it_follows_numpy and (17-33-20 or 20-40-70 or 20-40-33 or 20-70-3) or is_remembered and 16) "
         "or forward and (gather_batches or gram_batches or next_batch)",
         takes_slow=True,
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
@@ -54,6 +53,8 @@ LAUNCH_SECONDS = 0.25
 # What an epoch takes longer, on an H200, if it ends its launch and what comes after it is found apart; and the share of
 # a step that a batch of validation data takes within a launch.
 MICROSECONDS_BETWEEN_LAUNCHES, SHARE_OF_STEP = 1000.0, 0.4
+# What share of the time that a cluster needs a whole card has to need to be taken for a network.
+WORTH_A_CARD = 0.9
 # The share of the memory that is left which data and batches may take: validation data and other things want some, too.
 SHARE_OF_MEMORY = 0.9
 # What the epochs of a launch may take together, but for one, which always may.
@@ -204,28 +205,32 @@ def launch_with_more(plan: Plan, data: TrainingData, num_validated: int) -> Any:
 
 
 def _chosen(network: Any, card: Any, by_layers: bool) -> Any:
-    """Return how to run a network: by the kernel for one hidden layer if it can, the fastest, unless `by_layers`.
+    """Return how to run a network: by the kernel for one hidden layer, if it can, or layer by layer.
 
-    Else layer by layer in a cluster, or in all clusters of the card, whichever is expected to take less time.
+    Or by all clusters of a card, if that is expected to take less time. `by_layers` leaves no choice.
     """
     from warpfit.backends.cuda.one_launch import choose, suits
-    from warpfit.backends.cuda.one_launch_card import choose_card
+    from warpfit.backends.cuda.one_launch_card import CardLaunch, choose_card
     from warpfit.backends.cuda.one_launch_layers import choose_layers
 
     limits = card.arch, card.max_shared_bytes, card.num_multiprocessors
     if by_layers:
         return choose_layers(network, *limits)
+    launches: list[Any] = []
     obstacles: list[ConfigError] = []
-    for kinds in ((choose,) if suits(network) else (), (choose_layers, choose_card)):
-        launches = []
-        for kind in kinds:
-            try:
-                launches.append(kind(network, *limits))
-            except ConfigError as error:
-                obstacles.append(error)
-        if launches:
-            return min(launches, key=lambda launch: launch.microseconds)
-    raise obstacles[0]
+    for kind in (*((choose,) if suits(network) else ()), choose_layers, choose_card):
+        if kind is choose_layers and launches:
+            continue
+        try:
+            launches.append(kind(network, *limits))
+        except ConfigError as error:
+            obstacles.append(error)
+    if not launches:
+        raise obstacles[0]
+    return min(
+        launches,
+        key=lambda launch: launch.microseconds / (WORTH_A_CARD if isinstance(launch, CardLaunch) else 1),
+    )
 
 
 def _runtime(plan: Plan) -> Any:

@@ -45,7 +45,14 @@ def code(path: Path) -> str:
 
 
 # Launched alone, or where nothing runs before them.
-TAKE_NO_TURNS = {"one_launch", "one_launch_layers", "gather_batches", "gram_batches", "write_number"}
+TAKE_NO_TURNS = {
+    "one_launch",
+    "one_launch_card",
+    "one_launch_layers",
+    "gather_batches",
+    "gram_batches",
+    "write_number",
+}
 
 
 @each([path for path in SOURCES if path.stem not in TAKE_NO_TURNS])

@@ -1,7 +1,7 @@
 """How a training run is launched as one kernel on most of a card: tiles, shared memory, and what does not fit.
 
-`kernels/one_launch_card.cu` is some clusters of blocks, of which each has a tile of each layer's weights; this module says how
-large they are, or what is in the way.
+`kernels/one_launch_card.cu` is some clusters of blocks, of which each has a tile of each layer's weights; this module
+says how large they are, or what is in the way.
 """
 
 from __future__ import annotations
@@ -31,8 +31,19 @@ WARPS = 16
 CLUSTERS = (8, 4)
 MOST_ROWS = 128
 REGISTERS, MOST_REGISTERS = 65536, 255
-# Nanoseconds of each of a step's costs on an H200, fitted to single measurements; see docs/performance.md.
-NANOSECONDS = {"layer": 3000.0, "outputs": 2000.0, "product": 8.0, "far": 0.01}
+# Nanoseconds of each of a step's costs on an H200, fitted to single measurements of 55 layouts: within 0.83 and 1.10 of
+# them. See docs/performance.md.
+NANOSECONDS = {
+    "step": 1252.0,
+    "layer": 1709.0,
+    "product": 38.9,
+    "gradient": 43.3,
+    "remembered": 48.3,
+    "byte of outputs": 0.0234,
+    "byte received": 0.0491,
+    "byte sent": 0.0765,
+    "far byte": 0.000119,
+}
 
 
 def share(size: int, sharers: int) -> int:
@@ -180,13 +191,26 @@ class CardLaunch:
 
     @property
     def costs(self) -> dict[str, float]:
-        """How often a step has each of `NANOSECONDS`."""
-        products = self.rows // 16 * sum(3 * tile.fragments for tile in self.tiles)
+        """How often a step has each of `NANOSECONDS`, as far as warps and blocks wait for each other."""
+        *hidden, last = self.tiles
+        row_tiles, inner, to_others = self.rows // 16, hidden[:-1], (self.cluster - 1) / self.cluster
+
+        def turns(tiles: int) -> int:
+            return -(-tiles // self.warps)
+
+        forward = sum(turns(row_tiles * tile.units // 16) * tile.inputs // 16 for tile in hidden)
+        back = sum(turns(row_tiles * tile.inputs // 16) * tile.units // 16 for tile in hidden[1:])
+        sums = self.clusters * sum(tile.units for tile in inner) / self.cluster
         return {
-            "layer": 2 * len(self.tiles) - 3,
-            "outputs": 1,
-            "product": products / self.warps,
-            "far": 2 * self.far_bytes / self.blocks,
+            "step": 1,
+            "layer": len(hidden),
+            "product": forward + back,
+            "gradient": sum(turns(tile.fragments) for tile in hidden) * (row_tiles + 1),
+            "remembered": sum(turns(tile.fragments) for tile in self.tiles) * self.network.slots,
+            "byte of outputs": 4 * self.rows * last.sent_units * self.clusters,
+            "byte received": 4 * self.rows * (sum(tile.inputs for tile in hidden[1:]) + sums),
+            "byte sent": (4 + 2) * self.rows * to_others * sum(tile.units for tile in hidden),
+            "far byte": 2 * self.far_bytes,
         }
 
     @property
@@ -231,8 +255,8 @@ class CardLaunch:
 def _check(network: TrainedNetwork, arch: str) -> None:
     """Raise ConfigError for what the kernel does not do."""
     check_network(network, arch)
-    if generation(arch) not in (90, 100):
-        raise ConfigError(f"expected an architecture with clusters, sm_90 or sm_100, got {arch}")
+    if generation(arch) < 90:
+        raise ConfigError(f"expected an architecture with clusters, sm_90 or later, got {arch}")
     lacking = {
         "a hidden layer": len(network.widths) < 3,
         "products in half precision": network.terms > 1,
@@ -259,9 +283,10 @@ def choose_card(
         If it does not fit; the message names what is in the way, with its bytes.
     """
     _check(network, arch)
-    shapes = [
-        _shape(network, cluster, resident_clusters(cluster, num_multiprocessors)) for cluster in CLUSTERS
-    ]
+    sizes = [cluster for cluster in CLUSTERS if cluster <= num_multiprocessors]
+    if not sizes:
+        raise ConfigError(f"expected {min(CLUSTERS)} multiprocessors or more, got {num_multiprocessors}")
+    shapes = [_shape(network, cluster, resident_clusters(cluster, num_multiprocessors)) for cluster in sizes]
     nearest = [_nearest(shape, max_shared_bytes) for shape in shapes]
     fitting = [shape for shape in nearest if shape.shared_bytes <= max_shared_bytes]
     if not fitting:
@@ -273,7 +298,7 @@ def choose_card(
 
 
 def _shape(network: TrainedNetwork, cluster: int, most: int) -> CardLaunch:
-    """Return the shape for clusters of a size: as many as have units of the widest layer, all of it far."""
+    """Return the shape of as many clusters of a size as have units of the widest layer, with all layers far."""
     widest = max(network.widths[1:-1])
     clusters = -(-widest // share(widest, most))
     return CardLaunch(network, cluster, clusters, (True,) * (len(network.widths) - 1))
@@ -282,7 +307,8 @@ def _shape(network: TrainedNetwork, cluster: int, most: int) -> CardLaunch:
 def _nearest(shape: CardLaunch, max_shared_bytes: int) -> CardLaunch:
     """Return the shape with as many layers in shared memory as it has room for.
 
-    The first layer comes first, as its update delays the next step; the others' have time while gradients are on their way.
+    The first layer comes first, as its update delays the next step; the others' have time while gradients are on their
+    way.
     """
     for idx in range(len(shape.far)):
         nearer = replace(shape, far=(*shape.far[:idx], False, *shape.far[idx + 1 :]))

@@ -38,7 +38,8 @@ __device__ inline void load_batch(Shared& shared, const Run& run, int step) {
     each_of_block(BATCH * CHUNKS, [&](int i) {
         const int row = i / CHUNKS, column = i % CHUNKS * 8;
         if (First::first_input() + column >= X_WIDTH) return;
-        copy_async_16(&part_of<0>(shared).inputs[step % 2][row][column], rows + row * X_STRIDE + column, true);
+        copy_async_16(&part_of<0>(shared).inputs[step % 2][row][column], rows + row * X_STRIDE + column,
+                      true);
     });
     const float* targets = run.targets + static_cast<int64>(step) * BATCH * TARGET_WORDS;
     each_of_block(BATCH * TARGET_WORDS,

@@ -90,9 +90,9 @@ __device__ inline float sum_of_clusters(const unsigned* words, int stride, int t
         for (int i = 1; i < MINE; ++i) sums[part] += numbers[i][part];
     }
     const bool is_upper = lane / 2 % 2, is_odd = lane % 2;
-    const float even = (is_upper ? sums[2] : sums[0]) +
-                       __shfl_xor_sync(FULL_WARP, is_upper ? sums[0] : sums[2], 2);
-    const float odd = (is_upper ? sums[3] : sums[1]) +
-                      __shfl_xor_sync(FULL_WARP, is_upper ? sums[1] : sums[3], 2);
+    const float even =
+        (is_upper ? sums[2] : sums[0]) + __shfl_xor_sync(FULL_WARP, is_upper ? sums[0] : sums[2], 2);
+    const float odd =
+        (is_upper ? sums[3] : sums[1]) + __shfl_xor_sync(FULL_WARP, is_upper ? sums[1] : sums[3], 2);
     return (is_odd ? odd : even) + __shfl_xor_sync(FULL_WARP, is_odd ? even : odd, 1);
 }

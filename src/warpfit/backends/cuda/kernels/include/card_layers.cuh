@@ -9,9 +9,8 @@ __device__ inline Rows inputs_of(Shared& shared, const Now& now) {
 }
 
 template <int L>
-__device__ inline T (&gradients_of(Shared& shared))[ROWS][GRADIENT_STRIDE] {
-    return shared.gradients[PARITY_OF<L>];
-}
+__device__ inline T (&gradients_of(Shared& shared))
+    [ROWS][GRADIENT_STRIDE] { return shared.gradients[PARITY_OF<L>]; }
 
 // A number of the piece of layer L's units that a rank finds: its row in the batch, and its unit in the tile.
 template <int L>
@@ -48,7 +47,7 @@ __device__ inline void multiply_forward(Shared& shared, const Now& now) {
     float* parts = shared.parts[PARITY_OF<L>] + own_rank() * Own::PIECE;
     each_tile<ROW_TILES, Own::UNITS / 16, Own::INPUTS / 16>(
         inputs_of<L>(shared, now), forward_weights<L>(shared),
-        [&](const float(&sums)[4], int row, int unit) {
+        [&](const float (&sums)[4], int row, int unit) {
             const Quad quad(sums);
             row += quad.row;
             send_quad(row / PIECE_ROWS, parts + row % PIECE_ROWS * Own::UNITS + unit + quad.column,
@@ -120,11 +119,13 @@ __device__ inline void receive_inputs(Shared& shared, const Run& run, const Now&
             const int place = row_of(turn) * SENT + WeightTile<L>::first_input() + column_of(turn);
             return reinterpret_cast<const uint4*>(words + place);
         },
-        [&](int turn) { return row_of(turn) < ROWS && WeightTile<L>::first_input() + column_of(turn) < SENT; });
+        [&](int turn) {
+            return row_of(turn) < ROWS && WeightTile<L>::first_input() + column_of(turn) < SENT;
+        });
 #pragma unroll
     for (int turn = 0; turn < TURNS; ++turn) {
         if (row_of(turn) >= ROWS) break;
-        const float(&quad)[4] = numbers[turn];
+        const float (&quad)[4] = numbers[turn];
         *reinterpret_cast<uint2*>(&part_of<L>(shared).inputs[0][row_of(turn)][column_of(turn)]) =
             uint2{packed<T>(quad[0], quad[1]), packed<T>(quad[2], quad[3])};
     }
@@ -138,13 +139,13 @@ constexpr int TILES_OF_PIECE = 16 % PIECE_ROWS == 0   ? 1
 // This cluster's part of the outputs of this rank's rows, which goes to all blocks.
 __device__ inline void multiply_last(Shared& shared, const Run& run, const Now& now) {
     using Last = WeightTile<LAYERS - 1>;
-    unsigned* words = words_of(run, now) + Places<LAYERS - 1>::SUMS + own_cluster() * Places<LAYERS - 1>::SENT;
+    unsigned* words =
+        words_of(run, now) + Places<LAYERS - 1>::SUMS + own_cluster() * Places<LAYERS - 1>::SENT;
     const int first_row = smaller(own_rank() * PIECE_ROWS / 16, ROW_TILES - TILES_OF_PIECE) * 16;
     Rows inputs = inputs_of<LAYERS - 1>(shared, now);
     inputs.first += first_row * inputs.stride;
     each_tile<TILES_OF_PIECE, Last::UNITS / 16, Last::INPUTS / 16>(
-        inputs, forward_weights<LAYERS - 1>(shared),
-        [&](const float(&sums)[4], int row, int unit) {
+        inputs, forward_weights<LAYERS - 1>(shared), [&](const float (&sums)[4], int row, int unit) {
             leave_tile(sums, now.turn(), [&](int quad_row, int column) -> unsigned* {
                 const int in_batch = first_row + row + quad_row;
                 const bool is_own = in_batch / PIECE_ROWS == own_rank();
@@ -171,7 +172,7 @@ __device__ inline void differentiate_last(Shared& shared) {
     using Last = WeightTile<LAYERS - 1>;
     each_tile<ROW_TILES, Last::INPUTS / 16, Last::UNITS / 16>(
         Rows{&shared.output_gradients[0][0], OUTPUT_STRIDE}, backward_weights<LAYERS - 1>(shared),
-        [&](const float(&sums)[4], int row, int unit) {
+        [&](const float (&sums)[4], int row, int unit) {
             const int lane = threadIdx.x % 32;
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
@@ -192,7 +193,7 @@ __device__ inline void multiply_back(Shared& shared, const Run& run, const Now& 
     unsigned* words = words_of(run, now) + Places<L - 1>::SUMS + own_cluster() * Places<L - 1>::SENT;
     each_tile<ROW_TILES, Own::INPUTS / 16, Own::UNITS / 16>(
         Rows{&gradients_of<L>(shared)[0][0], GRADIENT_STRIDE}, backward_weights<L>(shared),
-        [&](const float(&sums)[4], int row, int input) {
+        [&](const float (&sums)[4], int row, int input) {
             leave_tile(sums, now.turn(), [&](int quad_row, int column) -> unsigned* {
                 const int in_layer = Own::first_input() + input + column;
                 return in_layer < SENT ? words + (row + quad_row) * SENT + in_layer : nullptr;
@@ -275,7 +276,7 @@ template <int L>
 __device__ inline void update_layer(Shared& shared, const Run& run, const Now& now, const T* dz, int stride) {
     using Own = WeightTile<L>;
     Gradients<Own::INPUTS / 16, Own::UNITS / 8>::each_tile(
-        inputs_of<L>(shared, now), dz, stride, [&](const float(&sums)[4], int input, int unit) {
+        inputs_of<L>(shared, now), dz, stride, [&](const float (&sums)[4], int input, int unit) {
             const WeightQuads<L> quads(shared, run, input, unit);
             float4 weights = quads.weights(), slots[SLOT_PLACES];
 #pragma unroll

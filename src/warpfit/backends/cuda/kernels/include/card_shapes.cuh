@@ -91,9 +91,9 @@ struct alignas(16) LayerPart : NearQuads<L> {
 // Numbers of layers whose parity is the same take the same place: see the exchange.
 struct alignas(16) Shared {
     Stack<LayerPart> layers;
-    float parts[2][ROWS * MOST_UNITS];       // (CLUSTER, PIECE_ROWS, UNITS): what ranks add up
-    T gradients[2][ROWS][GRADIENT_STRIDE];   // of the units of this cluster, before their activation
-    T derivatives[ROWS][GRADIENT_STRIDE];    // of the last hidden layer's activation
+    float parts[2][ROWS * MOST_UNITS];      // (CLUSTER, PIECE_ROWS, UNITS): what ranks add up
+    T gradients[2][ROWS][GRADIENT_STRIDE];  // of the units of this cluster, before their activation
+    T derivatives[ROWS][GRADIENT_STRIDE];   // of the last hidden layer's activation
     T output_gradients[ROWS][OUTPUT_STRIDE];
     float outputs[ROWS][OUT_WIDTH];
     RowLoss losses[ROWS];
