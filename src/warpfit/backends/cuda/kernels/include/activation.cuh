@@ -151,3 +151,13 @@ __device__ inline Activated<A> activated(A z, A slope) {
     ACTIVATION_CASE(gelu_tanh)
     ACTIVATION_CASE(silu)
 }
+
+// f'(z) by y = f(z), of those whose derivative does not need z.
+template <Activation KIND, class A>
+__device__ inline A derivative_by_value(A y, A slope) {
+    if constexpr (KIND == Activation::identity) return A(1);
+    if constexpr (KIND == Activation::relu) return relu_derivative(y, A(0), slope);
+    if constexpr (KIND == Activation::leaky_relu) return leaky_relu_derivative(y, A(0), slope);
+    if constexpr (KIND == Activation::tanh) return tanh_derivative(y, A(0), slope);
+    if constexpr (KIND == Activation::sigmoid) return sigmoid_derivative(y, A(0), slope);
+}
