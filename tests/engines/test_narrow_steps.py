@@ -98,6 +98,18 @@ def test_rows_of_any_dtype(cuda: str, takes: Callable[[int], None], dtype: str, 
     assert_alike(takes, lambda: mlp(num_features, 24, 3), x, y, **settings)
 
 
+@pytest.mark.parametrize("activation", [nn.Tanh, nn.GELU, nn.SiLU])
+def test_activations(cuda: str, takes: Callable[[int], None], activation: Any) -> None:
+    x, y = blobs(NUM_ROWS)
+    assert_alike(takes, lambda: mlp(6, 24, 16, 3, activation=activation), x, y, device=cuda)
+
+
+def test_a_short_batch_that_is_left_to_other_kernels(cuda: str, takes: Callable[[int], None]) -> None:
+    takes(200)
+    x, y = blobs(NUM_ROWS)
+    assert_alike(takes, small, x, y, device=cuda, epochs=4)
+
+
 def test_a_layer_that_is_not_trained(cuda: str, takes: Callable[[int], None]) -> None:
     x, y = blobs(NUM_ROWS)
     last_alone = lambda model: optim.SGD(model.layers[-1].parameters(), 0.1)  # noqa: E731
@@ -120,7 +132,6 @@ LEFT_TO_OTHERS: dict[str, dict[str, Any]] = {
     "dropout": {
         "make_model": lambda: nn.Sequential(nn.Linear(6, 8, seed=1), nn.Dropout(0.5), nn.Linear(8, 3, seed=2))
     },
-    "a derivative by input": {"make_model": lambda: mlp(6, 8, 3, activation=nn.GELU)},
     "a wide network": {"make_model": lambda: mlp(6, 264, 3)},
 }
 

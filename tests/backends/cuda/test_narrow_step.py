@@ -12,9 +12,9 @@ import pytest
 from backends.cuda.test_joined_updates import UPDATES, Layers, assert_updated, update
 from warpfit import losses
 from warpfit.backends import create
-from warpfit.backends.base import Activation, LossTerms
+from warpfit.backends.base import ACTIVATIONS, Activation, LossTerms
 from warpfit.backends.cuda.joined_updates import PartialGradient
-from warpfit.backends.cuda.narrow_step import NarrowNetwork, NarrowStep, choose
+from warpfit.backends.cuda.narrow_step import PIECES, NarrowNetwork, NarrowStep, choose
 from warpfit.backends.cuda.next_batch import StepRows
 from warpfit.backends.numpy import NumpyBackend
 from warpfit.engines.launch_settings import loss_settings
@@ -148,6 +148,14 @@ def test_narrow_steps_are_those_of_numpy(cuda: str, name: str, x_stages: int, dt
     assert_as_expected(network, NarrowStep(network.network, x_stages=x_stages))
 
 
+@pytest.mark.parametrize("piece", PIECES)
+@pytest.mark.in_turns(2)
+def test_pieces_of_any_shape(cuda: str, piece: tuple[int, int]) -> None:
+    ops: Any = create(cuda, precision="float16", loss_scale=LOSS_SCALE)
+    network = Network(ops, "float16", 70, (20, 72, 50, 3), (RELU, RELU, IDENTITY), LOSSES["mse"])
+    assert_as_expected(network, NarrowStep(network.network, piece=piece))
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.in_turns(3)
@@ -158,7 +166,7 @@ def test_losses(cuda: str, name: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("name", ["leaky_relu", "tanh", "sigmoid"])
+@pytest.mark.parametrize("name", [name for name in ACTIVATIONS if name != "relu"])
 @pytest.mark.in_turns(2)
 def test_activations(cuda: str, name: str, dtype: str) -> None:
     ops: Any = create(cuda, precision=dtype, loss_scale=LOSS_SCALE)
@@ -250,10 +258,15 @@ def test_what_is_left_to_other_kernels() -> None:
         (replace(fits, widths=(1024,) * 5), 65536),
         (replace(fits, widths=(784, 64, 64, 64, 10)), 65536),
         (replace(fits, widths=(0, 64, 64, 64, 10)), 65536),
-        (replace(fits, activations=(Activation("gelu"),) * 4), 65536),
         (replace(fits, widths=(8,) * 10, activations=(RELU,) * 9), 65536),
     ):
         assert choose(network, num_rows, shared_bytes) is None
+    for widths, piece in (((128, 128, 3), (2, 1)), ((3, 128, 64, 3), (2, 2))):
+        other = choose(
+            replace(fits, widths=widths, activations=(RELU,) * (len(widths) - 1)), 65536, shared_bytes
+        )
+        assert other is not None
+        assert other.piece == piece
     for source in ("uint8", "float32", "float64"):
         gathered = choose(fits, 65536, shared_bytes, source)
         assert gathered is not None

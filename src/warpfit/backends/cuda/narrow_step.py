@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from math import ceil
 from typing import Any
 
@@ -27,16 +28,19 @@ from warpfit.backends.cuda.trained_network import padded, up
 __all__ = ["NarrowNetwork", "NarrowOps", "NarrowStep", "choose", "choose_on", "variants"]
 
 # As in kernels/narrow_step.cu and include/narrow_layers.cuh.
-MOST_LAYERS, PIECE_INPUTS, PIECE_OUTPUTS, PIECE_REGISTERS = 8, 64, 32, 72
+MOST_LAYERS = 8
 _NETWORK = struct.Struct(f"={2 * MOST_LAYERS}Q")
 
 # Rows of a batch from which on products of narrow layers are cut into slices, which takes more kernels than this does.
 LEAST_ROWS = 1024
 WARPS = 8
+# Tiles of 16 inputs, and of 16 outputs, of a piece of gradients, which is a warp's: the first read the least of rows
+# again, the last leave the fewest registers unused.
+PIECES = ((4, 2), (2, 2), (4, 1), (2, 1))
 # Registers of a thread: the most, and those that it needs beside sums and rows.
-MOST_REGISTERS, OTHER_REGISTERS = 255, 64
-# Bytes behind the last column that a piece of gradients, wider than its layer, may read.
-SLACK = 2 * (PIECE_INPUTS + PIECE_OUTPUTS)
+MOST_REGISTERS, OTHER_REGISTERS = 255, 56
+# Bytes behind the last column that a piece, wider than its layer, may read.
+SLACK = 32 * max(map(max, PIECES))
 
 
 @dataclass(frozen=True)
@@ -84,14 +88,6 @@ class NarrowNetwork:
             firsts.append(firsts[-1] + up((inputs + 1) * outputs, 4))
         return tuple(firsts)
 
-    @property
-    def pieces(self) -> int:
-        """Pieces of gradients, each of which is a warp's."""
-        return sum(
-            ceil(padded(inputs) / PIECE_INPUTS) * ceil(padded(outputs) / PIECE_OUTPUTS)
-            for inputs, outputs in self.layers
-        )
-
 
 @dataclass(frozen=True)
 class NarrowStep:
@@ -108,6 +104,8 @@ class NarrowStep:
         Tiles of x at once: with two the next comes while one is computed with.
     source : str
         Dtype of the data that rows are gathered from; '' for batches, in the network's.
+    piece : tuple of int
+        Tiles of 16 inputs, and of 16 outputs, of which a warp sums up the gradients.
     """
 
     network: NarrowNetwork
@@ -115,6 +113,7 @@ class NarrowStep:
     blocks: int = 1
     x_stages: int = 2
     source: str = ""
+    piece: tuple[int, int] = PIECES[0]
 
     def __str__(self) -> str:
         tiles = f"tiles of {self.rows} rows, {self.blocks} of a multiprocessor"
@@ -126,9 +125,16 @@ class NarrowStep:
         return 16 * self.warps
 
     @property
+    def num_pieces(self) -> int:
+        """Pieces of the gradients of all layers."""
+        rows, cols = (16 * tiles for tiles in self.piece)
+        return sum(ceil(inputs / rows) * ceil(outputs / cols) for inputs, outputs in self.network.layers)
+
+    @property
     def registers(self) -> int:
         """Registers that a thread needs, about: for sums, and for rows before and after the widest layer."""
-        of_pieces = PIECE_REGISTERS * ceil(self.network.pieces / self.warps)
+        rows, cols = self.piece
+        of_pieces = (8 * rows * cols + 4 * cols) * ceil(self.num_pieces / self.warps)
         of_rows = max(padded(inputs) // 4 + padded(outputs) // 2 for inputs, outputs in self.network.layers)
         return of_pieces + of_rows + OTHER_REGISTERS
 
@@ -165,6 +171,8 @@ class NarrowStep:
             "WARPS": self.warps,
             "BLOCKS": self.blocks,
             "X_STAGES": self.x_stages,
+            "PIECE_M": self.piece[0],
+            "PIECE_N": self.piece[1],
         }
 
 
@@ -178,11 +186,10 @@ def choose(
     """
     if num_rows < LEAST_ROWS or network.dtype not in HALF_DTYPES or min(network.widths) < 1:
         return None
-    is_short = 1 <= len(network.activations) <= MOST_LAYERS
-    if not is_short or any(activation.needs_input for activation in network.activations):
+    if not 1 <= len(network.activations) <= MOST_LAYERS:
         return None
-    for x_stages in (2, 1):
-        step = NarrowStep(network, x_stages=x_stages, source=source)
+    for piece, x_stages in product(PIECES, (2, 1)):
+        step = NarrowStep(network, x_stages=x_stages, source=source, piece=piece)
         if step.shared_bytes <= max_shared_bytes and step.registers <= MOST_REGISTERS:
             return step
     return None
@@ -276,19 +283,19 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
     """Yield a choice of what networks ask for."""
     relu, identity = Activation("relu"), Activation()
     square = NarrowNetwork("bfloat16", (64,) * 5, (*(relu,) * 3, identity), "mse")
-    by_value = [Activation(name) for name in ACTIVATIONS if not Activation(name).needs_input]
-    networks = [
-        square,
-        replace(square, dtype="float16"),
-        NarrowNetwork("float16", (20, 72, 10), (relu, identity), "cross_entropy", is_smoothed=True),
-        NarrowNetwork("bfloat16", (32, 128, 3), (relu, identity), "cross_entropy"),
-        *(
-            NarrowNetwork("float16", (7, 33, 5), (by, by), loss)
-            for by, loss in zip(by_value, (*_LOSSES, "mse"), strict=True)
+    found = [
+        (square, ""),
+        (replace(square, dtype="float16"), "float32"),
+        (
+            NarrowNetwork("float16", (20, 72, 10), (relu, identity), "cross_entropy", is_smoothed=True),
+            "uint8",
         ),
+        (NarrowNetwork("bfloat16", (32, 128, 3), (relu, identity), "cross_entropy"), ""),
     ]
-    sources = ("", "float32", "uint8", "", *("float32",) * 5)
-    for network, source in zip(networks, sources, strict=True):
+    losses = (*_LOSSES, *_LOSSES)
+    for name, loss in zip(ACTIVATIONS, losses, strict=True):
+        found.append((NarrowNetwork("float16", (7, 33, 5), (Activation(name),) * 2, loss), "float32"))
+    for network, source in found:
         step = choose(network, LEAST_ROWS, shared_bytes_of("sm_90a"), source)
         if step is not None:
             yield "narrow_step", {name: str(value) for name, value in step.defines().items()}

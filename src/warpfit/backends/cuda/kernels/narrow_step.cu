@@ -9,10 +9,12 @@
 //            zero, both null with a single block.
 // Launch:    1-D grid: at most as many blocks as tiles of 16 WARPS rows, which they take in turns; 1-D blocks of WARPS
 //            warps; shared bytes as narrow_step.py counts them. Defines DTYPE, SOURCE, GATHERS, LAYERS, WIDTHS, ACTIVATIONS
-//            and SLOPES (of each layer; none whose derivative needs its input), LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS,
-//            WARPS, BLOCKS (of a multiprocessor), X_STAGES (2: the next x comes while this one is computed with).
-// Numerics:  float32 sums of products of DTYPE; values and gradients between layers are rounded to DTYPE, outputs are not;
-//            losses in float32, their sums in float64; all in an order that follows from the grid.
+//            and SLOPES (of each layer), LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS, WARPS, BLOCKS (of a multiprocessor),
+//            X_STAGES (2: the next x comes while this one is computed with), PIECE_M and PIECE_N (tiles of 16 inputs and
+//            outputs of which a warp sums up the gradients).
+// Numerics:  float32 sums of products of DTYPE; values and gradients between layers are rounded to DTYPE, and so are derivatives
+//            that need their activation's input, but outputs are not; losses in float32, their sums in float64; all in an order
+//            that follows from the grid.
 // Cost:      6 M FLOP a weight, less 2 M for each of the first layer; x and targets are read once, and weights by each block;
 //            4 bytes written for each parameter and block.
 // Reference: linear_forward, LOSS's operations and linear_backward of backends/numpy.
@@ -28,7 +30,6 @@ struct NarrowNetwork {
 static_assert(sizeof(NarrowNetwork) == 128, "narrow_step.py packs this struct");
 
 constexpr int OUTPUTS = SIZES[LAYERS], OUT_WIDTH = padded(LAYERS);
-constexpr Activation LAST = ACTIVATION_OF[LAYERS - 1];
 
 // What a loss of outputs in registers is held against, fetched before they are computed: numbers, or labels of two rows.
 struct RowTargets {
@@ -169,60 +170,82 @@ __device__ inline RowSums<WIDTH> begin_with(const T* biases) {
     return found;
 }
 
+// The derivatives of a layer's activation are found by its values, or are kept where its gradients will lie.
+template <int L>
+__device__ inline float2 derivatives(const T* values, const T* kept) {
+    if constexpr (needs_input(ACTIVATION_OF[L])) {
+        return unpacked<T>(*reinterpret_cast<const unsigned*>(kept));
+    } else {
+        const float2 y = unpacked<T>(*reinterpret_cast<const unsigned*>(values));
+        return {derivative_by_value<ACTIVATION_OF[L]>(y.x, SLOPE_OF[L]),
+                derivative_by_value<ACTIVATION_OF[L]>(y.y, SLOPE_OF[L])};
+    }
+}
+
 // From gradients of what layer L gives, before its activation, to those of all layers below, all of which stay behind.
 template <int L>
 __device__ inline void go_back(T* shared, int own_rows, const RowFragments<padded(L + 1)>& slopes) {
-    constexpr int WIDTH = padded(L);
+    constexpr int WIDTH = padded(L), STRIDE = stride_of(L);
     store_fragments<padded(L + 1)>(shared + slopes_at(L) + own_rows * stride_of(L + 1), stride_of(L + 1),
                                    slopes);
     if constexpr (L > 0) {
         RowSums<WIDTH> found;
         multiply_back<WIDTH, padded(L + 1)>(found, slopes, shared + weights_at(L), stride_of(L + 1));
-        const T* values = shared + values_at(L) + own_rows * stride_of(L) + word_offset(stride_of(L));
+        const int own = own_rows * STRIDE + word_offset(STRIDE);
+        const T *values = shared + values_at(L) + own, *kept = shared + slopes_at(L - 1) + own;
 #pragma unroll
         for (int tile = 0; tile < RowSums<WIDTH>::TILES; ++tile) {
 #pragma unroll
             for (int below = 0; below < 2; ++below) {
-                const T* from = values + below * 8 * stride_of(L) + 8 * tile;
-                const float2 y = unpacked<T>(*reinterpret_cast<const unsigned*>(from));
-                float (&pair)[4] = found.sums[tile];
-                pair[2 * below] *= derivative_by_value<ACTIVATION_OF[L - 1]>(y.x, SLOPE_OF[L - 1]);
-                pair[2 * below + 1] *= derivative_by_value<ACTIVATION_OF[L - 1]>(y.y, SLOPE_OF[L - 1]);
+                const int at = below * 8 * STRIDE + 8 * tile;
+                const float2 factors = derivatives<L - 1>(values + at, kept + at);
+                found.sums[tile][2 * below] *= factors.x;
+                found.sums[tile][2 * below + 1] *= factors.y;
             }
         }
         go_back<L - 1>(shared, own_rows, found.fragments());
     }
 }
 
+// Makes sums the values that follow from them, and returns their derivatives.
+template <int L>
+__device__ inline RowSums<padded(L + 1)> activate_sums(RowSums<padded(L + 1)>& sums) {
+    RowSums<padded(L + 1)> derivatives;
+#pragma unroll
+    for (int tile = 0; tile < RowSums<padded(L + 1)>::TILES; ++tile) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const Activated<float> found = activated<ACTIVATION_OF[L]>(sums.sums[tile][i], SLOPE_OF[L]);
+            sums.sums[tile][i] = found.value;
+            derivatives.sums[tile][i] = found.derivative;
+        }
+    }
+    return derivatives;
+}
+
 // From what layer L takes to the loss, and back. `own_rows` is the first of the warp's rows in the tile.
 template <int L>
 __device__ inline void go_on(T* shared, int own_rows, const RowFragments<padded(L)>& values, NarrowLoss& loss,
                              const RowTargets& targets) {
-    constexpr int WIDTH = padded(L + 1);
+    constexpr int WIDTH = padded(L + 1), STRIDE = stride_of(L + 1);
     RowSums<WIDTH> found = begin_with<WIDTH>(shared + biases_at(L));
-    multiply<padded(L), WIDTH>(found, values, shared + weights_at(L), stride_of(L + 1));
-#pragma unroll
-    for (int tile = 0; tile < RowSums<WIDTH>::TILES; ++tile) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            found.sums[tile][i] = activated<ACTIVATION_OF[L]>(found.sums[tile][i], SLOPE_OF[L]).value;
-        }
-    }
+    multiply<padded(L), WIDTH>(found, values, shared + weights_at(L), STRIDE);
+    [[maybe_unused]] const RowSums<WIDTH> derivatives = activate_sums<L>(found);
     if constexpr (L + 1 < LAYERS) {
+        if constexpr (needs_input(ACTIVATION_OF[L])) {
+            store_fragments<WIDTH>(shared + slopes_at(L) + own_rows * STRIDE, STRIDE,
+                                   derivatives.fragments());
+        }
         const RowFragments<WIDTH> next = found.fragments();
-        store_fragments<WIDTH>(shared + values_at(L + 1) + own_rows * stride_of(L + 1), stride_of(L + 1),
-                               next);
+        store_fragments<WIDTH>(shared + values_at(L + 1) + own_rows * STRIDE, STRIDE, next);
         go_on<L + 1>(shared, own_rows, next, loss, targets);
     } else {
-        [[maybe_unused]] const RowSums<WIDTH> outputs = found;
         loss.replace(found, targets);
-        if constexpr (LAST != Activation::identity) {
+        if constexpr (ACTIVATION_OF[L] != Activation::identity) {
 #pragma unroll
             for (int tile = 0; tile < RowSums<WIDTH>::TILES; ++tile) {
 #pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    found.sums[tile][i] *= derivative_by_value<LAST>(outputs.sums[tile][i], SLOPE_OF[L]);
-                }
+                for (int i = 0; i < 4; ++i) found.sums[tile][i] *= derivatives.sums[tile][i];
             }
         }
         go_back<L>(shared, own_rows, found.fragments());

@@ -15,8 +15,6 @@ constexpr Activation ACTIVATION_OF[] = {ACTIVATIONS};
 constexpr float SLOPE_OF[] = {SLOPES};
 
 constexpr int THREADS = 32 * WARPS, ROWS = 16 * WARPS;
-// A warp's part of a gradient of weights: 16 PIECE_M inputs by 16 PIECE_N outputs.
-constexpr int PIECE_M = 4, PIECE_N = 2;
 constexpr int MOST_LAYERS = 8;
 static_assert(LAYERS <= MOST_LAYERS, "NarrowNetwork has room for all layers");
 
@@ -49,7 +47,7 @@ __device__ constexpr int gradients_at(int layer) {
     return layer == 0 ? 0 : gradients_at(layer - 1) + up((SIZES[layer - 1] + 1) * SIZES[layer], 4);
 }
 
-// Pieces of the layers before one.
+// Pieces of the gradients of layers before one: 16 PIECE_M inputs by 16 PIECE_N outputs each.
 __device__ constexpr int pieces_before(int layer) {
     return layer == 0 ? 0
                       : pieces_before(layer - 1) + up(padded(layer - 1), 16 * PIECE_M) / (16 * PIECE_M) *
