@@ -216,11 +216,17 @@ struct PieceSums {
 #pragma unroll
             for (int tile = 0; tile < 2 * PIECE_N; ++tile) {
 #pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const int row = piece.row + 16 * m + lane / 4 + i / 2 * 8;
-                    const int col = piece.col + 8 * tile + lane % 4 * 2 + i % 2;
-                    if (row < piece.inputs && col < piece.outputs) {
-                        of_layer[row * piece.outputs + col] = weights[m][tile][i];
+                for (int below = 0; below < 2; ++below) {
+                    const int row = piece.row + 16 * m + lane / 4 + 8 * below;
+                    const int col = piece.col + 8 * tile + lane % 4 * 2;
+                    if (row >= piece.inputs || col >= piece.outputs) continue;
+                    const float2 pair = {weights[m][tile][2 * below], weights[m][tile][2 * below + 1]};
+                    float* own = of_layer + row * piece.outputs + col;
+                    if (piece.outputs % 2 == 0) {
+                        *reinterpret_cast<float2*>(own) = pair;
+                    } else {
+                        own[0] = pair.x;
+                        if (col + 1 < piece.outputs) own[1] = pair.y;
                     }
                 }
             }

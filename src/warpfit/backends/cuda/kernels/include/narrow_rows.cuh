@@ -40,8 +40,9 @@ __device__ inline void copy_rows(Number* to, int stride, const Number* matrix, i
     });
 }
 
+// At most 16 bytes come at once.
 template <class Number>
-struct alignas(4 * sizeof(Number)) FourNumbers {
+struct alignas(sizeof(Number) < 4 ? 4 * sizeof(Number) : 16) FourNumbers {
     Number element[4];
 };
 
@@ -49,7 +50,7 @@ struct alignas(4 * sizeof(Number)) FourNumbers {
 template <bool IS_TILE, int SIZE, int WIDTH, class To, class From>
 __device__ inline void convert_rows(To* to, int stride, const From* from, int64 numbers, int lane) {
     constexpr int UNIT = SIZE % 4 ? 1 : 4;
-    if (UNIT == 4 && (IS_TILE || reinterpret_cast<uint64>(from) % sizeof(FourNumbers<From>) == 0)) {
+    if (UNIT == 4 && (IS_TILE || reinterpret_cast<uint64>(from) % alignof(FourNumbers<From>) == 0)) {
         for_each_unit<WIDTH, UNIT>(numbers, lane, [&](int row, int col, int64 number) {
             FourNumbers<To> converted = {};
             if (number >= 0 && col < SIZE) {
