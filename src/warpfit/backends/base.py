@@ -41,6 +41,7 @@ __all__ = [
     "Array",
     "Axis",
     "Backend",
+    "LossTerms",
     "Number",
     "Pair",
 ]
@@ -74,6 +75,27 @@ UNARY = ("neg", "exp", "log", "sqrt", "square", "abs", "sign", "reciprocal", "si
 BINARY = ("add", "sub", "mul", "div", "pow", "maximum", "minimum")
 COMPARISONS = ("eq", "lt", "gt", "le", "ge")
 REDUCTIONS = ("sum", "mean", "max", "min")
+
+
+@dataclass(frozen=True)
+class LossTerms:
+    """A loss, for an operation that knows several.
+
+    Attributes
+    ----------
+    name : str
+        ``'cross_entropy'``, of labels; or of numbers ``'mse'``, ``'absolute_error'``, ``'huber'`` or
+        ``'binary_cross_entropy'``, as sums over outputs.
+    setting : float
+        The share of label smoothing, or Huber's delta.
+    of_term, of_slope : float
+        What a row's sum and its slopes are multiplied by; of a square the slope comes as half of what it is.
+    """
+
+    name: str
+    setting: float = 0.0
+    of_term: float = 1.0
+    of_slope: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -165,6 +187,26 @@ class Backend(ABC):
         else: the update may have to compute it.
         """
         return False
+
+    def narrow_step(
+        self,
+        x: Array,
+        layers: Sequence[tuple[Array, Array | None, Activation]],
+        targets: Array,
+        loss: LossTerms,
+        record: Array,
+        row: Number,
+        rows: Any = None,
+    ) -> list[tuple[Any, Any]] | None:
+        """Do all of a step but its update at once; None, and nothing is done, where the operations one by one serve.
+
+        x (M, K), of each layer w (inputs, outputs), b (outputs,) or None, and what follows it; targets as the loss
+        takes them; the record (steps, 3) and its row as of `record_step`. With `rows`, in the backend's own terms, the
+        batch is some rows of x and targets, and x is of any dtype; else it is all, in that of the weights. Returned are
+        the gradients of each layer's w and b, as `linear_backward` gives them for copies that are kept
+        (`keep_copies`), and for such copies only.
+        """
+        return None
 
     @abstractmethod
     def all_finite(self, arrays: Sequence[Array]) -> Array:

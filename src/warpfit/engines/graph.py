@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from warpfit import backends
 from warpfit.backends import Array
+from warpfit.engines.at_once import is_of_package, narrow_step
 from warpfit.engines.base import (
     BorderTest,
     Engine,
@@ -29,7 +30,7 @@ from warpfit.engines.base import (
 from warpfit.engines.graph_costs import graph_microseconds
 from warpfit.engines.half_precision import suitable
 from warpfit.engines.scaling import DYNAMIC
-from warpfit.engines.steps import Run, StepNumbers, check_has_room, is_of_package, row_sources
+from warpfit.engines.steps import Run, StepNumbers, check_has_room, row_sources
 from warpfit.errors import ConfigError
 from warpfit.losses import Poisson
 from warpfit.nn.network import NetworkSpec
@@ -83,7 +84,9 @@ class GraphEngine(Engine):
     def explain(self, plan: Plan, data: TrainingData) -> str:
         _check_can_be_captured(plan, data)
         steps_per_epoch = -(-len(data) // plan.batch_size)
-        return f"graphs of {_steps_of_graph(plan, data)} of the {steps_per_epoch} steps of an epoch"
+        how = f"graphs of {_steps_of_graph(plan, data)} of the {steps_per_epoch} steps of an epoch"
+        narrow = narrow_step(plan, data, min(plan.batch_size, len(data)))
+        return how if narrow is None else f"{how}, each through all layers at once ({narrow})"
 
     def microseconds(self, plan: Plan, data: TrainingData) -> float | None:
         return graph_microseconds(plan, data)
@@ -239,8 +242,18 @@ class _Run(Run):
         own = StepNumbers(step=numbers[STEP], row=numbers[ROW], of_update=numbers[OF_UPDATE:])
         for offset, num_rows in enumerate(sizes):
             self.ops.begin_step()
+            if self._starts_at_once(offset, num_rows, own):
+                continue
             x, y, *weights = self.source.take(offset, num_rows, self._phase(first + offset))
             self.step((x, y, weights[0] if weights else None), own, self.record)
+
+    def _starts_at_once(self, offset: int, num_rows: int, own: StepNumbers) -> bool:
+        """Start a step that takes its rows from where they are, and return whether there is one."""
+        if narrow_step(self.plan, self.data, num_rows) is None:
+            return False
+        rows = self.source.take_numbers(offset, num_rows)
+        x, y = rows.sources
+        return self.step_at_once(x, y, own, self.record, rows)
 
     # -- numbers -------------------------------------------------------------------------------------------
 

@@ -10,18 +10,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import lru_cache
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from warpfit import backends
 from warpfit.backends import Array, Backend
-from warpfit.backends.base import HALF_DTYPES, Number
+from warpfit.backends.base import HALF_DTYPES, Activation, Number
 from warpfit.data.order import round_keys_of
+from warpfit.engines.at_once import joins_updates, narrow_loss
 from warpfit.engines.base import EpochReport, Plan, StepListener, TrainingData, TrainState
 from warpfit.engines.reports import Reports
-from warpfit.engines.scaling import DYNAMIC
 from warpfit.errors import ConfigError
+from warpfit.nn.linear import LinearSpec
 from warpfit.nn.network import NetworkPullback, NetworkSpec
 from warpfit.nn.spec import Call
 
@@ -31,7 +32,6 @@ __all__ = [
     "Run",
     "StepNumbers",
     "check_has_room",
-    "is_of_package",
     "row_sources",
 ]
 
@@ -67,11 +67,6 @@ class StepNumbers(NamedTuple):
     update: int = 0
     lr: float = 0.0
     of_update: Array | None = None
-
-
-def is_of_package(value: object) -> bool:
-    """Whether an object's class is the package's own, so that what it does in a step is known."""
-    return type(value).__module__.partition(".")[0] == "warpfit"
 
 
 def check_has_room(plan: Plan, data: TrainingData) -> None:
@@ -150,9 +145,14 @@ class Run(ABC):
         self.half = plan.precision if plan.precision in HALF_DTYPES else None
         self.copies = self._half_copies()
         # Whether each update writes them; otherwise each step does, before it computes with them.
-        self.keeps_copies = self._joins_updates() and self.ops.keep_copies(
-            [self.arrays[name] for name in self.copies], list(self.copies.values())
+        self.keeps_copies = (
+            bool(self.copies)
+            and joins_updates(plan)
+            and self.ops.keep_copies([self.arrays[name] for name in self.copies], list(self.copies.values()))
         )
+        # Of steps that may be one operation and the update.
+        self.loss_terms = narrow_loss(plan, data) if self.keeps_copies else None
+        self.narrow_layers = self._narrow_layers() if self.loss_terms else []
         self.sources = row_sources(plan, data)
         self.parameters = [state.parameters[name] for name in plan.trained]
         self.slots = {slot: [arrays[name] for name in plan.trained] for slot, arrays in state.slots.items()}
@@ -214,12 +214,14 @@ class Run(ABC):
         admits : function, optional
             Returns for gradients and loss whether there is to be an update; there always is without it.
         """
-        ops, plan = self.ops, self.plan
+        plan = self.plan
         x, y, sample_weight = batch
         weights = {"class_weight": self.data.class_weight}
         if sample_weight is not None:
             weights["sample_weight"] = sample_weight
         call = Call(training=True, step=numbers.step, seed=self.state.seed)
+        if admits is None and self.step_at_once(x, y, numbers, record):
+            return True
         outputs, pullback = self._forward(x, call)
         gradient = None
         if admits is None and not plan.optimizer.l2:
@@ -231,11 +233,32 @@ class Run(ABC):
         else:
             gradients, is_update = self._trained_of(pullback(gradient)), True
         if is_update:
-            _, _, update, lr, of_update = numbers
-            plan.optimizer.update(
-                ops, self.parameters, gradients, self.slots, step=update, lr=lr, numbers=of_update
-            )
+            self._update(gradients, numbers)
         return is_update
+
+    def _update(self, gradients: list[Array], numbers: StepNumbers) -> None:
+        _, _, update, lr, of_update = numbers
+        self.plan.optimizer.update(
+            self.ops, self.parameters, gradients, self.slots, step=update, lr=lr, numbers=of_update
+        )
+
+    def step_at_once(self, x: Array, y: Array, numbers: StepNumbers, record: Array, rows: Any = None) -> bool:
+        """Start a step that is one operation and the update, and return whether there is one.
+
+        `rows` are as `Backend.narrow_step` takes them.
+        """
+        if self.loss_terms is None:
+            return False
+        assert isinstance(self.network, NetworkSpec)  # as `narrow_loss` has found
+        layers, loss = self.narrow_layers, self.loss_terms
+        found = self.ops.narrow_step(x, layers, y, loss, record, numbers.row, rows)
+        if found is None:
+            return False
+        gradients: dict[str, Array] = {}
+        for (name, _), (dw, db) in zip(self.network.layers, found, strict=True):
+            gradients |= {f"{name}.weight": dw, f"{name}.bias": db}
+        self._update(self._trained_of(gradients), numbers)
+        return True
 
     def _loss_at_once(
         self, outputs: Array, y: Array, record: Array, row: Number, weights: dict[str, Array]
@@ -287,20 +310,16 @@ class Run(ABC):
             if name.rpartition(".")[0] not in in_full
         }
 
+    def _narrow_layers(self) -> list[tuple[Array, Array | None, Activation]]:
+        layers = self.network.layers if isinstance(self.network, NetworkSpec) else ()
+        return [
+            (self.copies[f"{name}.weight"], self.copies.get(f"{name}.bias"), spec.activation)
+            for name, spec in layers
+            if isinstance(spec, LinearSpec)
+        ]
+
     def _write_copies(self) -> None:
         self.ops.cast_into(list(self.copies.values()), [self.arrays[name] for name in self.copies])
-
-    def _joins_updates(self) -> bool:
-        """Whether nothing but the optimizer's update needs gradients of parameters, and each is one layer's."""
-        plan, optimizer = self.plan, self.plan.optimizer
-        if not isinstance(self.network, NetworkSpec) or not self.copies:
-            return False
-        if plan.loss_scale == DYNAMIC or optimizer.clip_norm is not None or optimizer.l2:
-            return False
-        if not all(map(is_of_package, (optimizer, *(spec for _, spec in self.network.layers)))):
-            return False  # which may look at gradients
-        names = [name for name, spec in self.network.layers if spec.parameters()]
-        return len(set(names)) == len(names)
 
     def _forward(self, x: Array, call: Call) -> tuple[Array, NetworkPullback]:
         """Return the outputs, and the function from their gradient to the parameters', both in the run's precision."""

@@ -59,7 +59,10 @@ def supported(name: str, defines: dict[str, str], arch: str) -> bool:
         return generation(arch) == 90
     if defines.get("CLUSTER", "1") != "1" or defines.get("WEIGHT_REGISTERS", "0") != "0":
         return generation(arch) >= 90
-    dtype, on_tensor_cores = defines.get("DTYPE", ""), "mma" in name or name.startswith("one_launch")
+    dtype, on_tensor_cores = (
+        defines.get("DTYPE", ""),
+        "mma" in name or name.startswith(("one_launch", "narrow_step")),
+    )
     if "TENSOR_CORES" in defines:
         on_tensor_cores = defines["TENSOR_CORES"] == "1"
     if on_tensor_cores:

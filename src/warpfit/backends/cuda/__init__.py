@@ -11,7 +11,7 @@ from warpfit.backends.cuda.conv import ConvOps
 from warpfit.backends.cuda.dense import DenseOps
 from warpfit.backends.cuda.dropout import DropoutOps
 from warpfit.backends.cuda.elementwise import ElementwiseOps
-from warpfit.backends.cuda.loss import LossOps
+from warpfit.backends.cuda.narrow_step import NarrowOps
 from warpfit.backends.cuda.norm import NormOps
 from warpfit.backends.cuda.optim import OptimOps
 from warpfit.backends.cuda.pool import PoolOps
@@ -22,7 +22,7 @@ __all__ = ["CudaBackend", "DeviceArray", "backend_of"]
 class CudaBackend(
     DenseOps,
     ActivationOps,
-    LossOps,
+    NarrowOps,
     OptimOps,
     ConvOps,
     PoolOps,

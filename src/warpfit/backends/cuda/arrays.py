@@ -206,7 +206,7 @@ class ArrayOps(Backend):
                 self._copy_into(own, copy)
 
     def keep_copies(self, parameters: Sequence[Array], copies: Sequence[Array]) -> bool:
-        if not JoinedUpdates.are_possible(self.runtime, copies):
+        if not JoinedUpdates.are_possible(self.runtime, *(copy.dtype for copy in copies)):
             return False
         self.joined_updates = JoinedUpdates(self, parameters, copies)
         return True

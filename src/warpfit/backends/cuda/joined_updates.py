@@ -19,13 +19,18 @@ from warpfit.backends.cuda.launch import scalar
 from warpfit.backends.cuda.matmul import shared_bytes_of
 from warpfit.backends.cuda.matmul_wgmma_config import Box
 
-__all__ = ["JoinedUpdates", "ProductGradient", "SumGradient", "variants"]
+__all__ = ["JoinedUpdates", "PartialGradient", "ProductGradient", "SumGradient", "variants"]
 
 # As in kernels/linear_update_sm90.cu.
 MAX_LAYERS, MAX_NUMBERS = 5, 6
 THIN_ROWS, WARPGROUP, CONSUMERS = 64, 128, 2
 MAP_BYTES, BOX, STRIP = 128, Box(64, 64), Box(16, 32)
 _HEAD, _LAYER = struct.Struct("=ii56x"), struct.Struct(f"={5 * MAP_BYTES}s4Q4Q2Q6i24x")
+# As in kernels/narrow_update.cu.
+MOST_PARTS, PART_THREADS, WARP = 16, 256, 32
+_COUNT, _PART = struct.Struct("=q"), struct.Struct("=4Qii")
+PARTS_BYTES = _COUNT.size + MOST_PARTS * _PART.size
+
 LIST_BYTES = _HEAD.size + MAX_LAYERS * _LAYER.size
 _LINE_BYTES, _BARRIER_BYTES = 128, 8
 
@@ -56,6 +61,15 @@ class SumGradient:
     """scale · the sum over dz's rows, not computed."""
 
     dz: DeviceArray
+    scale: float
+
+
+@dataclass(frozen=True, eq=False)
+class PartialGradient:
+    """scale · the sum over blocks, not computed: of `sums` (blocks, gradients) those from a column on."""
+
+    sums: DeviceArray
+    first: int
     scale: float
 
 
@@ -169,9 +183,9 @@ class JoinedUpdates:
         self._lists: dict[Any, _Launch] = {}
 
     @staticmethod
-    def are_possible(runtime: Any, copies: Sequence[DeviceArray]) -> bool:
-        """Whether the device has the kernel for copies of this dtype."""
-        return generation(runtime.arch) == 90 and all(copy.dtype in HALF_DTYPES for copy in copies)
+    def are_possible(runtime: Any, *dtypes: Any) -> bool:
+        """Whether the device has the kernel for copies of these dtypes."""
+        return generation(runtime.arch) == 90 and all(dtype in HALF_DTYPES for dtype in dtypes)
 
     def gradients(
         self, dz: DeviceArray, x: DeviceArray, w: DeviceArray, scale: float
@@ -189,6 +203,10 @@ class JoinedUpdates:
     ) -> list[list[DeviceArray]]:
         """Update what can be joined, with the first slots; return the rest of parameters, gradients and slots."""
         tensors = list(zip(*groups, strict=True))
+        in_parts = [tensor for tensor in tensors if isinstance(tensor[1], PartialGradient)]
+        for first in range(0, len(in_parts), MOST_PARTS):
+            self._start_parts(op, num_slots, in_parts[first : first + MOST_PARTS], numbers)
+        tensors = [tensor for tensor in tensors if not isinstance(tensor[1], PartialGradient)]
         biases = {id(g.dz): idx for idx, (_, g, *_) in enumerate(tensors) if isinstance(g, SumGradient)}
         layers, joined = [], set()
         for idx, (_, gradient, *_) in enumerate(tensors):
@@ -201,6 +219,10 @@ class JoinedUpdates:
             self._start(op, num_slots, layers[first : first + MAX_LAYERS], numbers)
         rest = [self._with_array(tensor) for idx, tensor in enumerate(tensors) if idx not in joined]
         return [list(group) for group in zip(*rest, strict=True)] or [[] for _ in groups]
+
+    def has_copies(self, arrays: Sequence[DeviceArray]) -> bool:
+        """Whether all of these are copies that updates write."""
+        return all(array.pointer in self.weights for array in arrays)
 
     def refresh(self, parameters: Sequence[DeviceArray]) -> None:
         """Write the copies of parameters that were updated alone."""
@@ -225,15 +247,34 @@ class JoinedUpdates:
         strips, shared_bytes = tiles.room(num_slots, self.ops.runtime.max_shared_bytes)
         defines = _defines(op, num_slots, gradient.x.dtype.name, tiles, strips)
         kernel = self.ops.kernel("linear_update_sm90", **defines)
-        filled = chain.from_iterable(map(scalar, (*numbers, *(0.0,) * (MAX_NUMBERS - len(numbers)))))
         grid = min(launch.num_pieces, self.ops.runtime.num_multiprocessors)
         kernel(
             grid,
             WARPGROUP * (1 + CONSUMERS),
             launch.layers,
             gradient.scale,
-            *filled,
+            *_filled(numbers),
             shared_bytes=shared_bytes,
+        )
+
+    def _start_parts(
+        self, op: str, num_slots: int, tensors: Sequence[Sequence[Any]], numbers: Sequence[Number]
+    ) -> None:
+        """Update parameters whose gradients are to be summed over blocks, all of them of one step."""
+        parts, sums, scale = [_COUNT.pack(len(tensors))], tensors[0][1].sums, tensors[0][1].scale
+        for tensor in tensors:
+            parameter = self._parameter(tensor, num_slots)
+            parts.append(_PART.pack(*parameter.pointers, tensor[1].first, parameter.values.size))
+        dtype = self.copies[tensors[0][0].pointer].dtype.name
+        kernel = self.ops.kernel("narrow_update", **_rule_defines(op, num_slots, dtype))
+        kernel(
+            -(-sums.shape[1] // WARP),
+            PART_THREADS,
+            b"".join(parts).ljust(PARTS_BYTES, b"\0"),
+            sums,
+            *sums.shape,
+            scale,
+            *_filled(numbers),
         )
 
     def _launch_of(self, layers: Sequence[_Layer]) -> _Launch:
@@ -275,12 +316,23 @@ class JoinedUpdates:
         return b"".join(self.ops.tensor_map_of(array, array.shape[1], box) for array, box in boxes)
 
 
-def _defines(op: str, num_slots: int, dtype: str, tiles: _Tiles, strips: int) -> dict[str, Any]:
+def _filled(numbers: Sequence[Number]) -> Iterator[Any]:
+    """Return the arguments of as many scalars as the kernels take."""
+    return chain.from_iterable(map(scalar, (*numbers, *(0.0,) * (MAX_NUMBERS - len(numbers)))))
+
+
+def _rule_defines(op: str, num_slots: int, dtype: str) -> dict[str, Any]:
     return {
         "DTYPE": dtype,
         "RULE": RULES[op],
         "SLOTS": num_slots,
         "RULE_NUMBERS": 6 if op == "adam_update" else 5,
+    }
+
+
+def _defines(op: str, num_slots: int, dtype: str, tiles: _Tiles, strips: int) -> dict[str, Any]:
+    return {
+        **_rule_defines(op, num_slots, dtype),
         "CONSUMERS": CONSUMERS,
         "SHARES_TILES": int(tiles.are_shared),
         "BLOCK_N": tiles.block_n,
@@ -290,7 +342,7 @@ def _defines(op: str, num_slots: int, dtype: str, tiles: _Tiles, strips: int) ->
 
 
 def variants() -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the kernel of this file with every set of defines that it is asked for."""
+    """Yield the kernels of this file with every set of defines that it is asked for."""
     for op, slots in (
         ("sgd_update", 0),
         ("sgd_update", 1),
@@ -299,6 +351,8 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
         ("rmsprop_update", 2),
     ):
         for dtype in HALF_DTYPES:
+            rule = {name: str(value) for name, value in _rule_defines(op, slots, dtype).items()}
+            yield "narrow_update", rule
             for tiles in (SHORT_TILES, OWN_TILES, SHARED_TILES):
                 strips, _ = tiles.room(slots, shared_bytes_of("sm_90a"))
                 defines = _defines(op, slots, dtype, tiles, strips)

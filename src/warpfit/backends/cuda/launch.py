@@ -19,7 +19,15 @@ Size = int | tuple[int, ...]
 
 # How struct packs a parameter's type; structs passed by value are aligned to 8 bytes, with the size given here.
 _FORMATS = {"int": "i", "unsigned": "I", "int64": "q", "uint64": "Q", "float": "f", "double": "d"}
-_STRUCT_BYTES = {"Layout": 136, "TensorList": 3848, "TensorMap": 128, "UpdateList": 3904, "Windows": 72}
+_STRUCT_BYTES = {
+    "Layout": 136,
+    "NarrowNetwork": 128,
+    "NarrowParts": 648,
+    "TensorList": 3848,
+    "TensorMap": 128,
+    "UpdateList": 3904,
+    "Windows": 72,
+}
 _SCALAR = "0qPd"  # takes the two values of `scalar`
 _ENTRY = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(([^)]*)\)')
 _UNUSED = re.compile(r"\b(const|__restrict__|__grid_constant__)\b\s*|//[^\n]*")

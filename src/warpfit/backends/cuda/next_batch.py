@@ -5,13 +5,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from math import prod
+from typing import NamedTuple
 
 from warpfit.backends.base import Array
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.arrays import THREADS, ArrayOps, blocks_for, power_of_two
 from warpfit.backends.cuda.dtypes import dtype_of
 
-__all__ = ["StepSource", "variants"]
+__all__ = ["StepRows", "StepSource", "variants"]
 
 # As in kernels/next_batch.cu and include/copy_row.cuh.
 MAX_WINDOWS, UNIT = 3, 8
@@ -19,6 +20,25 @@ _WINDOW = struct.Struct("=QQii")
 
 # Bytes that kernels load at once where addresses allow it.
 ALIGNMENT = 16
+
+
+class StepRows(NamedTuple):
+    """Which rows a captured step takes: those that the order has from (first_step + offset) · rows_per_step on.
+
+    Attributes
+    ----------
+    sources : list of array (N, ...)
+    order : array (N,) int64
+    first_step : array () float64
+    offset, rows_per_step, num_rows : int
+    """
+
+    sources: list[DeviceArray]
+    order: DeviceArray
+    first_step: DeviceArray
+    offset: int
+    rows_per_step: int
+    num_rows: int
 
 
 class StepSource:
@@ -76,15 +96,32 @@ class StepSource:
 
         Those of source i lie `shifts[i]` bytes, less than 16, past a multiple of 16 bytes.
         """
-        ops = self._ops
         pointers = [target.pointer + shift for target, shift in zip(self._targets, shifts, strict=True)]
+        self._start(offset, num_rows, pointers)
+        return [
+            DeviceArray(self._ops.runtime, target.memory, pointer, (num_rows, *source.shape[1:]), dtype)
+            for source, target, pointer, dtype in zip(
+                self._sources, self._targets, pointers, self._dtypes, strict=True
+            )
+        ]
+
+    def take_numbers(self, offset: int, num_rows: int) -> StepRows:
+        """Take numbers alone, and return which rows the step has."""
+        self._start(offset, 0, [target.pointer for target in self._targets])
+        return StepRows(self._sources, self._order, self._first_step, offset, self._rows_per_step, num_rows)
+
+    def _start(self, offset: int, num_rows: int, pointers: Sequence[int]) -> None:
+        ops = self._ops
         windows = [
             _WINDOW.pack(source.pointer, pointer, size, lanes)
             for source, pointer, size, lanes in zip(
                 self._sources, pointers, self._sizes, self._lanes, strict=True
             )
         ]
-        grid = blocks_for(num_rows * max(self._lanes), THREADS, ops.most_blocks), len(windows)
+        grid = (
+            blocks_for(num_rows * max(self._lanes), THREADS, ops.most_blocks),
+            len(windows) if num_rows else 1,
+        )
         settings = (
             self._table.shape[1],
             self._first_step.pointer,
@@ -96,12 +133,6 @@ class StepSource:
         packed = b"".join(windows).ljust(MAX_WINDOWS * _WINDOW.size, b"\0")
         kernel = ops.kernel("next_batch", **self._defines)
         kernel(grid, THREADS, packed, self._order, self._table, self.numbers, *settings)
-        return [
-            DeviceArray(ops.runtime, target.memory, pointer, (num_rows, *source.shape[1:]), dtype)
-            for source, target, pointer, dtype in zip(
-                self._sources, self._targets, pointers, self._dtypes, strict=True
-            )
-        ]
 
 
 def variants() -> list[tuple[str, dict[str, str]]]:

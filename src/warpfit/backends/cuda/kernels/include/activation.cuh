@@ -141,13 +141,21 @@ struct Activated {
     }
 
 template <Activation KIND, class A>
-__device__ inline Activated<A> activated(A z, A slope) {
-    ACTIVATION_CASE(identity)
-    ACTIVATION_CASE(relu)
-    ACTIVATION_CASE(leaky_relu)
-    ACTIVATION_CASE(tanh)
-    ACTIVATION_CASE(sigmoid)
-    ACTIVATION_CASE(gelu)
-    ACTIVATION_CASE(gelu_tanh)
-    ACTIVATION_CASE(silu)
+__device__ inline Activated<A> activated(A z, A slope){
+    ACTIVATION_CASE(identity) ACTIVATION_CASE(relu) ACTIVATION_CASE(leaky_relu) ACTIVATION_CASE(tanh)
+        ACTIVATION_CASE(sigmoid) ACTIVATION_CASE(gelu) ACTIVATION_CASE(gelu_tanh) ACTIVATION_CASE(silu)}
+
+__device__ constexpr bool needs_input(Activation kind) {
+    return kind == Activation::gelu || kind == Activation::gelu_tanh || kind == Activation::silu;
+}
+
+// f'(z) by y = f(z), of those whose derivative does not need z.
+template <Activation KIND, class A>
+__device__ inline A derivative_by_value(A y, A slope) {
+    static_assert(!needs_input(KIND), "y suffices");
+    if constexpr (KIND == Activation::relu) return relu_derivative(y, A(0), slope);
+    if constexpr (KIND == Activation::leaky_relu) return leaky_relu_derivative(y, A(0), slope);
+    if constexpr (KIND == Activation::tanh) return tanh_derivative(y, A(0), slope);
+    if constexpr (KIND == Activation::sigmoid) return sigmoid_derivative(y, A(0), slope);
+    return A(1);
 }

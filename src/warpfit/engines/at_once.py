@@ -1,0 +1,62 @@
+"""What of a step a backend may do at once: updates joined with the products before them, or all but the update."""
+
+from __future__ import annotations
+
+from warpfit import backends
+from warpfit.backends.base import HALF_DTYPES, LossTerms
+from warpfit.engines.base import Plan, TrainingData
+from warpfit.engines.launch_settings import loss_settings
+from warpfit.engines.scaling import DYNAMIC
+from warpfit.losses import AbsoluteError, BinaryCrossEntropy, Huber, MeanSquaredError, SoftmaxCrossEntropy
+from warpfit.nn.linear import LinearSpec
+from warpfit.nn.network import NetworkSpec
+
+__all__ = ["is_of_package", "joins_updates", "narrow_loss", "narrow_step"]
+
+LOSSES = (AbsoluteError, BinaryCrossEntropy, Huber, MeanSquaredError, SoftmaxCrossEntropy)
+
+
+def is_of_package(value: object) -> bool:
+    """Whether an object's class is the package's own, so that what it does in a step is known."""
+    return type(value).__module__.partition(".")[0] == "warpfit"
+
+
+def joins_updates(plan: Plan) -> bool:
+    """Whether nothing but the optimizer's update needs gradients of parameters, and each is one layer's."""
+    network, optimizer = plan.network, plan.optimizer
+    if not isinstance(network, NetworkSpec) or plan.precision not in HALF_DTYPES:
+        return False
+    if plan.loss_scale == DYNAMIC or optimizer.clip_norm is not None or optimizer.l2:
+        return False
+    layers = network.fused.layers
+    if not all(map(is_of_package, (optimizer, *(spec for _, spec in layers)))):
+        return False  # which may look at gradients
+    names = [name for name, spec in layers if spec.parameters()]
+    return len(set(names)) == len(names)
+
+
+def narrow_loss(plan: Plan, data: TrainingData) -> LossTerms | None:
+    """Return the loss of a plan whose steps `Backend.narrow_step` may take; None for others."""
+    if not joins_updates(plan) or not isinstance(plan.network, NetworkSpec) or type(plan.loss) not in LOSSES:
+        return None
+    network = plan.network.fused
+    if not network.layers or not all(type(spec) is LinearSpec for _, spec in network.layers):
+        return None
+    if not (data.class_weight is None and data.sample_weight is None):
+        return None
+    (outputs,) = network.output_shape
+    return LossTerms(plan.loss.name, *loss_settings(plan.loss, outputs)) if outputs else None
+
+
+def narrow_step(plan: Plan, data: TrainingData, num_rows: int) -> object | None:
+    """Return how a device takes so many of the data's rows by that operation, printable; None if it does not."""
+    loss = narrow_loss(plan, data)
+    if loss is None or plan.device == "cpu":
+        return None
+    from warpfit.backends.cuda.narrow_step import NarrowNetwork, choose_on
+
+    layers = [spec for _, spec in plan.network.fused.layers if isinstance(spec, LinearSpec)]  # type: ignore[union-attr]
+    widths = (layers[0].in_features, *(spec.out_features for spec in layers))
+    network = NarrowNetwork.of(plan.precision, widths, tuple(spec.activation for spec in layers), loss)
+    runtime = backends.get(plan.device).runtime  # type: ignore[attr-defined]
+    return choose_on(runtime, network, num_rows, str(data.x.dtype))

@@ -1,0 +1,142 @@
+"""How a training run on most of a card is launched as one kernel: what the kernel asks of it, and what does not fit."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+
+from warpfit.backends import Activation
+from warpfit.backends.cuda.matmul import shared_bytes_of
+from warpfit.backends.cuda.one_launch_card import CardLaunch, choose_card, share
+from warpfit.backends.cuda.trained_network import TrainedNetwork, resident_clusters
+from warpfit.errors import ConfigError
+
+SHARED_BYTES = shared_bytes_of("sm_90a")
+WIDTHS = [
+    (1, 1, 1),
+    (784, 512, 10),
+    (17, 33, 5, 2),
+    (784, 300, 300, 300, 10),
+    (784, 512, 512, 512, 10),
+    (784, 1024, 1024, 1024, 10),
+    (784, 2000, 10),
+    (64, 1200, 900, 128),
+]
+OPTIMIZERS: list[dict[str, Any]] = [{}, {"slots": 1, "momentum": True}, {"optimizer": "adam", "slots": 2}]
+
+
+def network(*widths: int, **changes: Any) -> TrainedNetwork:
+    hidden = len(widths) - 2
+    known: dict[str, Any] = {"dtype": "float16", "batch": 32, "loss": "cross_entropy"}
+    known |= {"activations": (Activation("relu"),) * hidden, "drops": (False,) * hidden}
+    return TrainedNetwork(widths=widths, **{**known, **changes})
+
+
+def chosen(wanted: TrainedNetwork, num_multiprocessors: int = 132) -> CardLaunch:
+    return choose_card(wanted, "sm_90a", SHARED_BYTES, num_multiprocessors)
+
+
+def assert_can_be_launched(launch: CardLaunch, num_multiprocessors: int) -> None:
+    """Assert what the kernel and the device ask of a shape, and that all weights have a place."""
+    assert launch.shared_bytes <= SHARED_BYTES
+    assert launch.clusters <= resident_clusters(launch.cluster, num_multiprocessors)
+    assert launch.rows % launch.cluster == 0
+    *hidden, last = launch.tiles
+    for tile, inputs, units in zip(hidden, launch.network.widths, launch.network.widths[1:], strict=False):
+        assert tile.inputs * launch.cluster >= inputs
+        assert tile.units * launch.clusters >= units
+        assert tile.inputs % 16 == tile.units % 16 == tile.sent_units % 16 == 0
+    assert last.inputs * launch.clusters >= launch.network.widths[-2]
+    assert last.inputs == hidden[-1].units
+
+
+@pytest.mark.parametrize("widths", WIDTHS, ids=lambda widths: "-".join(map(str, widths)))
+def test_every_shape_can_be_launched_or_says_what_is_in_the_way(widths: tuple[int, ...]) -> None:
+    fitting = 0
+    for batch, rule, number in product((1, 16, 33, 64, 128), OPTIMIZERS, (132, 78, 114)):
+        try:
+            launch = chosen(network(*widths, batch=batch, **rule), number)
+        except ConfigError as error:
+            message = str(error)
+        else:
+            assert_can_be_launched(launch, number)
+            fitting += 1
+            continue
+        found = re.search(
+            r"at most (\d+) bytes of shared memory for a tile of each layer, got (\d+)$", message
+        )
+        assert found, message
+        assert int(found[2]) > int(found[1])
+    assert fitting >= 12
+
+
+def test_clusters_share_out_units_and_blocks_inputs() -> None:
+    launch = chosen(network(784, 512, 512, 10))
+    assert (launch.cluster, launch.clusters, launch.blocks) == (8, 11, 88)
+    assert [(tile.inputs, tile.units, tile.sent_units) for tile in launch.tiles] == [
+        (112, 48, 512),
+        (64, 48, 512),
+        (48, 16, 12),
+    ]
+    assert share(512, 14) == 48
+
+
+def test_float32_goes_where_there_is_room_the_first_layer_first() -> None:
+    near, some, more = (
+        chosen(network(784, h, h, h, 10, **rule))
+        for h, rule in ((512, {}), (1024, {}), (1024, OPTIMIZERS[2]))
+    )
+    assert not any(near.far)
+    assert near.far_bytes == 0
+    assert some.far == (False, False, True, False)
+    assert some.far_bytes == some.blocks * 4 * 128 * 80
+    assert sum(more.far) > 1
+    nearer = replace(some, far=(False,) * 4)
+    assert nearer.shared_bytes > SHARED_BYTES
+    assert nearer.shared_bytes - some.shared_bytes == 4 * 128 * 80
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"drops": (True,)}, "no dropout"),
+        ({"weighted": True}, "rows and classes that weigh the same"),
+        ({"class_weights": True}, "rows and classes that weigh the same"),
+        ({"clips": True}, "no clipping"),
+        ({"penalized": True}, "no penalty"),
+        ({"terms": 2}, "products in half precision"),
+        ({"batch": 129}, "at most 128 rows"),
+        ({"widths": (5, 3), "activations": (), "drops": ()}, "a hidden layer"),
+        ({"widths": (5, 4, 129)}, "at most 128 outputs"),
+        ({"widths": (784, 2048, 2048, 10)}, r"at most \d+ bytes of shared memory"),
+    ],
+    ids=str,
+)
+def test_what_is_not_run_says_so(changes: dict[str, Any], words: str) -> None:
+    wanted = replace(network(5, 4, 3), **changes)
+    with pytest.raises(ConfigError, match=words):
+        chosen(wanted)
+
+
+@pytest.mark.parametrize(("arch", "number"), [("sm_80", 108), ("sm_90a", 3)])
+def test_cards_without_enough_clusters_are_refused(arch: str, number: int) -> None:
+    with pytest.raises(ConfigError, match=r"expected an architecture with clusters|multiprocessors or more"):
+        choose_card(network(5, 4, 3), arch, SHARED_BYTES, number)
+
+
+def test_a_shape_says_its_numbers() -> None:
+    launch = chosen(network(784, 1024, 1024, 1024, 10))
+    assert str(launch) == (
+        f"13 clusters of 8 blocks of 16 warps that share out all weights, {launch.shared_bytes} bytes of shared "
+        "memory, 1 of 4 layers in float32 in device memory"
+    )
+
+
+def test_more_work_is_expected_to_take_longer() -> None:
+    times = [chosen(network(784, *(h,) * 3, 10)).microseconds for h in (128, 256, 512, 1024)]
+    assert times == sorted(times)
+    assert 5 < times[0] < times[-1] < 25
