@@ -13,7 +13,7 @@ from warpfit.backends.cuda.one_launch import choose
 from warpfit.backends.cuda.one_launch_card import CardLaunch, choose_card
 from warpfit.backends.cuda.one_launch_layers import choose_layers
 from warpfit.backends.cuda.trained_network import replicas_with_rows
-from warpfit.engines import launch_plan, launch_run
+from warpfit.engines import launch_plan, launch_run, pace
 
 
 @pytest.fixture
@@ -91,6 +91,6 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         start(run, epochs, *others)
 
     monkeypatch.setattr(launch_run.Run, "_start", noted)
-    monkeypatch.setattr(launch_run, "LAUNCH_SECONDS", np.inf)
-    monkeypatch.setattr(launch_run, "GROWTH", 16)
+    monkeypatch.setattr(pace, "LAUNCH_SECONDS", np.inf)
+    monkeypatch.setattr(pace, "GROWTH", 16)
     return found

@@ -14,7 +14,7 @@ from support.training import InterruptAt, Taped, adam, assert_same_weights, blob
 from warpfit import losses, nn, optim
 from warpfit.backends.cuda import runtime
 from warpfit.backends.cuda.arrays import StepBuffers
-from warpfit.engines import graph, steps
+from warpfit.engines import graph, pace, steps
 from warpfit.engines.graph import period_of, sizes_of_graphs, steps_of_graph
 from warpfit.errors import ConfigError, DeviceError, DivergedError
 from warpfit.optim import schedules
@@ -330,7 +330,10 @@ def test_listeners_hear_of_every_step(cuda: str, runs: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("step", [1, 7, 12])
-def test_ctrl_c_leaves_the_last_whole_epoch(cuda: str, runs: list[Any], step: int) -> None:
+def test_ctrl_c_leaves_the_last_whole_epoch(
+    cuda: str, runs: list[Any], monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    monkeypatch.setattr(pace, "GROWTH", 1)  # or the last of those that were trained at once
     x, y = blobs(NUM_ROWS)
     whole, interrupted = small(), small()
     optimizers = adam(whole), adam(interrupted)
@@ -340,6 +343,60 @@ def test_ctrl_c_leaves_the_last_whole_epoch(cuda: str, runs: list[Any], step: in
     assert history.stopped_by == "interrupt"
     assert_same_weights(interrupted, whole)
     assert optimizers[0].step_count == optimizers[1].step_count == (step - 1) // 5 * 5
+
+
+@pytest.fixture
+def epochs_at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many epochs are trained at once, each time; they may take as long as they like."""
+    found: list[int] = []
+    train = graph._Run.epochs
+
+    def noted(run: Any, count: int) -> Any:
+        found.append(count)
+        return train(run, count)
+
+    monkeypatch.setattr(graph._Run, "epochs", noted)
+    monkeypatch.setattr(pace, "LAUNCH_SECONDS", np.inf)
+    return found
+
+
+@pytest.mark.parametrize("every", [3, 100])
+def test_epochs_are_trained_at_once_up_to_a_border(
+    cuda: str, runs: list[Any], epochs_at_once: list[int], tmp_path: Any, every: int
+) -> None:
+    x, y = blobs(NUM_ROWS)
+    checkpoints = [wf.Checkpoint(tmp_path / "run.ckpt", every=every)]
+    assert_same_bits(normed, x, y, adam, device=cuda, epochs=12, callbacks=checkpoints)
+    assert epochs_at_once == ([1, 2, 3, 3, 3] if every == 3 else [1, 4, 7])
+
+
+def test_ctrl_c_leaves_the_last_epochs_that_were_trained_at_once(
+    cuda: str, runs: list[Any], epochs_at_once: list[int]
+) -> None:
+    x, y = blobs(NUM_ROWS)
+    whole, interrupted = small(), small()
+    fit("layerwise", whole, x, y, device=cuda, epochs=5)
+    callbacks = [InterruptAt(38)]  # in the eighth epoch, of those after the fifth
+    history = fit("graph", interrupted, x, y, device=cuda, epochs=9, callbacks=callbacks)
+    assert (history.stopped_by, len(history.reports), epochs_at_once) == ("interrupt", 5, [1, 4, 4])
+    assert_same_weights(interrupted, whole)
+
+
+def test_what_diverges_among_epochs_at_once_is_told_by_its_step(
+    cuda: str, runs: list[Any], epochs_at_once: list[int]
+) -> None:
+    class Bursting(schedules.Constant):
+        def rates(self, progress: Any, count: int) -> Any:
+            return np.where(progress.step + np.arange(count) < 17, self.lr, 1e30)
+
+    x, y, messages = *blobs(NUM_ROWS), []
+    for engine in ("layerwise", "graph"):
+        model = small()
+        with pytest.raises(DivergedError, match="epoch 4, step") as caught:
+            fit(engine, model, x, y, sgd(model, lr=Bursting(1e-3)), device=cuda, epochs=9)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+    assert epochs_at_once == [1, 4]
 
 
 def test_a_resumed_run_gives_the_bits_of_one_that_never_stopped(

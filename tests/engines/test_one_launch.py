@@ -20,7 +20,7 @@ from warpfit import backends, losses, nn, optim
 from warpfit.backends.cuda import one_launch
 from warpfit.backends.cuda.one_launch import choose
 from warpfit.data.order import epoch_order
-from warpfit.engines import launch_plan, launch_run, launch_settings
+from warpfit.engines import launch_plan, launch_run, launch_settings, pace
 from warpfit.engines.base import TrainingData
 from warpfit.errors import ConfigError, DivergedError
 
@@ -314,11 +314,11 @@ def test_a_launch_is_as_long_as_those_before_it_allow(
     cuda: str, launches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, y = blobs(NUM_ROWS)
-    monkeypatch.setattr(launch_run, "GROWTH", 3)
+    monkeypatch.setattr(pace, "GROWTH", 3)
     fit(mlp(6, 3), x, y, epochs=15)
     assert launches == [1, 3, 9, 2]
     launches.clear()
-    monkeypatch.setattr(launch_run, "LAUNCH_SECONDS", 0.0)
+    monkeypatch.setattr(pace, "LAUNCH_SECONDS", 0.0)
     fit(mlp(6, 3), x, y, epochs=3)
     assert launches == [1, 1, 1]
 

@@ -20,7 +20,7 @@ from support.training import assert_same_weights, blobs, mlp
 from warpfit import nn, optim
 from warpfit.backends.cuda import one_launch, runtime
 from warpfit.backends.cuda.one_launch_layers import choose_layers
-from warpfit.engines import launch_run, launch_talk
+from warpfit.engines import launch_talk, pace
 from warpfit.errors import DivergedError
 
 SIZES = (6, 20, 9, 3)
@@ -86,8 +86,8 @@ def concurrent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         device = Concurrent()
         monkeypatch.setitem(runtime._OPEN, 0, device)
     monkeypatch.setattr(launch_talk, "PASSES_BETWEEN_TALKS", 1)
-    monkeypatch.setattr(launch_run, "LAUNCH_SECONDS", np.inf)
-    monkeypatch.setattr(launch_run, "GROWTH", AT_ONCE)
+    monkeypatch.setattr(pace, "LAUNCH_SECONDS", np.inf)
+    monkeypatch.setattr(pace, "GROWTH", AT_ONCE)
     monkeypatch.setattr(one_launch, "suits", lambda network: False)
     choose_layers.cache_clear()
     yield device
@@ -140,7 +140,7 @@ def test_reports_come_while_the_kernel_runs(concurrent: Concurrent, monkeypatch:
     model = mlp(*SIZES)
     history = train(model, listens, validation_data=VALIDATION, report_every=2)
     assert sum(listens.ran) > 3
-    monkeypatch.setattr(launch_run, "LAUNCH_SECONDS", 0.0)
+    monkeypatch.setattr(pace, "LAUNCH_SECONDS", 0.0)
     expected = train(alone, validation_data=VALIDATION, report_every=2)
     assert without_seconds(history) == without_seconds(expected)
     assert min(history["seconds"]) > 0
@@ -226,7 +226,7 @@ def test_early_stopping_hears_of_reports_meanwhile(
 ) -> None:
     found: list[Any] = []
     for seconds in (np.inf, 0.0):
-        monkeypatch.setattr(launch_run, "LAUNCH_SECONDS", seconds)
+        monkeypatch.setattr(pace, "LAUNCH_SECONDS", seconds)
         model, stopping = mlp(*SIZES), wf.EarlyStopping(patience=60)
         history = train(model, stopping, validation_data=VALIDATION)
         numbers, arrays = stopping.checkpoint_state()
@@ -235,7 +235,7 @@ def test_early_stopping_hears_of_reports_meanwhile(
     np.testing.assert_equal(*found)
     assert found[0][1].startswith("early stopping")
     # Ctrl-C leaves the best of the epochs that were done.
-    monkeypatch.setattr(launch_run, "LAUNCH_SECONDS", np.inf)
+    monkeypatch.setattr(pace, "LAUNCH_SECONDS", np.inf)
     stopped, resumed, stopping = mlp(*SIZES), mlp(*SIZES), wf.EarlyStopping(patience=60)
     checkpoint = wf.Checkpoint(tmp_path / "run", every=1000)
     with monkeypatch.context() as context:

@@ -17,7 +17,7 @@ from support.training import mlp
 from warpfit import backends, losses, nn, optim
 from warpfit.backends.cuda import one_launch_layers
 from warpfit.backends.cuda.one_launch_layers import choose_layers
-from warpfit.engines import launch_plan, launch_run, launch_talk
+from warpfit.engines import launch_plan, launch_talk, pace
 from warpfit.engines.base import TrainingData
 
 pytestmark = [pytest.mark.usefixtures("by_layers"), pytest.mark.in_turns(3)]
@@ -33,7 +33,7 @@ RATE = 0.4
 @pytest.fixture(autouse=True)
 def freely(launches: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the second launch have all other epochs, and launches talk after each."""
-    monkeypatch.setattr(launch_run, "GROWTH", 64)
+    monkeypatch.setattr(pace, "GROWTH", 64)
     monkeypatch.setattr(launch_talk, "PASSES_BETWEEN_TALKS", 1)
 
 
@@ -217,7 +217,7 @@ def test_how_a_run_is_cut_into_launches_changes_no_bit(
     checkpoint = wf.Checkpoint(tmp_path / "run", every=4)
     at_fourths = numbers(run(wf.EarlyStopping(patience=6), checkpoint, **settings)[1])
     assert launches[:5] == [1, EPOCHS - 1, 1, 3, 4]
-    monkeypatch.setattr(launch_run, "LAUNCH_SECONDS", 0.0)
+    monkeypatch.setattr(pace, "LAUNCH_SECONDS", 0.0)
     launches.clear()
     one_by_one = numbers(run(wf.EarlyStopping(patience=6), **settings)[1])
     assert launches == [1] * len(whole[0])
@@ -226,7 +226,7 @@ def test_how_a_run_is_cut_into_launches_changes_no_bit(
     best = whole[-1][0][0]["best_epoch"]
     assert 1 < best < len(whole[0]) - 3
     for epochs in (best - 1, best + 2):
-        monkeypatch.setattr(launch_run, "LAUNCH_SECONDS", np.inf)
+        monkeypatch.setattr(pace, "LAUNCH_SECONDS", np.inf)
         run(
             wf.EarlyStopping(patience=6), wf.Checkpoint(checkpoint.path, every=100), epochs=epochs, **settings
         )

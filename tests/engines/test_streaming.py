@@ -17,7 +17,7 @@ from support.training import assert_same_weights, blobs, mlp, sgd
 from warpfit import backends, nn, optim
 from warpfit.backends.cuda import one_launch
 from warpfit.data.order import epoch_order
-from warpfit.engines import launch_plan, launch_run, scaling, streaming
+from warpfit.engines import launch_plan, launch_run, pace, scaling, streaming
 from warpfit.engines import one_launch as one_launch_engine
 from warpfit.engines.base import TrainingData
 from warpfit.engines.streaming import Cut, Piece, Stream, cut_of
@@ -216,7 +216,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(
     x, y = blobs(NUM_ROWS)
     x[40] = 1e6  # beyond float16
     stage(1)
-    monkeypatch.setattr(launch_run, "LAUNCH_SECONDS", seconds)  # how often somebody looks
+    monkeypatch.setattr(pace, "LAUNCH_SECONDS", seconds)  # how often somebody looks
     launched, train = [], launch_run.StreamedRun._train_piece
     monkeypatch.setattr(
         launch_run.StreamedRun,

@@ -10,7 +10,7 @@ import pytest
 from sklearn.datasets import make_classification
 
 from support.at_once import AtOnce
-from warpfit.engines import launch_run
+from warpfit.engines import launch_run, pace
 from warpfit.engines.layerwise import Layerwise
 from warpfit.estimators import MLPClassifier
 from warpfit.training import Callback
@@ -98,7 +98,7 @@ def test_fewer_launches(
     epochs: int,
     expected: list[int],
 ) -> None:
-    monkeypatch.setattr(launch_run, "LAUNCH_SECONDS", 1e9)  # an emulated epoch is slow
+    monkeypatch.setattr(pace, "LAUNCH_SECONDS", 1e9)  # an emulated epoch is slow
     launches: list[int] = []
     launch = launch_run.Run._launch
 

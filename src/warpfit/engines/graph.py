@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from warpfit import backends
 from warpfit.backends import Array
+from warpfit.engines import pace
 from warpfit.engines.at_once import is_of_package, narrow_step
 from warpfit.engines.base import (
     BorderTest,
@@ -121,9 +122,12 @@ class GraphEngine(Engine):
         validation: TrainingData | None = None,
         stopping: Stopping | None = None,
     ) -> Iterator[EpochReport]:
-        run = _Run(plan, state, data, on_step)
-        for _ in range(epochs):
-            yield run.epoch()
+        run, last_epoch, most = _Run(plan, state, data, on_step), state.epoch + epochs, 1
+        while state.epoch < last_epoch:
+            count = pace.epochs_to_border(is_border, state.epoch, min(most, last_epoch - state.epoch))
+            reports = run.epochs(count)
+            most = pace.epochs_next_time(count, reports[0].seconds)
+            yield from reports
 
 
 def _check_can_be_captured(plan: Plan, data: TrainingData) -> None:

@@ -9,6 +9,7 @@ from warpfit import backends
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.engines.base import Plan, TrainingData
 from warpfit.engines.launch_settings import rule_settings
+from warpfit.engines.pace import LAUNCH_SECONDS
 from warpfit.engines.scaling import DYNAMIC
 from warpfit.engines.streaming import BUFFERS, Cut, cut_of
 from warpfit.errors import ConfigError
@@ -48,8 +49,6 @@ __all__ = [
 
 OPTIMIZERS: tuple[type[OptimizerSpec], ...] = (SGDSpec, AdamSpec, RMSpropSpec)
 LOSSES = (SoftmaxCrossEntropy, BinaryCrossEntropy, MeanSquaredError, AbsoluteError, Huber)
-# How long a launch should take at most: Ctrl-C is heard after it.
-LAUNCH_SECONDS = 0.25
 # What an epoch takes longer, on an H200, if it ends its launch and what comes after it is found apart; and the share of
 # a step that a batch of validation data takes within a launch.
 MICROSECONDS_BETWEEN_LAUNCHES, SHARE_OF_STEP = 1000.0, 0.4

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from warpfit import backends
 from warpfit.backends import Array
 from warpfit.data.order import domain_bits, round_keys_of
+from warpfit.engines import pace
 from warpfit.engines.base import (
     BorderTest,
     EpochReport,
@@ -23,7 +24,6 @@ from warpfit.engines.base import (
     TrainState,
 )
 from warpfit.engines.launch_plan import (
-    LAUNCH_SECONDS,
     cut_of_plan,
     epochs_held,
     launch_of,
@@ -48,8 +48,6 @@ __all__ = ["Run", "StreamedRun"]
 TALKING, SECONDS_BETWEEN_LOOKS = 8, 0.0005
 # Of the time since a launch began, lest a short one end long before anybody looks.
 SHARE_OF_SLEEP = 1 / 64
-# How many times as many epochs as the launch before: their rates are found while that one runs.
-GROWTH = 4
 # Blocks of the kernels that gather batches and find Gram matrices, with the threads and rows of the first's.
 GATHER_BLOCKS, GATHER_THREADS, GATHER_ROWS = 2048, 256, 8
 # ``Stopping`` of the kernel.
@@ -197,7 +195,7 @@ class Run:
         # borders there will be when this one's reports are heard.
         next_epoch = first_epoch + epochs
         if next_epoch < self.last_epoch:
-            self.inputs = self._inputs(next_epoch, self._most_epochs(next_epoch, GROWTH * epochs))
+            self.inputs = self._inputs(next_epoch, self._most_epochs(next_epoch, pace.GROWTH * epochs))
         return _Launch(start, first_epoch, epochs, rates, record, all_finite, talk)
 
     @cached_property
@@ -259,8 +257,7 @@ class Run:
         state.step += epochs * steps
         state.epoch = first_epoch + epochs
         seconds = (perf_counter() - launch.start) / epochs
-        most = LAUNCH_SECONDS * (1 if talk is None else TALKING)
-        self.epochs_at_once = max(1, int(min(GROWTH * epochs, most / seconds)))
+        self.epochs_at_once = pace.epochs_next_time(epochs, seconds, 1 if talk is None else TALKING)
         return [self._report(launch, idx, records[idx], seconds) for idx in range(told, epochs)]
 
     def _epochs_done(self, stopping: Stopping, epochs: int) -> int:
@@ -322,8 +319,7 @@ class Run:
 
     def _epochs_from(self, epoch: int, most: int) -> int:
         """Return how many epochs may be trained at once from one on, which is counted from 0."""
-        most = self._most_epochs(epoch, most)
-        return next((count for count in range(1, most) if self.is_border(epoch + count)), most)
+        return pace.epochs_to_border(self.is_border, epoch, self._most_epochs(epoch, most))
 
     def _most_epochs(self, epoch: int, most: int) -> int:
         """Return how many epochs a launch may have, wherever there are borders."""
@@ -543,7 +539,7 @@ class StreamedRun(Run):
         while self.piece is not None and self.piece.epoch == state.epoch:
             num_done = self._train_piece(self.piece, rates, record)
             self._fetch()  # while the device trains
-            if num_done < steps and perf_counter() - last_read > LAUNCH_SECONDS:
+            if num_done < steps and perf_counter() - last_read > pace.LAUNCH_SECONDS:
                 self._read(record, host_record, num_read, num_done)
                 num_read, last_read = num_done, perf_counter()
         all_finite = ops.all_finite(list(state.arrays.values()))

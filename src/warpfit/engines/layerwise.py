@@ -60,7 +60,7 @@ class Layerwise(Engine):
             plan, state, data, on_step, state.loss_scale.value if is_dynamic else float(plan.loss_scale)
         )
         for _ in range(epochs):
-            yield run.epoch()
+            yield from run.epochs(1)
 
 
 class EpochRows:

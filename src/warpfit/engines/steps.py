@@ -158,22 +158,27 @@ class Run(ABC):
         self.slots = {slot: [arrays[name] for name in plan.trained] for slot, arrays in state.slots.items()}
         self.reports = Reports(plan, state, len(data))
 
-    def epoch(self) -> EpochReport:
-        """Train for an epoch, and return what came out of it."""
-        start = perf_counter()
-        state, steps = self.state, self.reports.steps_per_epoch
-        first_step = state.epoch * steps
-        rates = self.rates(state.epoch)
-        order = self._order(state.seed, state.epoch)
-        if self.keeps_copies:  # others may have changed the parameters since the last epoch
+    def epochs(self, count: int) -> list[EpochReport]:
+        """Train for some epochs at once, and return what came out of each."""
+        start, ops, state = perf_counter(), self.ops, self.state
+        steps, first_epoch = self.reports.steps_per_epoch, state.epoch
+        if self.keeps_copies:  # others may have changed the parameters since
             self._write_copies()
-        record = self.train_epoch(rates, order)
-        all_finite = self.ops.all_finite(list(self.arrays.values()))
-        host_record = self.ops.to_numpy(record)[:, None]
-        self.reports.check_finite(host_record, first_step)
-        self.reports.check_arrays(self.ops.to_numpy(all_finite), first_step + steps - 1)
-        state.epoch += 1
-        return self.reports.report(state.epoch, host_record, rates[-1], perf_counter() - start)
+        records, last_rates = ops.zeros((count, steps, 3), "float64"), []
+        for idx in range(count):
+            rates = self.rates(state.epoch)
+            ops.assign(records[idx], self.train_epoch(rates, self._order(state.seed, state.epoch)))
+            last_rates.append(rates[-1])
+            state.epoch += 1
+        all_finite = ops.all_finite(list(self.arrays.values()))
+        host_records = ops.to_numpy(records)[:, :, None]
+        self.reports.check_finite(np.concatenate(host_records), first_epoch * steps)
+        self.reports.check_arrays(ops.to_numpy(all_finite), state.epoch * steps - 1)
+        seconds = (perf_counter() - start) / count
+        return [
+            self.reports.report(first_epoch + 1 + idx, record, last_rates[idx], seconds)
+            for idx, record in enumerate(host_records)
+        ]
 
     @abstractmethod
     def train_epoch(self, rates: list[float], order: Array) -> Array:
