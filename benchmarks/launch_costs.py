@@ -79,7 +79,21 @@ BY_LAYERS = (
     Case((32, 256, 256, 256, 8), 256, "adamw"),
     Case((20, 40, 20, 3), 1000, "adam"),
 )
-CASES = (*IN_ROLES, *BY_LAYERS)
+ON_CARD = (
+    *(Case((784, width, width, width, 10), 32) for width in (384, 512, 768, 1024)),
+    *(Case((784, width, width, width, 10), 32, "adam") for width in (256, 512, 1024)),
+    Case((784, 512, 512, 512, 10), 16),
+    Case((784, 512, 512, 512, 10), 64, "momentum"),
+    Case((784, 768, 768, 10), 32),
+    Case((784, 640, 640, 10), 128),
+    Case((784, 1200, 1200, 10), 16),
+    Case((784, 2000, 10), 32),
+    Case((784, 512, 10), 32, "adam"),
+    Case((64, 1024, 1024, 100), 32),
+    Case((100, 512, 512, 512, 512, 512, 512, 10), 32, "adamw"),
+    Case((784, 300, 300, 300, 300, 10), 48),
+)
+CASES = (*IN_ROLES, *BY_LAYERS, *ON_CARD)
 
 
 def fitted(case: Case, epochs: int) -> Any:
