@@ -9,7 +9,7 @@ import pytest
 from support.commands import Invoke
 from warpfit.backends.cuda import jit
 
-ADAM = ("plan", "--hidden", "256,128", "--optimizer", "adam", "--batch-size", "64", "--card", "h200")
+ADAM = ("plan", "--hidden", "256,128", "--optimizer", "adam", "--batch-size", "128", "--card", "h200")
 
 
 def numbers(text: str) -> dict[str, int]:
@@ -21,7 +21,7 @@ def numbers(text: str) -> dict[str, int]:
 def test_it_shows_layout_and_memory(invoke: Invoke) -> None:
     outcome = invoke(*ADAM)
     assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.out.startswith("784-256-128-10, adam, cross_entropy, batch 64\n")
+    assert outcome.out.startswith("784-256-128-10, adam, cross_entropy, batch 128\n")
     whole = re.search(
         r"4 clusters of 16 blocks that share out a batch, each of 8 warps, .* (\d+) bytes of shared",
         outcome.out,
@@ -29,12 +29,22 @@ def test_it_shows_layout_and_memory(invoke: Invoke) -> None:
     assert whole
     found = numbers(outcome.out)
     assert found["x and targets"] == 60_000 * (784 + 8)
-    assert found["batches of x"] == 2 * 16 * (784 + 8) * 2  # of a replica, two at once
+    assert found["batches of x"] == 2 * 32 * (784 + 8) * 2  # of a replica, two at once
     of_device = ("x and targets", "batches of an epoch, targets, settings and record")
     others = ("of a thread", "for weights", "exchanged, or far from the weights", *of_device)
     parts = sum(size for name, size in found.items() if name not in others)
     assert 0 <= int(whole[1]) - parts < 16
     assert found["for weights"] < found["of a thread"] == 255
+
+
+def test_it_shows_a_whole_card_too(invoke: Invoke) -> None:
+    out = invoke("plan", "--hidden", "512,512,512", "--batch-size", "32", "--card", "h200").out
+    whole = re.search(r"11 clusters of 8 blocks of 16 warps that share out all weights, (\d+) bytes", out)
+    assert whole
+    found = numbers(out)
+    of_a_block = ("weights", "weights in float32", "biases", "batches of x and units", "parts of sums")
+    of_a_block += ("gradients and derivatives", "outputs and losses", "targets", "barriers")
+    assert 0 <= int(whole[1]) - sum(found[name] for name in of_a_block) < 16
 
 
 def test_it_shows_the_kernel_in_roles_too(invoke: Invoke) -> None:
