@@ -126,7 +126,8 @@ class GraphEngine(Engine):
         while state.epoch < last_epoch:
             count = pace.epochs_to_border(is_border, state.epoch, min(most, last_epoch - state.epoch))
             reports = run.epochs(count)
-            most = pace.epochs_next_time(count, reports[0].seconds)
+            if run.is_captured:  # until then an epoch takes longer than those to come
+                most = pace.epochs_next_time(count, reports[0].seconds)
             yield from reports
 
 
@@ -192,6 +193,11 @@ class _Run(Run):
         self.order: Array | None = None  # where steps find it
         self.shifts = [size * plan.batch_size for size in _bytes_between_rows(plan, data)]
         self.foreseen: tuple[Any, npt.NDArray[np.float64]] | None = None
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether all operations of an epoch are."""
+        return None not in self.graphs.values()
 
     def train_epoch(self, rates: list[float], order: Array) -> Array:
         self._put_rows(order)
