@@ -16,6 +16,12 @@
 #include "include/loss_terms.cuh"
 #include "include/stream.cuh"
 
+// Blocks that a multiprocessor has registers for.
+constexpr int BLOCKS_HELD = COUNTS_ROWS ? (sizeof(Acc) == 8 ? 2 : 3) : 4;
+
+// Whether each element's row has to be looked up; threads that take whole rows do so once for each.
+constexpr bool LOOKS_UP = GATHERS && !COUNTS_ROWS;
+
 // Targets as elements of the batch, wherever their rows are.
 struct TargetRows {
     const Acc* target;
@@ -23,14 +29,19 @@ struct TargetRows {
     int64 num_columns;
 
     __device__ bool in_vectors() const {
-        return is_aligned(target) && (!GATHERS || num_columns % Vec<Acc>::SIZE == 0);
+        return is_aligned(target) && (!LOOKS_UP || num_columns % Vec<Acc>::SIZE == 0);
     }
 
     __device__ const Acc* at(int64 index) const {
-        return GATHERS ? at(Place(index, num_columns)) : target + index;
+        return LOOKS_UP ? at(Place(index, num_columns)) : target + index;
     }
     __device__ const Acc* at(const Place& place) const {
         return target + order[place.row] * num_columns + place.column;
+    }
+
+    // Those of which one row is where it would be if all lay one after the other.
+    __device__ TargetRows around(int64 row) const {
+        return {GATHERS ? target + (order[row] - row) * num_columns : target, order, num_columns};
     }
 };
 
@@ -49,17 +60,17 @@ struct TargetVectors {
     Vec<Acc> vector[COUNT];
 
     __device__ void read(const TargetRows& targets, bool in_vectors, int64 start) {
-        Place place(start, GATHERS ? targets.num_columns : 0);
+        Place place(start, LOOKS_UP ? targets.num_columns : 0);
         if (in_vectors) {
 #pragma unroll
             for (int i = 0; i < COUNT; ++i, place.advance(SIZE)) {
-                vector[i] = load_vec(GATHERS ? targets.at(place) : targets.at(start + i * SIZE));
+                vector[i] = load_vec(LOOKS_UP ? targets.at(place) : targets.at(start + i * SIZE));
             }
             return;
         }
 #pragma unroll
         for (int k = 0; k < WIDTH; ++k, place.advance()) {
-            vector[k / SIZE].element[k % SIZE] = *(GATHERS ? targets.at(place) : targets.at(start + k));
+            vector[k / SIZE].element[k % SIZE] = *(LOOKS_UP ? targets.at(place) : targets.at(start + k));
         }
     }
 
@@ -154,10 +165,12 @@ __device__ inline void take_rows(const Arrays& arrays, const Rule& rule, const A
         const int64 row = group + threadIdx.x % WARP / lanes;
         const int64 end = row < num_rows ? (row + 1) * num_columns : 0;
         const Acc s = sample_weight && row < num_rows ? sample_weight[row] : Acc(1);
+        const Arrays of_row{arrays.prediction, arrays.gradient,
+                            arrays.targets.around(row < num_rows ? row : 0)};
         int wrong = row >= num_rows;
         for (int64 first = row * num_columns; first < end; first += member.elements_at_once()) {
             const int64 next = first + member.elements_at_once();
-            sums[0] += take_elements(arrays, in_vectors, member, first, next < end ? next : end, 0,
+            sums[0] += take_elements(of_row, in_vectors, member, first, next < end ? next : end, 0,
                                      [&](Acc p, Acc t, int64, Acc& gradient) {
                                          wrong |= !is_on_side(p, t);
                                          return rule.take(p, t, s, gradient);
@@ -183,7 +196,7 @@ __device__ inline double take_share(const Arrays& arrays, int64 n, int64 num_col
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(256, COUNTS_ROWS ? 3 : 4)
+extern "C" __global__ void __launch_bounds__(256, BLOCKS_HELD)
     element_loss_step(const T* prediction, const Acc* target, const int64* order, Scalar first_step,
                       int64 offset, int64 rows_per_step, const Acc* sample_weight, T* gradient,
                       double* record, Scalar record_row, double* partials, unsigned* arrivals,
