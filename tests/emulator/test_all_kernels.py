@@ -41,9 +41,14 @@ FAMILIES = {
     ),
     "rows": Family(
         ("activation", "loss", "columns"),
-        ("backends/test_contract.py", "backends/test_loss_steps.py"),
+        (
+            "backends/test_contract.py",
+            "backends/test_loss_steps.py",
+            "backends/cuda/test_targets_in_place.py",
+        ),
         "emulator and (is_for_devices or agrees_with_float64 and 5 or test_cross_entropy and 6-4 "
-        "or test_element_losses and shape2) and not linear and not matmul and not any_shape",
+        "or test_element_losses and shape2) and not linear and not matmul and not any_shape "
+        "or forward and targets_in_place",
     ),
     "layers": Family(
         ("norm", "dropout", "pool", "optim"),

@@ -71,6 +71,11 @@ def assert_same_bits(
     return history, models[1]
 
 
+def copied(run: Any) -> list[int]:
+    """Return which of a run's sources each step copies: x, y, sample weights."""
+    return list(run.source._windows)
+
+
 def small() -> nn.Sequential:
     return mlp(6, 8, 3)
 
@@ -156,6 +161,38 @@ def test_losses_with_weights(cuda: str, runs: list[Any], loss: str) -> None:
     settings = {"loss": loss, "sample_weight": np.linspace(0.5, 2, NUM_ROWS), "device": cuda}
     for batch_size in (BATCH, 7):
         assert_same_bits(small, x, np.eye(3, dtype="f4")[labels], batch_size=batch_size, **settings)
+
+
+@pytest.mark.parametrize("loss", ["mse", "binary_cross_entropy"])
+@pytest.mark.parametrize("outputs", [1, 4, 5, 16])
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_targets_are_read_where_they_lie(
+    cuda: str, runs: list[Any], loss: str, outputs: int, precision: str, shuffle: bool
+) -> None:
+    x, _ = blobs(NUM_ROWS)
+    y = np.random.default_rng(1).uniform(0, 1, (NUM_ROWS, outputs)).astype("f4")
+    settings = {"loss": loss, "batch_size": 7, "precision": precision, "shuffle": shuffle}
+    assert_same_bits(lambda: mlp(6, 8, outputs), x, y, device=cuda, **settings)
+    assert copied(runs[0]) == [0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, [0]),
+        ({"sample_weight": np.linspace(0.5, 2, NUM_ROWS)}, [0, 2]),
+        ({"class_weight": "balanced"}, [0, 1]),
+        ({"optimizer": OPTIMIZERS["l2"]}, [0, 1]),
+    ],
+)
+def test_what_of_a_step_is_copied(
+    cuda: str, runs: list[Any], settings: dict[str, Any], expected: list[int]
+) -> None:
+    settings = dict(settings)
+    make_optimizer = settings.pop("optimizer", sgd)
+    assert_same_bits(small, *blobs(NUM_ROWS), make_optimizer, device=cuda, batch_size=7, **settings)
+    assert copied(runs[0]) == expected
 
 
 def test_weights_of_classes_and_label_smoothing(cuda: str, runs: list[Any]) -> None:
@@ -453,7 +490,7 @@ def test_a_failed_capture_leaves_the_device_usable(
     step = graph._Run.step
 
     def reading(run: Any, batch: Any, *others: Any) -> bool:
-        batch[1].numpy()
+        batch[0].numpy()
         return step(run, batch, *others)
 
     with monkeypatch.context() as patched:

@@ -415,7 +415,8 @@ class Backend(ABC):
     #
     # They write (mean loss, total weight, rows that are right or 0) to record[row], as `record_step` does, and
     # return the mean's gradient times `scale`, of the outputs' shape and dtype, or do nothing and return None.
-    # Outputs may be in half precision; targets and weights are float32 then.
+    # Outputs may be in half precision; targets and weights are float32 then. Targets may be rows of an array in the
+    # backend's own terms.
 
     def softmax_cross_entropy_step(
         self,

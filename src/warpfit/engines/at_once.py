@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from warpfit import backends
 from warpfit.backends.base import HALF_DTYPES, LossTerms
 from warpfit.engines.base import Plan, TrainingData
@@ -11,7 +13,7 @@ from warpfit.losses import AbsoluteError, BinaryCrossEntropy, Huber, MeanSquared
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.network import NetworkSpec
 
-__all__ = ["is_of_package", "joins_updates", "narrow_loss", "narrow_step"]
+__all__ = ["finds_targets", "is_of_package", "joins_updates", "narrow_loss", "narrow_step"]
 
 LOSSES = (AbsoluteError, BinaryCrossEntropy, Huber, MeanSquaredError, SoftmaxCrossEntropy)
 
@@ -33,6 +35,14 @@ def joins_updates(plan: Plan) -> bool:
         return False  # which may look at gradients
     names = [name for name, spec in layers if spec.parameters()]
     return len(set(names)) == len(names)
+
+
+def finds_targets(plan: Plan, data: TrainingData) -> bool:
+    """Whether the loss of a step is one operation, which a device may let find targets by the epoch's order."""
+    if type(plan.loss) not in LOSSES or plan.optimizer.l2 or not isinstance(plan.network, NetworkSpec):
+        return False
+    # With weights of classes every block reads all labels.
+    return data.class_weight is None and prod(plan.network.fused.output_shape) > 0
 
 
 def narrow_loss(plan: Plan, data: TrainingData) -> LossTerms | None:

@@ -1,7 +1,8 @@
 """The graph engine: a step has the operations of `layerwise`, and many steps together are one CUDA graph.
 
 What the host would do between two operations is done once, when the graph is captured. So nothing of a graph may
-depend on which steps it runs: their numbers and rows are copied to places of the device that its operations read.
+depend on which steps it runs: their numbers and rows are copied to places of the device that its operations read, or
+found by an order that lies there.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from warpfit import backends
 from warpfit.backends import Array
 from warpfit.engines import pace
-from warpfit.engines.at_once import is_of_package, narrow_step
+from warpfit.engines.at_once import finds_targets, is_of_package, narrow_step
 from warpfit.engines.base import (
     BorderTest,
     Engine,
@@ -45,6 +46,9 @@ MOST_OPERATIONS = 512
 OPERATIONS_OF_LAYER, OTHER_OPERATIONS = 5, 8
 # Bytes that kernels load at once where addresses allow it; as in backends/cuda/next_batch.py.
 ALIGNMENT = 16
+
+# The place of y among a step's sources.
+TARGETS = 1
 
 # The first columns of a table of numbers: the step of the run, and the row of the record. The optimizer's follow.
 STEP, ROW, OF_UPDATE = 0, 1, 2
@@ -108,7 +112,8 @@ class GraphEngine(Engine):
     def copied_bytes(self, plan: Plan, data: TrainingData) -> int:
         """Return the bytes of a batch."""
         num_rows = max(1, len(data))
-        of_rows = sum(source.nbytes for source in row_sources(plan, data)) // num_rows
+        sources, in_place = row_sources(plan, data), _in_place(plan, data)
+        of_rows = sum(source.nbytes for i, source in enumerate(sources) if i not in in_place) // num_rows
         return of_rows * min(plan.batch_size, num_rows)
 
     def run(
@@ -159,13 +164,22 @@ def _steps_of_graph(plan: Plan, data: TrainingData) -> int:
     return steps_of_graph(len(network.layers), -(-len(data) // plan.batch_size), period)
 
 
+def _in_place(plan: Plan, data: TrainingData) -> tuple[int, ...]:
+    """Return the sources whose rows steps read where they lie: targets, if the loss finds them."""
+    return (TARGETS,) if finds_targets(plan, data) else ()
+
+
 def _bytes_between_rows(plan: Plan, data: TrainingData) -> list[int]:
-    """Return how far apart rows of each source lie where `layerwise` takes them; 0 where batches begin anew.
+    """Return how far apart rows of each source lie where `layerwise` takes them; 0 where batches begin anew, or stay.
 
     Some sums go by where they begin, past a multiple of 16 bytes, and so have the bits that they have there.
     """
     sources, num_rows = row_sources(plan, data), max(1, len(data))
-    return [source.nbytes // num_rows if source.is_ordered else 0 for source in sources]
+    in_place = _in_place(plan, data)
+    return [
+        source.nbytes // num_rows if source.is_ordered and i not in in_place else 0
+        for i, source in enumerate(sources)
+    ]
 
 
 class _Run(Run):
@@ -223,7 +237,14 @@ class _Run(Run):
             from warpfit.backends.cuda.next_batch import StepSource
 
             self.order = self.ops.copy(order)
-            self.source = StepSource(self.ops, self.sources, self.order, self.plan.batch_size, self.table)
+            self.source = StepSource(
+                self.ops,
+                self.sources,
+                self.order,
+                self.plan.batch_size,
+                self.table,
+                _in_place(self.plan, self.data),
+            )
         else:
             self.ops.assign(self.order, order)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from warpfit.backends.base import HALF_DTYPES
+from warpfit.engines.at_once import finds_targets
 from warpfit.engines.base import Plan, TrainingData
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.network import NetworkSpec
@@ -34,7 +35,8 @@ def graph_microseconds(plan: Plan, data: TrainingData) -> float | None:
     products += [(rows, inputs, outputs) for inputs, outputs in layers[1:]]
     of_products = sum(_product_microseconds(plan, *sizes) for sizes in products)
     of_rows = prod(plan.network.input_shape) * (data.x.itemsize + itemsize)
-    of_loss = layers[-1][1] * (2 * itemsize + 3 * data.y.itemsize)
+    of_targets = 1 if finds_targets(plan, data) else 3  # read by the loss, or copied before
+    of_loss = layers[-1][1] * (2 * itemsize + of_targets * data.y.itemsize)
     of_others = 2 * (KERNEL - HIDDEN) + rows * (of_rows + of_loss) / BYTES
     steps = -(-len(data) // rows)
     return of_products + of_others + _update_microseconds(plan, layers, rows) + EPOCH / steps

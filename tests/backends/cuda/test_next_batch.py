@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from warpfit.backends.cuda import CudaBackend
-from warpfit.backends.cuda.next_batch import StepSource
+from warpfit.backends.cuda.next_batch import OrderedRows, StepSource
 
 NUM_ROWS, BATCH, STEPS = 23, 5, 5
 SHAPES = {"vectors": (8,), "words": (3,), "none": (0,), "one": (), "images": (3, 4, 2), "long": (5000,)}
@@ -94,3 +94,22 @@ def test_a_captured_step_goes_where_it_is_sent(ops: CudaBackend) -> None:
     graph.launch()
     np.testing.assert_array_equal(source.numbers.numpy(), 2 * numbers[2])
     np.testing.assert_array_equal(taken.numpy(), -host[order[::-1][2 * BATCH : 3 * BATCH]])
+
+
+def test_rows_that_stay_where_they_are(ops: CudaBackend) -> None:
+    numbers, order = table(), orders()
+    hosts = [np.arange(NUM_ROWS * size, dtype="f4").reshape(NUM_ROWS, size) for size in (3, 8, 1)]
+    sources = [
+        (ops.asarray(host), dtype)
+        for host, dtype in zip(hosts, ("float16", "float32", "float32"), strict=True)
+    ]
+    source = StepSource(ops, sources, ops.asarray(order), BATCH, ops.asarray(numbers), in_place=(1,))
+    source.begin(3)
+    x, y, weights = source.take(1, 3, (8, 4, 12))
+    np.testing.assert_array_equal(source.numbers.numpy(), numbers[4])
+    rows = order[4 * BATCH :][:3]
+    np.testing.assert_array_equal(x.numpy(), hosts[0][rows].astype("f2"))
+    np.testing.assert_array_equal(weights.numpy(), hosts[2][rows])
+    assert (x.pointer % 16, weights.pointer % 16) == (8, 12)
+    assert isinstance(y, OrderedRows)
+    assert (y.array.pointer, y.shape, y.dtype) == (sources[1][0].pointer, (3, 8), "float32")

@@ -18,6 +18,7 @@ from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.arrays import blocks_for, check_record, power_of_two
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype
 from warpfit.backends.cuda.launch import scalar
+from warpfit.backends.cuda.next_batch import OrderedRows, order_arguments
 from warpfit.backends.cuda.rows import THREADS, WARP, RowOps, elements_of_block, row_variants
 from warpfit.errors import DTypeError, ShapeError
 
@@ -227,13 +228,15 @@ class LossOps(RowOps):
         num_rows, num_classes = logits.shape
         if not num_rows * num_classes:
             return None
+        by_order = isinstance(labels, OrderedRows)
         launch = self.row_launch(num_rows, num_classes, logits.dtype.itemsize)
         gradient = self.empty(logits.shape, logits.dtype)
         self.kernel(op, DTYPE=logits.dtype, **launch.defines)(
             launch.grid,
             launch.block,
             self.vectors(logits),
-            self._labels(labels),
+            self._labels(labels.array if by_order else labels),
+            *order_arguments(labels.rows if by_order else None),
             self.contiguous_or_none(class_weight),
             self.contiguous_or_none(sample_weight),
             gradient,
@@ -460,11 +463,14 @@ class LossOps(RowOps):
         blocks = -(-num_rows * lanes // THREADS) if counts_rows else num_rows * num_outputs
         grid = blocks_for(blocks, 1 if counts_rows else elements_of_block(itemsize), self.most_blocks // 2)
         gradient = self.empty(prediction.shape, prediction.dtype)
-        self.kernel("element_loss_step", DTYPE=prediction.dtype, LOSS=loss, COUNTS_ROWS=int(counts_rows))(
+        by_order = isinstance(target, OrderedRows)
+        defines = {"LOSS": loss, "COUNTS_ROWS": int(counts_rows), "GATHERS": int(by_order)}
+        self.kernel("element_loss_step", DTYPE=prediction.dtype, **defines)(
             grid,
             THREADS,
             self.contiguous(prediction),
-            self.contiguous(target),
+            self.contiguous(target.array if by_order else target),
+            *order_arguments(target.rows if by_order else None),
             self.contiguous_or_none(sample_weight),
             gradient,
             record,
@@ -515,8 +521,10 @@ def variants() -> list[tuple[str, dict[str, str]]]:
     others += ["softmax_cross_entropy_backward", "count_correct_binary"]
     along_rows += row_variants("softmax_cross_entropy_step")
     steps = [
-        ("element_loss_step", {"DTYPE": dtype, "LOSS": loss, "COUNTS_ROWS": str(int(loss in COUNTING))})
+        {"DTYPE": dtype, "LOSS": loss, "COUNTS_ROWS": str(int(loss in COUNTING)), "GATHERS": gathers}
         for loss in ELEMENT_LOSSES
         for dtype in DEVICE_FLOATS
+        for gathers in "01"
     ]
-    return along_rows + steps + [(name, {"DTYPE": dtype}) for name in others for dtype in DEVICE_FLOATS]
+    along_rows += [("element_loss_step", defines) for defines in steps]
+    return along_rows + [(name, {"DTYPE": dtype}) for name in others for dtype in DEVICE_FLOATS]

@@ -22,7 +22,7 @@ from warpfit.backends.cuda.joined_updates import JoinedUpdates, PartialGradient
 from warpfit.backends.cuda.launch import scalar
 from warpfit.backends.cuda.loss import COUNTING, LossOps
 from warpfit.backends.cuda.matmul import shared_bytes_of
-from warpfit.backends.cuda.next_batch import StepRows
+from warpfit.backends.cuda.next_batch import StepRows, order_arguments
 from warpfit.backends.cuda.trained_network import padded, up
 
 __all__ = ["NarrowNetwork", "NarrowOps", "NarrowStep", "choose", "choose_on", "variants"]
@@ -246,14 +246,11 @@ class NarrowOps(LossOps):
         weights = [w.pointer for w, _, _ in layers]
         biases = [0 if b is None else b.pointer for _, b, _ in layers]
         missing = [0] * (MOST_LAYERS - len(layers))
-        order: tuple[Any, ...] = (None, *scalar(0.0), 0, 0)
-        if rows is not None:
-            order = (rows.order, *scalar(rows.first_step), rows.offset, rows.rows_per_step)
         self.kernel("narrow_step", **step.defines())(
             grid,
             32 * step.warps,
             self.contiguous(x),
-            *order,
+            *order_arguments(rows),
             _NETWORK.pack(*weights, *missing, *biases, *missing),
             self._labels(targets) if is_of_labels else self.contiguous(targets),
             gradients,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from warpfit.backends.base import Array
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.arrays import THREADS, ArrayOps, blocks_for, power_of_two
 from warpfit.backends.cuda.dtypes import dtype_of
+from warpfit.backends.cuda.launch import scalar
 
-__all__ = ["StepRows", "StepSource", "variants"]
+__all__ = ["OrderedRows", "StepRows", "StepSource", "order_arguments", "variants"]
 
 # As in kernels/next_batch.cu and include/copy_row.cuh.
 MAX_WINDOWS, UNIT = 3, 8
@@ -41,6 +43,57 @@ class StepRows(NamedTuple):
     num_rows: int
 
 
+@dataclass(frozen=True)
+class OrderedRows:
+    """A step's rows of an array, (num_rows, ...), for kernels that find them where they lie.
+
+    Attributes
+    ----------
+    array : array (N, ...)
+    rows : StepRows
+    """
+
+    array: DeviceArray
+    rows: StepRows
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.rows.num_rows, *self.array.shape[1:])
+
+    @property
+    def dtype(self) -> Any:
+        return self.array.dtype
+
+
+def order_arguments(rows: StepRows | None) -> tuple[Any, ...]:
+    """Return the arguments for a kernel's order, first_step, offset and rows_per_step; None: it has no order."""
+    if rows is None:
+        return (None, *scalar(0.0), 0, 0)
+    return (rows.order, *scalar(rows.first_step), rows.offset, rows.rows_per_step)
+
+
+class _Window(NamedTuple):
+    """A source that is copied, and memory for a batch of it."""
+
+    source: DeviceArray
+    dtype: Any
+    memory: DeviceArray
+
+    @property
+    def size(self) -> int:
+        """Elements of a row."""
+        return prod(self.source.shape[1:])
+
+    @property
+    def lanes(self) -> int:
+        return min(THREADS, power_of_two(-(-self.size // UNIT)))
+
+    def rows_at(self, pointer: int, num_rows: int) -> DeviceArray:
+        """Return the batch that lies in the memory from there on."""
+        memory, shape = self.memory, (num_rows, *self.source.shape[1:])
+        return DeviceArray(memory.runtime, memory.memory, pointer, shape, self.dtype)
+
+
 class StepSource:
     """Brings to the same places, for each step, what belongs to it.
 
@@ -56,6 +109,8 @@ class StepSource:
     rows_per_step : int
     table : array (steps, columns) float64
         The numbers of each step; likewise.
+    in_place : sequence of int
+        The sources that steps read where they lie, by the order.
 
     Attributes
     ----------
@@ -70,22 +125,25 @@ class StepSource:
         order: Array,
         rows_per_step: int,
         table: Array,
+        in_place: Sequence[int] = (),
     ) -> None:
         self._ops, self._order, self._table, self._rows_per_step = ops, order, table, rows_per_step
         self._sources = [ops.contiguous(array) for array, _ in sources]
-        self._dtypes = [dtype_of(dtype) for _, dtype in sources]
         self.numbers = ops.zeros(table.shape[1:], "float64")
         self._first_step = ops.zeros((), "float64")
-        most_rows = min(rows_per_step, len(order))
-        self._sizes = [prod(source.shape[1:]) for source in self._sources]
-        self._targets = [
-            ops.zeros((most_rows * size * dtype.itemsize + ALIGNMENT,), "uint8")
-            for size, dtype in zip(self._sizes, self._dtypes, strict=True)
-        ]
-        self._lanes = [min(THREADS, power_of_two(-(-size // UNIT))) for size in self._sizes]
+        self._windows = {
+            i: self._window(source, dtype)
+            for i, (source, (_, dtype)) in enumerate(zip(self._sources, sources, strict=True))
+            if i not in in_place
+        }
         self._defines = {f"{kind}{i}": "uint8" for kind in ("SOURCE", "TARGET") for i in range(MAX_WINDOWS)}
-        for i, (source, dtype) in enumerate(zip(self._sources, self._dtypes, strict=True)):
-            self._defines |= {f"SOURCE{i}": source.dtype.name, f"TARGET{i}": dtype.name}
+        for i, window in enumerate(self._windows.values()):
+            self._defines |= {f"SOURCE{i}": window.source.dtype.name, f"TARGET{i}": window.dtype.name}
+
+    def _window(self, source: DeviceArray, dtype: str) -> _Window:
+        taken_as, most_rows = dtype_of(dtype), min(self._rows_per_step, len(self._order))
+        num_bytes = most_rows * prod(source.shape[1:]) * taken_as.itemsize + ALIGNMENT
+        return _Window(source, taken_as, self._ops.zeros((num_bytes,), "uint8"))
 
     def begin(self, first_step: int) -> None:
         """Let `take` count from this step of the table, for the launches that come."""
@@ -94,45 +152,43 @@ class StepSource:
     def take(self, offset: int, num_rows: int, shifts: Sequence[int]) -> list[Array]:
         """Take numbers and rows of the step that comes `offset` after the first; return the rows, (num_rows, ...).
 
-        Those of source i lie `shifts[i]` bytes, less than 16, past a multiple of 16 bytes.
+        Those of source i lie `shifts[i]` bytes, less than 16, past a multiple of 16 bytes; they are `OrderedRows` of a
+        source in place.
         """
-        pointers = [target.pointer + shift for target, shift in zip(self._targets, shifts, strict=True)]
-        self._start(offset, num_rows, pointers)
+        pointers = {i: window.memory.pointer + shifts[i] for i, window in self._windows.items()}
+        self._start(offset, num_rows, list(pointers.values()))
+        rows = self._rows(offset, num_rows)
         return [
-            DeviceArray(self._ops.runtime, target.memory, pointer, (num_rows, *source.shape[1:]), dtype)
-            for source, target, pointer, dtype in zip(
-                self._sources, self._targets, pointers, self._dtypes, strict=True
-            )
+            self._windows[i].rows_at(pointers[i], num_rows) if i in pointers else OrderedRows(source, rows)
+            for i, source in enumerate(self._sources)
         ]
 
     def take_numbers(self, offset: int, num_rows: int) -> StepRows:
         """Take numbers alone, and return which rows the step has."""
-        self._start(offset, 0, [target.pointer for target in self._targets])
+        self._start(offset, 0, [window.memory.pointer for window in self._windows.values()])
+        return self._rows(offset, num_rows)
+
+    def _rows(self, offset: int, num_rows: int) -> StepRows:
         return StepRows(self._sources, self._order, self._first_step, offset, self._rows_per_step, num_rows)
 
     def _start(self, offset: int, num_rows: int, pointers: Sequence[int]) -> None:
-        ops = self._ops
-        windows = [
-            _WINDOW.pack(source.pointer, pointer, size, lanes)
-            for source, pointer, size, lanes in zip(
-                self._sources, pointers, self._sizes, self._lanes, strict=True
-            )
-        ]
-        grid = (
-            blocks_for(num_rows * max(self._lanes), THREADS, ops.most_blocks),
-            len(windows) if num_rows else 1,
+        ops, windows = self._ops, self._windows.values()
+        packed = b"".join(
+            _WINDOW.pack(window.source.pointer, pointer, window.size, window.lanes)
+            for window, pointer in zip(windows, pointers, strict=True)
         )
+        most_lanes = max(window.lanes for window in windows)
+        grid = blocks_for(num_rows * most_lanes, THREADS, ops.most_blocks), len(windows) if num_rows else 1
         settings = (
             self._table.shape[1],
-            self._first_step.pointer,
-            0.0,
+            *scalar(self._first_step),
             offset,
             self._rows_per_step,
             num_rows,
         )
-        packed = b"".join(windows).ljust(MAX_WINDOWS * _WINDOW.size, b"\0")
         kernel = ops.kernel("next_batch", **self._defines)
-        kernel(grid, THREADS, packed, self._order, self._table, self.numbers, *settings)
+        all_windows = packed.ljust(MAX_WINDOWS * _WINDOW.size, b"\0")
+        kernel(grid, THREADS, all_windows, self._order, self._table, self.numbers, *settings)
 
 
 def variants() -> list[tuple[str, dict[str, str]]]:

@@ -1,28 +1,56 @@
 // Computes: record[row] = (the mean loss of LOSS's forward operation, Σ s, how many rows have every (p > 0) equal
 //           to (t > 1/2), or 0), and gradient, that of the mean times `loss_scale`.
-// Layout:   prediction p and gradient (M, N); target t (M, N) and sample_weight s (M,), null for ones, of DTYPE's
-//           arithmetic type, all contiguous; record (steps, 3) float64; partials two for each block, arrivals
-//           one zero, both null with a single block.
+// Layout:   prediction p and gradient (M, N); target t (M, N), or with GATHERS (any, N), of which row i of the batch has
+//           row order[(read(first_step) + offset) · rows_per_step + i]; sample_weight s (M,), null for ones; both of
+//           DTYPE's arithmetic type, all contiguous, order int64, without GATHERS null; record (steps, 3) float64;
+//           partials two for each block, arrivals one zero, both null with a single block.
 // Launch:   at least one 1-D block of whole warps, at most 256 threads, which take blockDim.x · 32 / sizeof DTYPE
 //           elements at once until none is left; to count rows (COUNTS_ROWS = 1), `lanes` adjacent threads take
 //           one at a time, a power of two up to 32, or the whole block. No dynamic shared memory. Defines DTYPE,
-//           LOSS (see loss_terms.cuh), COUNTS_ROWS.
-// Numerics: terms in float32, or float64 for float64; their sums in float64, in a fixed sequence. The mean over
-//           nothing is 0, and so is its gradient.
+//           LOSS (see loss_terms.cuh), COUNTS_ROWS, GATHERS (0 or 1).
+// Numerics: terms in float32, or float64 for float64; their sums in float64, in a fixed sequence, wherever targets
+//           lie. The mean over nothing is 0, and so is its gradient.
 // Cost:     M · N · (2 sizeof DTYPE + sizeof of its arithmetic type) bytes; every block reads all weights.
 // Reference: LOSS's operations, and count_correct_binary, of backends/numpy/loss.py.
 #include "include/loss_step.cuh"
 #include "include/loss_terms.cuh"
 #include "include/stream.cuh"
 
+// Blocks that a multiprocessor has registers for.
+constexpr int BLOCKS_HELD = COUNTS_ROWS ? (sizeof(Acc) == 8 ? 2 : 3) : 4;
+
+// Whether each element's row has to be looked up; threads that take whole rows do so once for each.
+constexpr bool LOOKS_UP = GATHERS && !COUNTS_ROWS;
+
+// Targets as elements of the batch, wherever their rows are.
+struct TargetRows {
+    const Acc* target;
+    const int64* order;  // of the step
+    int64 num_columns;
+
+    __device__ bool in_vectors() const {
+        return is_aligned(target) && (!LOOKS_UP || num_columns % Vec<Acc>::SIZE == 0);
+    }
+
+    __device__ const Acc* at(int64 index) const {
+        return LOOKS_UP ? at(Place(index, num_columns)) : target + index;
+    }
+    __device__ const Acc* at(const Place& place) const {
+        return target + order[place.row] * num_columns + place.column;
+    }
+
+    // Those of which one row is where it would be if all lay one after the other.
+    __device__ TargetRows around(int64 row) const {
+        return {GATHERS ? target + (order[row] - row) * num_columns : target, order, num_columns};
+    }
+};
+
 struct Arrays {
     const T* prediction;
-    const Acc* target;
     T* gradient;
+    TargetRows targets;
 
-    __device__ bool aligned() const {
-        return is_aligned(prediction) && is_aligned(target) && is_aligned(gradient);
-    }
+    __device__ bool aligned() const { return is_aligned(prediction) && is_aligned(gradient); }
 };
 
 // Targets that belong to a vector of predictions.
@@ -31,9 +59,19 @@ struct TargetVectors {
 
     Vec<Acc> vector[COUNT];
 
-    __device__ void read(const Acc* from) {
+    __device__ void read(const TargetRows& targets, bool in_vectors, int64 start) {
+        Place place(start, LOOKS_UP ? targets.num_columns : 0);
+        if (in_vectors) {
 #pragma unroll
-        for (int i = 0; i < COUNT; ++i) vector[i] = load_vec(from + i * SIZE);
+            for (int i = 0; i < COUNT; ++i, place.advance(SIZE)) {
+                vector[i] = load_vec(LOOKS_UP ? targets.at(place) : targets.at(start + i * SIZE));
+            }
+            return;
+        }
+#pragma unroll
+        for (int k = 0; k < WIDTH; ++k, place.advance()) {
+            vector[k / SIZE].element[k % SIZE] = *(LOOKS_UP ? targets.at(place) : targets.at(start + k));
+        }
     }
 
     __device__ Acc element(int k) const { return vector[k / SIZE].element[k % SIZE]; }
@@ -56,6 +94,7 @@ __device__ inline double take_elements(const Arrays& arrays, bool in_vectors, co
     double total = 0;
     int64 rest = first;
     if (in_vectors) {
+        const bool has_target_vectors = arrays.targets.in_vectors();
         Vec<T> predictions[UNROLL];
         TargetVectors targets[UNROLL];
 #pragma unroll
@@ -63,7 +102,7 @@ __device__ inline double take_elements(const Arrays& arrays, bool in_vectors, co
             const int64 start = first + member.offset(u);
             if (start + WIDTH > end) continue;
             predictions[u] = load_vec(arrays.prediction + start);
-            targets[u].read(arrays.target + start);
+            targets[u].read(arrays.targets, has_target_vectors, start);
         }
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
@@ -87,7 +126,7 @@ __device__ inline double take_elements(const Arrays& arrays, bool in_vectors, co
     for (int64 i = rest + member.number; i < end; i += member.count) {
         const Place place(i, num_columns);
         Acc gradient;
-        total += use(load(arrays.prediction[i]), arrays.target[i], place.row, gradient);
+        total += use(load(arrays.prediction[i]), *arrays.targets.at(i), place.row, gradient);
         arrays.gradient[i] = store<T>(gradient);
     }
     return total;
@@ -126,10 +165,12 @@ __device__ inline void take_rows(const Arrays& arrays, const Rule& rule, const A
         const int64 row = group + threadIdx.x % WARP / lanes;
         const int64 end = row < num_rows ? (row + 1) * num_columns : 0;
         const Acc s = sample_weight && row < num_rows ? sample_weight[row] : Acc(1);
+        const Arrays of_row{arrays.prediction, arrays.gradient,
+                            arrays.targets.around(row < num_rows ? row : 0)};
         int wrong = row >= num_rows;
         for (int64 first = row * num_columns; first < end; first += member.elements_at_once()) {
             const int64 next = first + member.elements_at_once();
-            sums[0] += take_elements(arrays, in_vectors, member, first, next < end ? next : end, 0,
+            sums[0] += take_elements(of_row, in_vectors, member, first, next < end ? next : end, 0,
                                      [&](Acc p, Acc t, int64, Acc& gradient) {
                                          wrong |= !is_on_side(p, t);
                                          return rule.take(p, t, s, gradient);
@@ -155,13 +196,15 @@ __device__ inline double take_share(const Arrays& arrays, int64 n, int64 num_col
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(256, COUNTS_ROWS ? 3 : 4)
-    element_loss_step(const T* prediction, const Acc* target, const Acc* sample_weight, T* gradient,
+extern "C" __global__ void __launch_bounds__(256, BLOCKS_HELD)
+    element_loss_step(const T* prediction, const Acc* target, const int64* order, Scalar first_step,
+                      int64 offset, int64 rows_per_step, const Acc* sample_weight, T* gradient,
                       double* record, Scalar record_row, double* partials, unsigned* arrivals,
                       double term_scale, double divisor, double slope_divisor, double setting,
                       double loss_scale, int64 num_rows, int64 num_columns, int lanes) {
     take_turn();
-    const Arrays arrays{prediction, target, gradient};
+    const int64* own_order = order_of_step(order, first_step, offset, rows_per_step);
+    const Arrays arrays{prediction, gradient, {target, own_order, num_columns}};
     double total_weight = num_rows;
     if (sample_weight) {
         total_weight = sum_of_rows(num_rows, [=](int64 row) { return sample_weight[row]; });

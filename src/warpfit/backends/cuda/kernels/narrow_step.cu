@@ -306,7 +306,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const int own_rows = 16 * own_warp();
     const float slope_factor = static_cast<float>(of_slope) / static_cast<float>(num_rows);
     NarrowLoss loss{targets, static_cast<float>(setting), slope_factor, {0, 0}};
-    if (GATHERS) order += (static_cast<int64>(read(first_step)) + offset) * rows_per_step;
+    if (GATHERS) order = order_of_step(order, first_step, offset, rows_per_step);
     SOURCE* raw = reinterpret_cast<SOURCE*>(shared + raw_at()) + own_rows * SIZES[0];
     const WarpRows rows{x, order, shared + values_at(0) + own_rows * stride_of(0), raw, num_rows};
     load_layers(shared, network);

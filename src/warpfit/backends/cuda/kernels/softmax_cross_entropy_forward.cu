@@ -94,7 +94,8 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS_HELD)
                                   int num_columns, int lanes, int capacity) {
     take_turn();
     DYNAMIC_SHARED(Vec<T>, kept);
-    const Targets<T> targets{labels, class_weight, sample_weight, static_cast<Acc>(smoothing), num_columns};
+    const Targets<T> targets{labels,     nullptr, class_weight, sample_weight, static_cast<Acc>(smoothing),
+                             num_columns};
     double sums[2] = {0, 0};
 #if LONG_ROWS
     __shared__ Acc shared[WARP];

@@ -1,9 +1,10 @@
 // Computes: record[row] = (the mean loss of softmax_cross_entropy_forward, its denominator, how many rows have
 //           their largest logit, the first if several, at the label), and gradient, that of
 //           softmax_cross_entropy_backward times `scale`.
-// Layout:   logits and gradient (M, C) beginning at multiples of 16 bytes, labels (M,); class_weight w (C,) and
-//           sample_weight s (M,) of DTYPE's arithmetic type, null for ones, all contiguous; record (steps, 3)
-//           float64; partials two for each block, arrivals one zero, both null with a single block.
+// Layout:   logits and gradient (M, C) beginning at multiples of 16 bytes; labels (M,), or with an order int64, else
+//           null, (any,), of which row i of the batch has number order[(read(first_step) + offset) · rows_per_step + i];
+//           class_weight w (C,) and sample_weight s (M,) of DTYPE's arithmetic type, null for ones, all contiguous;
+//           record (steps, 3) float64; partials two for each block, arrivals one zero, both null with a single block.
 // Launch:   as softmax_forward, at least one block. Defines DTYPE, ITEMS, LONG_ROWS, STAGED.
 // Numerics: a row in float32, or float64 for float64; the sums over rows in float64, in a fixed sequence. The
 //           mean over no weight is 0, and so is its gradient.
@@ -63,9 +64,10 @@ __device__ inline void short_rows(const ShortRows& rows, const Targets<Acc>& tar
     for (int row = rows.row(); row < rows.capacity; row += rows.step()) {
         const bool is_there = row < rows.num_rows;
         const int64 number = rows.first + (is_there ? row : 0);
-        const int label = is_there ? column_of(targets.labels[number], rows.num_columns) : -1;
+        const int64 place = targets.place_of(number);
         Acc values[ITEMS], terms[ITEMS];
         rows.read(0, logits, row, minus_infinity(), values);
+        const int label = is_there ? column_of(targets.labels[place], rows.num_columns) : -1;
         const ExpSum exp_sum(rows, values, terms);
         const Acc log_sum = logarithm(exp_sum.sum), scale = Acc(1) / exp_sum.sum;
         Acc of_label = minus_infinity(), spread = 0;
@@ -108,7 +110,7 @@ __device__ inline void long_row(int64 number, const LongRow& row, const Targets<
     Acc values[ITEMS], terms[ITEMS], factor;
     const ExpSum exp_sum(row, logits, kept, shared, values, terms, factor);
     const Acc log_sum = logarithm(exp_sum.sum), scale = Acc(1) / exp_sum.sum;
-    const int label = column_of(targets.labels[number], row.num_columns);
+    const int label = column_of(targets.labels[targets.place_of(number)], row.num_columns);
     const Acc of_label = label < 0 ? minus_infinity() : load(logits[row.start + label]);
     const RowSlopes of_row(slopes, targets, number, label);
     factor *= scale;
@@ -139,13 +141,16 @@ __device__ inline void long_row(int64 number, const LongRow& row, const Targets<
 }
 
 extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS_HELD)
-    softmax_cross_entropy_step(const T* logits, const int64* labels, const Acc* class_weight,
+    softmax_cross_entropy_step(const T* logits, const int64* labels, const int64* order, Scalar first_step,
+                               int64 offset, int64 rows_per_step, const Acc* class_weight,
                                const Acc* sample_weight, T* gradient, double* record, Scalar record_row,
                                double* partials, unsigned* arrivals, double smoothing, double scale,
                                int64 num_rows, int num_columns, int lanes, int capacity) {
     take_turn();
     DYNAMIC_SHARED(Vec<T>, kept);
-    const Targets<Acc> targets{labels, class_weight, sample_weight, static_cast<Acc>(smoothing), num_columns};
+    const int64* own_order = order_of_step(order, first_step, offset, rows_per_step);
+    const Targets<Acc> targets{
+        labels, own_order, class_weight, sample_weight, static_cast<Acc>(smoothing), num_columns};
 #if !LONG_ROWS
     const ShortRows rows(num_rows, num_columns, lanes, capacity, kept->element);
     rows.fetch(0, logits);

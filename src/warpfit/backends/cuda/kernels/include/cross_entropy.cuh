@@ -1,5 +1,6 @@
 // Softmax cross-entropy of a row of logits: what its classes and the row itself weigh, and whether its label has
-// the largest logit. class_weight w (C,) and sample_weight s (M,) are of type W, null for ones; labels are (M,).
+// the largest logit. class_weight w (C,) and sample_weight s (M,) are of type W, null for ones; labels are (M,), or
+// (any,), of which row i has number order[i].
 #pragma once
 
 #include "types.cuh"
@@ -14,10 +15,14 @@ struct Targets {
     using A = accumulator<W>;
 
     const int64* labels;
+    const int64* order;  // or null
     const W* class_weight;
     const W* sample_weight;
     A smoothing;
     int num_columns;
+
+    // Where a row's label is.
+    __device__ int64 place_of(int64 row) const { return order ? order[row] : row; }
 
     // -w_c p_c, given -p_c.
     __device__ A spread_of(int column, A loss) const {
@@ -33,13 +38,13 @@ struct Targets {
 
     // s w[label].
     __device__ A weight_of_row(int64 row) const {
-        const A weight = weight_of(labels[row]);
+        const A weight = weight_of(labels[place_of(row)]);
         return sample_weight ? weight * load(sample_weight[row]) : weight;
     }
 
     // A row's loss, given -log p[label] and -Σ_c w_c p_c, and its weight, s w[label].
     __device__ A loss_of_row(int64 row, A label_loss, A spread, A& weight) const {
-        weight = weight_of(labels[row]);
+        weight = weight_of(labels[place_of(row)]);
         A loss = label_loss * weight;
         if (smoothing != A(0)) loss = (A(1) - smoothing) * loss + smoothing / num_columns * spread;
         if (sample_weight) {

@@ -1,9 +1,16 @@
-// What a step's loss needs in one kernel: the weight of all rows before the first gradient, and a row of the
-// record at the end.
+// What a step's loss needs in one kernel: the step's rows of an epoch's order, the weight of all rows before the
+// first gradient, and a row of the record at the end.
 #pragma once
 
 #include "loss.cuh"
 #include "scalar.cuh"
+
+// The numbers of a step's rows, those of an epoch's order from (first_step + offset) · rows_per_step on; null without
+// an order.
+__device__ inline const int64* order_of_step(const int64* order, const Scalar& first_step, int64 offset,
+                                             int64 rows_per_step) {
+    return order ? order + (static_cast<int64>(read(first_step)) + offset) * rows_per_step : nullptr;
+}
 
 // Σ weight_of(row) over all rows, for all threads of a block; every block finds the same bits.
 template <class F>

@@ -30,8 +30,9 @@ struct Place {
         column = index - row * columns;
     }
 
-    __device__ void advance() {
-        if (num_columns != 0 && ++column == num_columns) {
+    // By as many columns as divide all.
+    __device__ void advance(int by = 1) {
+        if (num_columns != 0 && (column += by) == num_columns) {
             column = 0;
             ++row;
         }
