@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
-from support.one_launch import ACTIVATIONS, ADAPTIVE, MakeOptimizer, assert_follows_numpy
+import warpfit as wf
+from support.one_launch import ACTIVATIONS, ADAPTIVE, MakeOptimizer, assert_follows_numpy, data, fit
+from support.training import assert_same_weights, mlp
 from warpfit import nn, optim
+from warpfit.backends import Activation
+from warpfit.backends.cuda.cards import CARDS
+from warpfit.backends.cuda.trained_network import TrainedNetwork
+from warpfit.engines import launch_plan
+from warpfit.errors import ConfigError
 
 pytestmark = [pytest.mark.in_turns(3)]
 
@@ -66,3 +74,51 @@ def test_it_follows_numpy(cuda: str, only_card: Callable[[int, int, int], None],
         precision=case.precision,
         **settings,
     )
+
+
+def test_no_cut_changes_a_bit(
+    cuda: str, only_card: Callable[[int, int, int], None], launches: list[int], tmp_path: Any
+) -> None:
+    only_card(3, 2, 2)
+    x, y = data((20, 40, 33, 5))
+    whole, cut = mlp(20, 40, 33, 5), mlp(20, 40, 33, 5)
+    make = OPTIMIZERS["momentum"]
+    histories = [fit(whole, x, y, make(whole), epochs=6)]
+    assert launches == [1, 5]
+    launches.clear()
+    checkpoints = [wf.Checkpoint(tmp_path / "run.ckpt", every=2)]
+    histories.append(fit(cut, x, y, make(cut), epochs=6, callbacks=checkpoints))
+    assert launches == [1, 1, 2, 2]
+    np.testing.assert_array_equal(*(history.step_losses for history in histories))
+    assert_same_weights(whole, cut)
+
+
+@pytest.mark.parametrize(
+    ("widths", "changes", "kernel"),
+    [
+        ((784, 256, 10), {"batch": 64}, "one_launch"),
+        ((784, 256, 10), {"batch": 64, "optimizer": "adam", "slots": 2}, "one_launch"),
+        ((784, 512, 10), {"optimizer": "adam", "slots": 2}, "one_launch_card"),
+        ((784, 256, 256, 256, 10), {}, "one_launch_layers"),
+        ((784, 256, 256, 256, 10), {"optimizer": "adam", "slots": 2}, "one_launch_card"),
+        ((784, 512, 512, 512, 10), {}, "one_launch_card"),
+        ((784, 1024, 1024, 1024, 10), {}, "one_launch_card"),
+        ((64, 64, 64, 64, 1), {"batch": 128}, "one_launch_layers"),
+    ],
+    ids=str,
+)
+def test_who_runs_a_network(widths: tuple[int, ...], changes: dict[str, Any], kernel: str) -> None:
+    assert launch_plan._chosen(network(*widths, **changes), CARDS["h200"], False).kernel == kernel
+
+
+def test_what_nobody_runs_says_what_is_in_the_way_of_the_first() -> None:
+    wide = network(784, 512, 512, 512, 10, drops=(True,) * 3)
+    with pytest.raises(ConfigError, match="bytes of weights for the registers of a block"):
+        launch_plan._chosen(wide, CARDS["h200"], False)
+
+
+def network(*widths: int, **changes: Any) -> TrainedNetwork:
+    hidden = len(widths) - 2
+    known: dict[str, Any] = {"dtype": "float16", "batch": 32, "loss": "cross_entropy"}
+    known |= {"activations": (Activation("relu"),) * hidden, "drops": (False,) * hidden}
+    return TrainedNetwork(widths=widths, **{**known, **changes})
