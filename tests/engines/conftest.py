@@ -14,10 +14,21 @@ from warpfit.backends.cuda.one_launch_card import CardLaunch, choose_card
 from warpfit.backends.cuda.one_launch_layers import choose_layers
 from warpfit.backends.cuda.trained_network import replicas_with_rows
 from warpfit.engines import launch_plan, launch_run, pace
+from warpfit.errors import ConfigError
 
 
 @pytest.fixture
-def by_layers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def without_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets no network run by all clusters of a card."""
+
+    def refused(*_: Any) -> None:
+        raise ConfigError("expected a network for a cluster in this test, got one for a card")
+
+    monkeypatch.setattr(one_launch_card, "choose_card", refused)
+
+
+@pytest.fixture
+def by_layers(monkeypatch: pytest.MonkeyPatch, without_card: None) -> Iterator[None]:
     """Lets no network run by the kernel for one hidden layer."""
     monkeypatch.setattr(one_launch, "suits", lambda network: False)
     yield
@@ -36,7 +47,9 @@ def only_cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 @pytest.fixture
-def only_cluster_in_roles(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+def only_cluster_in_roles(
+    monkeypatch: pytest.MonkeyPatch, without_card: None
+) -> Iterator[Callable[[int], None]]:
     """Lets networks run by warps in roles in clusters of one size only."""
 
     def only(size: int) -> None:

@@ -21,7 +21,7 @@ from warpfit.engines import launch_plan
 from warpfit.engines.base import TrainingData
 
 # In every run at least every third case of each test.
-pytestmark = pytest.mark.in_turns(3)
+pytestmark = [pytest.mark.usefixtures("without_card"), pytest.mark.in_turns(3)]
 
 IN_ROLES = "warps over features and units"
 
