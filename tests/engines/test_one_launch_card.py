@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import warpfit as wf
-from support.one_launch import ACTIVATIONS, ADAPTIVE, MakeOptimizer, assert_follows_numpy, data, fit
+from support.one_launch import ADAPTIVE, MakeOptimizer, activated, assert_follows_numpy, data, fit
 from support.training import assert_same_weights, mlp
 from warpfit import nn, optim
 from warpfit.backends import Activation
@@ -43,13 +43,8 @@ class Case(NamedTuple):
         return " ".join(["-".join(map(str, self.sizes)), *map(str, self[1:])])
 
     def make(self) -> nn.Sequential:
-        """Return the network; its layers take the activations in turns."""
-        layers: list[nn.Module] = []
-        for idx, size in enumerate(self.sizes[1:]):
-            layers.append(nn.Linear(self.sizes[idx], size, seed=idx))
-            if idx < len(self.sizes) - 2:
-                layers.append(ACTIVATIONS[self.activations[idx % len(self.activations)]]())
-        return nn.Sequential(*layers)
+        """Return the network."""
+        return activated(self.sizes, self.activations)
 
 
 CASES = [

@@ -23,6 +23,7 @@ from support.one_launch import (
     LIMITS,
     NUM_ROWS,
     MakeOptimizer,
+    activated,
     assert_follows_numpy,
     data,
     fit,
@@ -63,14 +64,8 @@ class Case(NamedTuple):
         return " ".join(["-".join(map(str, self.sizes)), *map(str, self[1:])])
 
     def make(self) -> nn.Sequential:
-        """Return the network; its layers take the activations in turns."""
-        layers: list[nn.Module] = []
-        for idx, size in enumerate(self.sizes[1:]):
-            layers.append(nn.Linear(self.sizes[idx], size, seed=idx))
-            if idx < len(self.sizes) - 2:
-                layers.append(ACTIVATIONS[self.activations[idx % len(self.activations)]]())
-                layers += [nn.Dropout(self.dropout)] if self.dropout else []
-        return nn.Sequential(*layers)
+        """Return the network."""
+        return activated(self.sizes, self.activations, self.dropout)
 
     @property
     def settings(self) -> dict[str, Any]:

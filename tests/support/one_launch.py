@@ -59,6 +59,17 @@ def data(
     return x, (y > 0).astype("float32") if name == "binary_cross_entropy" else y
 
 
+def activated(sizes: tuple[int, ...], activations: tuple[str, ...], dropout: float = 0.0) -> nn.Sequential:
+    """Return a network whose hidden layers take the activations in turns, each before a dropout if there is any."""
+    layers: list[nn.Module] = []
+    for idx, size in enumerate(sizes[1:]):
+        layers.append(nn.Linear(sizes[idx], size, seed=idx))
+        if idx < len(sizes) - 2:
+            layers.append(ACTIVATIONS[activations[idx % len(activations)]]())
+            layers += [nn.Dropout(dropout)] if dropout else []
+    return nn.Sequential(*layers)
+
+
 def flat(model: nn.Module) -> Any:
     """Return all parameters as one vector."""
     return np.concatenate([array.ravel() for array in model.state_dict().values()]).astype(float)

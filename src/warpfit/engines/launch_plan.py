@@ -185,7 +185,7 @@ def launch_of(plan: Plan, data: TrainingData, card: Any = None, *, by_layers: bo
 def launch_with_more(plan: Plan, data: TrainingData, num_validated: int) -> Any:
     """Return the `LayersLaunch` of a plan that validates or decides to stop within it, or None.
 
-    The other kernel does not. What it runs is only run layer by layer if that takes less time with all that comes
+    The other kernels do not. What they run is only run layer by layer if that takes less time with all that comes
     between epochs.
     """
     if data.is_streamed:

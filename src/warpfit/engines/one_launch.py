@@ -1,8 +1,8 @@
 """The one_launch engine: all steps of several epochs in one kernel, with the network in registers and shared memory.
 
-It runs networks of linear layers whose batches and weights fit a block or a cluster of them; `trained_network` says
-what it takes, and its errors what is in the way. Data that the device has no room for stays on the host, and comes in
-pieces: `streaming`.
+It runs networks of linear layers whose batches and weights fit a block, a cluster, or most of a card;
+`trained_network` says what it takes, and its errors what is in the way. Data that the device has no room for stays on
+the host, and comes in pieces: `streaming`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from warpfit import backends
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import HALF_DTYPES, Activation, Number
 from warpfit.data.order import round_keys_of
-from warpfit.engines.at_once import joins_updates, narrow_loss
+from warpfit.engines.at_once import joins_updates, narrow_loss, narrow_step
 from warpfit.engines.base import EpochReport, Plan, StepListener, TrainingData, TrainState
 from warpfit.engines.reports import Reports
 from warpfit.errors import ConfigError
@@ -150,8 +150,9 @@ class Run(ABC):
             and joins_updates(plan)
             and self.ops.keep_copies([self.arrays[name] for name in self.copies], list(self.copies.values()))
         )
-        # Of steps that may be one operation and the update.
-        self.loss_terms = narrow_loss(plan, data) if self.keeps_copies else None
+        # Of steps that are one operation and the update, but for a last batch that is too short.
+        is_narrow = self.keeps_copies and narrow_step(plan, data, min(plan.batch_size, len(data))) is not None
+        self.loss_terms = narrow_loss(plan, data) if is_narrow else None
         self.narrow_layers = self._narrow_layers() if self.loss_terms else []
         self.sources = row_sources(plan, data)
         self.parameters = [state.parameters[name] for name in plan.trained]

@@ -221,15 +221,9 @@ class CardLaunch:
     @property
     def defines(self) -> dict[str, Any]:
         """The kernel's defines."""
-        network = self.network
-        activations = [activation.name for activation in network.activations] + ["identity"]
-        slopes = [float(activation.slope) for activation in network.activations] + [0.0]
         return {
-            **network.defines,
-            "LAYERS": len(network.widths) - 1,
-            "WIDTHS": ",".join(map(str, network.widths)),
-            "ACTIVATIONS": ",".join(f"Activation::{name}" for name in activations),
-            "SLOPES": ",".join(map(str, slopes)),
+            **self.network.defines,
+            **self.network.layer_defines,
             "FAR_LAYERS": ",".join(str(int(is_far)) for is_far in self.far),
             "CLUSTER": self.cluster,
             "CLUSTERS": self.clusters,

@@ -419,14 +419,9 @@ class LayersLaunch:
     def defines(self) -> dict[str, Any]:
         """The kernel's defines."""
         network = self.network
-        activations = [activation.name for activation in network.activations] + ["identity"]
-        slopes = [float(activation.slope) for activation in network.activations] + [0.0]
         return {
             **network.defines,
-            "LAYERS": len(network.widths) - 1,
-            "WIDTHS": ",".join(map(str, network.widths)),
-            "ACTIVATIONS": ",".join(f"Activation::{name}" for name in activations),
-            "SLOPES": ",".join(map(str, slopes)),
+            **network.layer_defines,
             "DROPOUTS": ",".join(str(int(drops)) for drops in (*network.drops, False)),
             "CLUSTER": self.cluster,
             "REPLICAS": self.replicas,

@@ -146,6 +146,17 @@ class TrainedNetwork:
             "RATE_IN_VELOCITY": int(self.rate_in_velocity),
         }
 
+    @property
+    def layer_defines(self) -> dict[str, Any]:
+        """Those of the kernels that take any number of layers; the last has no activation."""
+        activations = (*self.activations, Activation(slope=0.0))
+        return {
+            "LAYERS": len(self.widths) - 1,
+            "WIDTHS": ",".join(map(str, self.widths)),
+            "ACTIVATIONS": ",".join(f"Activation::{activation.name}" for activation in activations),
+            "SLOPES": ",".join(str(float(activation.slope)) for activation in activations),
+        }
+
     def gather_defines(self, source: str, parts: int, part_width: int) -> dict[str, Any]:
         """Return the defines of the kernel that gathers the batches, from x of dtype `source`."""
         return {

@@ -51,7 +51,7 @@ __device__ inline void load_batch(Shared& shared, const Run& run, int step) {
 constexpr int EIGHTHS_OF_WARP = (ROWS / 8 + WARPS - 1) / WARPS;
 using Rests = OutputRest[EIGHTHS_OF_WARP];
 
-// f(i, row, its place in the turn) for the rows of which this lane has outputs.
+// f(i, row) for the rows of which this lane has outputs.
 template <class F>
 __device__ inline void each_row(F f) {
 #pragma unroll

@@ -40,7 +40,7 @@ struct Patience {
         let_others_run();
 #if BOUNDED_WAITS
         if (clock64() - start < LONGEST_WAIT) return;
-        printf("block %u, thread %u: no end to the wait for another replica\n", blockIdx.x, threadIdx.x);
+        printf("block %u, thread %u: no end to the wait for another block\n", blockIdx.x, threadIdx.x);
         __trap();
 #endif
     }
