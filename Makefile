@@ -13,7 +13,7 @@ SETUP  ?= $(VENV)/.dev
 
 # What `make sanitize` runs: every kernel once or twice, at small sizes.
 SANITIZER := compute-sanitizer
-CHECKED   ?= tests/backends/test_contract.py tests/backends/cuda -m gpu -k "float32_agrees_with_float64 or half_precision or updates or whole_numbers"
+CHECKED   ?= tests/backends/test_contract.py tests/backends/cuda tests/engines/test_one_launch_card.py -m gpu -k "float32_agrees_with_float64 or half_precision or updates or whole_numbers or narrow_steps or tf32 or follows_numpy"
 
 .PHONY: train test test-all test-gpu sanitize lint bench clean
 

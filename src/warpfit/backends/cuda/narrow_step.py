@@ -39,8 +39,8 @@ WARPS = 8
 PIECES = ((4, 2), (2, 2), (4, 1), (2, 1))
 # Registers of a thread: the most, and those that it needs beside sums and rows.
 MOST_REGISTERS, OTHER_REGISTERS = 255, 56
-# Bytes behind the last column that a piece, wider than its layer, may read.
-SLACK = 32 * max(map(max, PIECES))
+# Bytes that a piece, wider than its layer, may read behind two tiles of x and behind the last column.
+SLACK = 3 * 32 * max(map(max, PIECES))
 
 
 @dataclass(frozen=True)

@@ -269,7 +269,7 @@ struct WarpRows {
         return row >= num_rows ? -1 : GATHERS ? order[row] : row;
     }
 
-    __device__ T* tile(int stage) const { return tiles + stage * ROWS * stride_of(0); }
+    __device__ T* tile(int stage) const { return tiles + stage * X_TILE_SIZE; }
 
     // To begin when nobody reads this stage any more.
     __device__ void fetch(int64 numbers, [[maybe_unused]] int stage) const {

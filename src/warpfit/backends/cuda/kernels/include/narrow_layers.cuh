@@ -25,13 +25,17 @@ __device__ constexpr int stride_of(int i) { return padded(i) + 8; }
 
 // Tiles of x: rows that come ahead and are converted later have a place of their own, raw_at().
 constexpr int X_TILES = GATHERS ? 1 : X_STAGES;
+// Pieces reach so many numbers beyond their layer at most: what copies are under way to lies behind a gap.
+constexpr int GAP = 16 * (PIECE_M > PIECE_N ? PIECE_M : PIECE_N);
+constexpr int X_TILE_SIZE = ROWS * stride_of(0) + GAP;
 
 // Where things begin in shared memory, in numbers of type T. The values of width 0 are x.
 __device__ constexpr int weights_at(int layer) {
     return layer == 0 ? 0 : weights_at(layer - 1) + padded(layer - 1) * stride_of(layer);
 }
 __device__ constexpr int values_at(int i) {
-    return i == 0 ? weights_at(LAYERS) : values_at(i - 1) + (i == 1 ? X_TILES : 1) * ROWS * stride_of(i - 1);
+    if (i == 0) return weights_at(LAYERS);
+    return values_at(i - 1) + (i == 1 ? X_TILES * X_TILE_SIZE : ROWS * stride_of(i - 1));
 }
 __device__ constexpr int slopes_at(int layer) {
     return layer == 0 ? values_at(LAYERS) : slopes_at(layer - 1) + ROWS * stride_of(layer);
@@ -40,7 +44,7 @@ __device__ constexpr int biases_at(int layer) {
     return layer == 0 ? slopes_at(LAYERS) : biases_at(layer - 1) + padded(layer);
 }
 
-__device__ constexpr int raw_at() { return biases_at(LAYERS); }
+__device__ constexpr int raw_at() { return biases_at(LAYERS) + GAP; }
 
 // Where a layer's gradients begin among those of all, in numbers: weights, row by row, then biases.
 __device__ constexpr int gradients_at(int layer) {
@@ -159,7 +163,7 @@ __device__ inline Piece piece_of(const T* shared, int x_stage, int piece) {
     constexpr int ACROSS = up(padded(L + 1), 16 * PIECE_N) / (16 * PIECE_N);
     const int own = piece - pieces_before(L);
     const int row = own / ACROSS * 16 * PIECE_M, col = own % ACROSS * 16 * PIECE_N;
-    const int first = values_at(L) + (L == 0 ? x_stage * ROWS * stride_of(0) : 0);
+    const int first = values_at(L) + (L == 0 ? x_stage * X_TILE_SIZE : 0);
     return {shared + first + row,
             shared + slopes_at(L) + col,
             stride_of(L),
