@@ -83,7 +83,9 @@ def get(device: str) -> Backend:
     return backend_of(_runtime(name))
 
 
-def create(device: str, *, precision: str = "float32", loss_scale: float = 1.0) -> Backend:
+def create(
+    device: str, *, precision: str = "float32", loss_scale: float = 1.0, product_kernel: str | None = None
+) -> Backend:
     """Return a backend of its own for a training loop: its buffers are reused from step to step.
 
     Parameters
@@ -93,13 +95,18 @@ def create(device: str, *, precision: str = "float32", loss_scale: float = 1.0) 
         One of ``PRECISIONS``; ``'tf32'`` lets products of float32 numbers use tensor cores.
     loss_scale : float
         See `Backend.loss_scale`.
+    product_kernel : str, optional
+        The kernel that computes all products on CUDA, in place of the one that suits each best; for those who
+        compare them.
     """
     name = resolve_device(device)
     if name == "cpu":
         return NumpyBackend(reuse=True)
     from warpfit.backends.cuda import CudaBackend
 
-    return CudaBackend(_runtime(name), reuse=True, precision=precision, loss_scale=loss_scale)
+    return CudaBackend(
+        _runtime(name), reuse=True, precision=precision, loss_scale=loss_scale, product_kernel=product_kernel
+    )
 
 
 def of(*arrays: Any) -> Backend:

@@ -13,10 +13,11 @@ from warpfit.errors import ConfigError
 if TYPE_CHECKING:
     from warpfit.training.history import History
 
-__all__ = ["plot_confusion_matrix", "plot_history"]
+__all__ = ["new_figure", "plot_confusion_matrix", "plot_history"]
 
 
-def _new_figure(width: float, height: float) -> Any:
+def new_figure(width: float, height: float) -> Any:
+    """Return an empty matplotlib Figure of a size in inches, or raise ConfigError without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -28,7 +29,7 @@ def plot_history(history: History, title: str = "") -> Any:
     """Return a matplotlib Figure with loss and, where known, accuracy over the epochs."""
     columns = history.to_dict()
     panels = [name for name in ("loss", "accuracy") if name in columns or f"val_{name}" in columns]
-    figure = _new_figure(5.5 * max(1, len(panels)), 4.0)
+    figure = new_figure(5.5 * max(1, len(panels)), 4.0)
     for axes, name in zip(np.ravel(figure.subplots(1, max(1, len(panels)))), panels, strict=False):
         for column, label in ((name, "training"), (f"val_{name}", "validation")):
             if column in columns:
@@ -49,7 +50,7 @@ def plot_confusion_matrix(
     counts = np.bincount(labels * num_classes + predicted, minlength=num_classes**2)
     matrix = counts.reshape(num_classes, num_classes)
     size = min(12.0, 3.0 + 0.5 * num_classes)
-    figure = _new_figure(size, size)
+    figure = new_figure(size, size)
     axes = figure.subplots()
     # Shaded by the share of the true class, on a root scale that lets the few mistakes be seen.
     share = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)

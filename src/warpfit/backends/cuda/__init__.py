@@ -43,6 +43,8 @@ class CudaBackend(
         ``'tf32'`` lets products of float32 numbers use tensor cores; every other is decided by the arrays' dtype.
     loss_scale : float
         See `Backend.loss_scale`.
+    product_kernel : str, optional
+        The kernel that computes all products, in place of the one that suits each best.
     """
 
     name = "cuda"

@@ -14,7 +14,7 @@ from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.columns import ColumnOps
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, dtype_of
 from warpfit.backends.cuda.launch import Kernel
-from warpfit.backends.cuda.matmul import MatmulConfig, candidates, configure
+from warpfit.backends.cuda.matmul import MatmulConfig, candidates, configure, configure_for
 from warpfit.backends.cuda.matmul_wgmma_config import Box, WgmmaConfig
 
 __all__ = ["DenseOps", "variants"]
@@ -76,10 +76,21 @@ class _Workspace(NamedTuple):
 
 
 class DenseOps(ColumnOps):
-    """y = f(x @ w + b)."""
+    """y = f(x @ w + b).
 
-    def __init__(self, runtime: Any, reuse: bool = False, **settings: Any) -> None:
+    Parameters
+    ----------
+    runtime, reuse, **settings
+        As `ArrayOps` takes them.
+    product_kernel : str, optional
+        The kernel that computes all products, in place of the one that suits each best.
+    """
+
+    def __init__(
+        self, runtime: Any, reuse: bool = False, *, product_kernel: str | None = None, **settings: Any
+    ) -> None:
         super().__init__(runtime, reuse, **settings)
+        self.product_kernel = product_kernel
         self._products: dict[Any, _Launch] = {}
         self._maps: dict[Any, bytes] = {}
 
@@ -264,6 +275,8 @@ class DenseOps(ColumnOps):
             shape = config.grid(m, n), config.block, config.shared_bytes, config.cluster
             return _Launch(config, kernel, *shape, *workspace, sizes)
 
+        if self.product_kernel is not None:
+            return launch_of(configure_for(self.product_kernel, m, n, k, **settings))
         if not autotune.is_asked_for():
             return launch_of(configure(m, n, k, **settings))
         configs = candidates(m, n, k, **settings)[:MOST_TUNED]

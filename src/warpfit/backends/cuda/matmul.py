@@ -19,6 +19,7 @@ __all__ = [
     "aligned",
     "candidates",
     "configure",
+    "configure_for",
     "expected_cycles",
     "fitted",
     "shared_bytes_of",
@@ -294,6 +295,32 @@ def candidates(
     """
     settings = (precision, transpose_a, transpose_b, num_multiprocessors, arch, vector, out)
     return [config for _, config in _ranked(m, n, k, dtype, *settings)]
+
+
+def configure_for(kernel: str, m: int, n: int, k: int, dtype: str, **settings: Any) -> MatmulConfig:
+    """Return how one kernel computes op(A) (m, k) @ op(B) (k, n), whether or not it is the best for that.
+
+    Parameters
+    ----------
+    kernel : str
+        The kernel file's stem: ``'matmul_naive'``, ``'matmul_tiled'``, ``'matmul_register'``, ``'matmul_mma'`` or
+        ``'gemm_sm90'``.
+    m, n, k, dtype, **settings
+        As `configure` takes them.
+
+    Raises
+    ------
+    ConfigError
+        If the kernel does not compute such a product on this device.
+    """
+    if kernel in ("matmul_naive", "matmul_tiled"):
+        stored = settings.get("transpose_a", False), settings.get("transpose_b", False)
+        return MatmulConfig(kernel, dtype, *stored)
+    for config in candidates(m, n, k, dtype, **settings):
+        if config.kernel == kernel:
+            return config
+    arch = settings.get("arch", "this device")
+    raise ConfigError(f"expected a product that {kernel} computes on {arch}, got {m} x {n} x {k} of {dtype}")
 
 
 def expected_cycles(
