@@ -21,7 +21,7 @@ from harness import RESULTS, ROOT
 from one_launch import PEERS, USUAL_PEERS
 from warpfit.files import atomic_path
 
-PAGES = ("README.md", "docs/accuracy-gap.md", "docs/kernels.md", "docs/performance.md")
+PAGES = ("README.md", "docs/accuracy-gap.md", "docs/kernels.md", "docs/ladder.md", "docs/performance.md")
 BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Results = dict[str, Any]
@@ -516,6 +516,45 @@ def estimator_scores(results: Results) -> str:
     return text
 
 
+def ladder(results: Results) -> str:
+    """Return a table for each network, with what there is to say of its rungs."""
+    from warpfit.ladder import Result
+    from warpfit.ladder.table import notes
+    from warpfit.ladder.words import milliseconds, times
+
+    text = ""
+    header = [
+        "rung",
+        "what it changes",
+        "an epoch",
+        "the device's part",
+        "gain",
+        "in all",
+        "loss",
+        "accuracy",
+    ]
+    for stored in results["networks"].values():
+        result = Result.from_dict(stored)
+        rows = [
+            [
+                f"*{record.title}*" if record.is_peer else record.title,
+                record.changes,
+                milliseconds(record.ms_per_epoch) + ("*" if record.is_scaled else ""),
+                "" if record.device_ms is None else milliseconds(record.device_ms),
+                times(record.gain),
+                times(record.gain_over_first),
+                "" if record.loss is None else f"{record.loss:.4f}",
+                "" if record.accuracy is None else f"{record.accuracy:.2%}",
+            ]
+            for record in result
+        ]
+        said = "".join(f"* {note}\n" for note in (note.replace("*", "\\*") for note in notes(result)))
+        about = f"**{result.network}, batch {result.batch}**, {result.rows:,} rows of {result.data}, "
+        about += f"{result.epochs} epochs, lr {result.lr:g}; {result.seconds:.0f} s for all of it\n\n"
+        text += ("\n" if text else "") + about + _table(header, rows) + f"\n{said}"
+    return text + _source(results)
+
+
 # By the name of a table, or by the name of its results file where they differ.
 RENDERERS: dict[str, Callable[[Results], str]] = {
     "cpu_epoch": cpu_epoch,
@@ -538,6 +577,7 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "estimators_cpu": estimators_cpu,
     "estimators_gpu": estimators_gpu,
     "estimator_scores": estimator_scores,
+    "ladder": ladder,
 }
 FILES = {
     "layerwise_cnn": "layerwise",

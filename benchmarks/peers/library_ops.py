@@ -1,7 +1,7 @@
 """Our trainer with operations of libraries in place of our kernels: products by cuBLAS, the softmax by cuDNN.
 
 PyTorch brings both. Its tensors are made over our arrays (DLPack), once for each place in memory, and its work goes to
-our stream. It has no function for cuDNN's softmax, so that is called in the library that it loads.
+our stream. PyTorch has no function for cuDNN's softmax, so that is called in the library that it loads.
 
 References
 ----------
@@ -26,20 +26,26 @@ class CublasOps(CudaBackend):
 
     def __init__(self, runtime: Any) -> None:
         super().__init__(runtime, reuse=True)
-        torch.backends.cuda.matmul.allow_tf32 = False
-        self.stream = torch.cuda.ExternalStream(int(runtime.stream.handle))
-        torch.cuda.set_stream(self.stream)  # for all that this thread starts from here on
+        # Tensors of the step before, and of this one: those of weights and buffers are made once.
+        self._before: dict[Any, Any] = {}
         self._tensors: dict[Any, Any] = {}
 
+    def begin_step(self) -> None:
+        super().begin_step()
+        self._before, self._tensors = self._tensors, {}
+
     def tensor(self, array: Any) -> Any:
-        """Return PyTorch's view of an array, the same one as long as its place has the same shape."""
+        """Return PyTorch's view of an array, the same one as in the step before if it lay there."""
         key = array.pointer, array.shape
         found = self._tensors.get(key)
         if found is None:
-            if len(self._tensors) > 4096:
-                self._tensors.clear()
-            found = self._tensors[key] = torch.from_dlpack(array)
+            found = self._before.get(key)
+            found = self._tensors[key] = self.shared(array) if found is None else found
         return found
+
+    def shared(self, array: Any) -> Any:
+        """Return a tensor over the memory of an array, which it keeps alive."""
+        return torch.from_dlpack(array)
 
     def matmul(self, a: Any, b: Any, *, transpose_a: bool = False, transpose_b: bool = False) -> Any:
         out = self.empty((a.shape[transpose_a], b.shape[not transpose_b]), a.dtype)
@@ -74,7 +80,8 @@ class Cudnn:
     """
 
     def __init__(self, stream: int) -> None:
-        major = torch.backends.cudnn.version() // 10_000
+        version = torch.backends.cudnn.version()
+        major = version // 10_000 or version // 1000
         # PyTorch has loaded it already; by its name it is found where it lies.
         self.library = _loaded(f"libcudnn.so.{major}")
         self.handle = ctypes.c_void_p()
@@ -120,8 +127,10 @@ def _loaded(name: str) -> ctypes.CDLL:
         raise RuntimeError(f"expected {name}, as PyTorch has loaded it, got: {error}") from error
 
 
-def ops_of(device: str, name: str) -> CublasOps:
-    """Return the operations for a rung: ``'cublas'``, or ``'cudnn'`` for both."""
+def ops_of(device: str, name: str) -> tuple[CublasOps, Any]:
+    """Return the operations for a rung, ``'cublas'``, or ``'cudnn'`` for both, and our stream as PyTorch's."""
     runtime = backends.get(device).runtime  # type: ignore[attr-defined]
     torch.cuda.set_device(runtime.index)
-    return (CudnnOps if name == "cudnn" else CublasOps)(runtime)
+    torch.set_float32_matmul_precision("highest")
+    stream = torch.cuda.ExternalStream(int(runtime.stream.handle))
+    return (CudnnOps if name == "cudnn" else CublasOps)(runtime), stream

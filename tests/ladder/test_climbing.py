@@ -17,7 +17,6 @@ from warpfit.ladder import RUNGS, Record, climb
 from warpfit.ladder.climbing import fitting
 from warpfit.ladder.rungs import program_of
 from warpfit.ladder.task import Task, make_task
-from warpfit.ladder.trainer import Epoch
 
 NAMES = [rung.name for rung in RUNGS]
 HALF_FROM = NAMES.index("tensor-cores")
@@ -67,9 +66,26 @@ def test_every_rung_has_the_products_that_it_names(cuda: str) -> None:
         (rung,) = (rung for rung in RUNGS if rung.name == name)
         program = program_of(rung, small_task(), cuda)
         assert isinstance(program, StepByStep)
-        program.warm_up()
+        program.prepare()
         launches = program.ops._products.values()  # type: ignore[attr-defined]
         assert {launch.config.kernel for launch in launches} == {kernel}
+
+
+def test_a_rung_tells_how_long_the_device_works(cuda: str) -> None:
+    (record,) = climb(device=cuda, data=blobs(80, 12), epochs=1, rungs=["no-readback"])
+    assert (record.device_ms or 0) > 0
+    (numpy,) = climb(device=cuda, data=blobs(80, 12), epochs=1, rungs=["numpy"])
+    assert numpy.device_ms is None
+
+
+def test_the_timed_steps_are_those_of_the_rung(cuda: str) -> None:
+    for name in ("textbook", "fewer-reports", "pinned", "preloaded"):
+        (rung,) = (rung for rung in RUNGS if rung.name == name)
+        program = program_of(rung, small_task(), cuda)
+        before = losses_of(small_task(), name, cuda)
+        assert (program.device_seconds() or 0) > 0
+        after = [epoch.step_losses for epoch in program.run(44, 2)]
+        np.testing.assert_array_equal(np.ravel(after), np.ravel(before))  # they leave nothing behind
 
 
 def test_reports_are_fewer_where_they_should_be(cuda: str) -> None:
@@ -122,7 +138,8 @@ def test_without_a_gpu_rungs_say_why_they_did_not_run(on_cpu: ladder.Result) -> 
 
 
 def test_a_result_is_written_and_read_back(on_cpu: ladder.Result, tmp_path: Path) -> None:
-    paths = on_cpu.save(tmp_path / "new" / "folder")
+    on_cpu.save(tmp_path / "new" / "folder")
+    paths = on_cpu.files
     assert [path.name for path in paths] == ["ladder.json", "ladder.png"]
     assert paths[1].read_bytes().startswith(b"\x89PNG")
     stored = json.loads(paths[0].read_text(encoding="utf-8"))
@@ -139,6 +156,15 @@ def test_what_fails_does_not_take_the_others_with_it() -> None:
     assert "not finite" in result[0].reason
 
 
+def test_a_climb_that_breaks_off_leaves_no_folder(tmp_path: Path) -> None:
+    def stop(record: Record) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        climb(device="cpu", data=blobs(40), epochs=1, rungs=["numpy"], out=tmp_path / "a" / "b", on_rung=stop)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("step_seconds", "expected"),
     [
@@ -152,7 +178,7 @@ def test_what_fails_does_not_take_the_others_with_it() -> None:
 def test_a_slow_rung_trains_for_less(step_seconds: float, expected: tuple[int, int]) -> None:
     x, y = blobs(100)
     task = Task((6, 3), 10, 0.1, x, y)
-    assert fitting(task, 10, Epoch(4 * step_seconds), steps=4, seconds=10.0) == expected
+    assert fitting(task, 10, step_seconds) == expected
 
 
 def test_times_of_fewer_steps_are_scaled_and_marked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def ladder(
     ] = None,
 ) -> None:
     """Train one network once per rung, from NumPy to one launch, and show what each gains."""
-    from warpfit.ladder import bars, climb, parse_names
+    from warpfit.ladder import bars, chart, climb, parse_names
     from warpfit.ladder.table import notes, table
     from warpfit.training.settings import default_folder
 
@@ -81,6 +81,7 @@ def ladder(
             data_dir=data_dir,
             rungs=names,
             peers=peers,
+            out=out or default_folder(),
             on_start=screen.start,
             on_rung=screen.show,
         )
@@ -93,8 +94,10 @@ def ladder(
     for note in notes(result):
         printer.line(note)
     printer.line(f"{result.seconds:.1f} s in all")
-    for path in result.save(out or default_folder()):
+    for path in result.files:
         printer.line(str(path))
+    if not chart.has_matplotlib():
+        printer.line("matplotlib is not installed, so there is no picture: pip install 'warpfit[plot]'")
 
 
 class _Screen:
@@ -123,7 +126,7 @@ class _Screen:
         if self.live is None:
             self.printer.line(line_before(step))
         else:
-            self.live.update(table(self.records, step))
+            self.live.update(table(self._last(), step))
 
     def show(self, record: Record) -> None:
         from warpfit.ladder.table import line_after, table
@@ -132,4 +135,8 @@ class _Screen:
         if self.live is None:
             self.printer.line(line_after(record))
         else:
-            self.live.update(table(self.records))
+            self.live.update(table(self._last()))
+
+    def _last(self) -> list[Record]:
+        """Return the records that the screen has room for, at two lines each."""
+        return self.records[-max(1, self.printer.console.height // 2 - 4) :]

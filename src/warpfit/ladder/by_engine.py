@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from warpfit import optim
 from warpfit.ladder.task import Task
-from warpfit.ladder.trainer import Epoch
+from warpfit.ladder.trainer import PROBE_STEPS, Epoch
 from warpfit.training import fit
 
 __all__ = ["ByEngine"]
@@ -29,10 +29,26 @@ class ByEngine:
     engine: str
     precision: str = "float32"
 
-    def warm_up(self) -> None:
-        """Compile what is needed, by a whole epoch on a GPU: an engine's kernels depend on the data's sizes."""
+    def prepare(self) -> tuple[float, int]:
+        """Compile what is needed, and time some steps.
+
+        On a GPU these are two whole epochs, of which the second is timed: kernels depend on the data's sizes, and
+        graphs are captured in the first.
+
+        Returns
+        -------
+        float, int
+            Seconds of these steps, and how many they were.
+        """
+        task = self.task
         if self.device != "cpu":
-            list(self.run(len(self.task.x), 1))
+            return list(self.run(len(task.x), 2))[-1].seconds, task.steps
+        steps = min(PROBE_STEPS, task.steps)
+        (probe,) = self.run(min(len(task.x), steps * task.batch), 1)
+        return probe.seconds, steps
+
+    def device_seconds(self) -> None:
+        """Return None: an engine does not tell how long the device works on a step."""
 
     def run(self, rows: int, epochs: int) -> Iterator[Epoch]:
         """Train from the initial values on the first rows, and yield each epoch.

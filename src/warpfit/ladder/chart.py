@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["draw", "has_matplotlib"]
 
-RUNG_COLOR, PEER_COLOR = "#3b6fb6", "#b9bec6"
+RUNG_COLOR, PEER_COLOR, DEVICE_COLOR = "#3b6fb6", "#b9bec6", "#f2a33a"
 
 
 def has_matplotlib() -> bool:
@@ -40,6 +40,12 @@ def draw(result: Result, path: str | Path | None = None) -> Any:
     found = [record.ms_per_epoch or 0.0 for record in records]
     colors = [PEER_COLOR if record.is_peer else RUNG_COLOR for record in records]
     axes.barh(places, found, color=colors, height=0.72)
+    marked = [
+        (place, record.device_ms) for place, record in zip(places, records, strict=True) if record.device_ms
+    ]
+    axes.plot(
+        [found for _, found in marked], [place for place, _ in marked], "|", color=DEVICE_COLOR, ms=16, mew=2
+    )
     for place, record in zip(places, records, strict=True):
         text = milliseconds(record.ms_per_epoch) + ("*" if record.is_scaled else "")
         if record.gain_over_first is not None:
@@ -49,15 +55,19 @@ def draw(result: Result, path: str | Path | None = None) -> Any:
     axes.invert_yaxis()
     if records:
         axes.set_xscale("log")
-        axes.set_xlim(min(found) / 2, max(found) * 6)
-    axes.set(xlabel="milliseconds per epoch, logarithmic", title=result.title)
+        least = min([*found, *(number for _, number in marked)])
+        axes.set_xlim(least / 2, max(found) * (max(found) / min(found)) ** 0.25 * 1.5)
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("{x:g}" if max(found) < 10 * least else "")
+    axes.set_title(result.title, fontsize=11)
     axes.grid(axis="x", which="major", alpha=0.3)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    notes = [f"times: over {records[0].title}"] if records else []
+    notes = [f"×: as quick as {records[0].title}"] if records else []
     notes += ["grey: programs of others"] if any(record.is_peer for record in records) else []
+    notes += ["orange: the device's work"] if marked else []
     notes += ["* fewer steps, scaled"] if any(record.is_scaled for record in records) else []
-    figure.text(0.995, 0.005, "; ".join(notes), ha="right", va="bottom", fontsize=7, color="#666666")
+    axes.set_xlabel("milliseconds per epoch, logarithmic\n" + "; ".join(notes), fontsize=9)
     if path is not None:
         with atomic_path(path) as temporary:
             figure.savefig(temporary, format=Path(path).suffix.lstrip(".") or "png", dpi=120)

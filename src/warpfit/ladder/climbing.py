@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -19,10 +20,10 @@ from warpfit import backends
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.errors import ConfigError, WarpfitError
 from warpfit.files import atomic_path, make_folder
+from warpfit.ladder import chart
 from warpfit.ladder.peers import PEERS, Measured, Peer, run_peers
 from warpfit.ladder.rungs import RUNGS, Program, Rung, program_of
 from warpfit.ladder.task import DEFAULT_HIDDEN, Task, make_task
-from warpfit.ladder.trainer import Epoch
 from warpfit.training.inputs import check_count
 
 __all__ = ["Record", "Result", "climb", "parse_names"]
@@ -32,8 +33,6 @@ EPOCHS_ON_GPU, EPOCHS_ON_CPU, ROWS_ON_CPU = 10, 4, 12_000
 
 # Seconds that a rung's epochs may take. One that would take longer trains for fewer, or on fewer rows.
 RUNG_SECONDS = 10.0
-# Steps by which that is found out, after the warm-up.
-PROBE_STEPS = 20
 # When no more peers are started, in seconds from the beginning.
 ALL_SECONDS = 170.0
 
@@ -52,6 +51,8 @@ class Record:
         Whether it is a program of others, or uses one, beside the ladder.
     ms_per_epoch : float or None
         Median over the later half of its epochs; None if it did not run.
+    device_ms : float or None
+        Milliseconds of an epoch in which the device is at work; None where that is not known apart.
     seconds : float or None
         All of its epochs together.
     first_call : float or None
@@ -77,6 +78,7 @@ class Record:
     if_little: str
     is_peer: bool
     ms_per_epoch: float | None = None
+    device_ms: float | None = None
     seconds: float | None = None
     first_call: float | None = None
     epochs: int = 0
@@ -114,6 +116,8 @@ class Result(Sequence[Record]):
     lr : float
     seconds : float
         Of everything together.
+    files : list of Path
+        Those written.
     """
 
     records: list[Record]
@@ -127,6 +131,7 @@ class Result(Sequence[Record]):
     steps: int
     lr: float
     seconds: float = 0.0
+    files: list[Path] = field(default_factory=list, compare=False)
 
     def __len__(self) -> int:
         return len(self.records)
@@ -146,7 +151,7 @@ class Result(Sequence[Record]):
 
     def to_dict(self) -> dict[str, Any]:
         """Return it JSON-ready, with the versions it ran with."""
-        own = {name: value for name, value in vars(self).items() if name != "records"}
+        own = {name: value for name, value in vars(self).items() if name not in ("records", "files")}
         versions = {
             "python": platform.python_version(),
             "warpfit": warpfit.__version__,
@@ -157,27 +162,25 @@ class Result(Sequence[Record]):
     @staticmethod
     def from_dict(stored: dict[str, Any]) -> Result:
         """Return what `to_dict` has stored."""
-        own = {name: stored[name] for name in Result.__dataclass_fields__ if name != "records"}
+        own = {name: stored[name] for name in Result.__dataclass_fields__ if name not in ("records", "files")}
         return Result([Record(**record) for record in stored["records"]], **own)
 
-    def save(self, folder: str | Path) -> list[Path]:
-        """Write ``ladder.json``, and ``ladder.png`` where matplotlib is installed; return their paths.
+    def save(self, folder: str | Path) -> None:
+        """Write ``ladder.json``, and ``ladder.png`` where matplotlib is installed, and note their paths.
 
         Raises
         ------
         ConfigError
             If the folder cannot be written to.
         """
-        from warpfit.ladder.chart import draw, has_matplotlib
-
         folder = make_folder(Path(folder).expanduser())
-        paths = [folder / "ladder.json"]
-        with atomic_path(paths[0]) as temporary:
+        described, picture = folder / "ladder.json", folder / "ladder.png"
+        with atomic_path(described) as temporary:
             temporary.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
-        if has_matplotlib():
-            paths.append(folder / "ladder.png")
-            draw(self, paths[1])
-        return paths
+        self.files.append(described)
+        if chart.has_matplotlib():
+            chart.draw(self, picture)
+            self.files.append(picture)
 
 
 def parse_names(text: str) -> list[str]:
@@ -225,6 +228,7 @@ def climb(
     seed: int = 0,
     rungs: Sequence[str] | None = None,
     peers: bool = False,
+    out: str | Path | None = None,
     on_start: Callable[[Step], None] | None = None,
     on_rung: Callable[[Record], None] | None = None,
 ) -> Result:
@@ -257,6 +261,8 @@ def climb(
         Which rungs, and which peers, by their names; by default all rungs.
     peers : bool
         Whether all peers come after the rungs: they are there in a checkout, as far as they are installed.
+    out : path, optional
+        A folder for the results, which is made before anything runs; see `Result.save`.
     on_start : function of Rung or Peer, optional
         Called before each.
     on_rung : function of Record, optional
@@ -282,25 +288,29 @@ def climb(
     names = None if rungs is None else _checked(rungs)
     task = make_task(network, hidden=hidden, data=data, data_dir=data_dir, rows=limit, lr=lr, seed=seed)
     climber = _Climber(task, device, number, precision, on_start, on_rung)
-    for rung in RUNGS:
-        if names is None or rung.name in names:
-            climber.step_up(rung)
-    wanted = [peer for name, peer in PEERS.items() if (peers and names is None) or name in (names or ())]
-    climber.look_beside(wanted, deadline=start + ALL_SECONDS)
-    card = "" if is_cpu else str(backends.get(device).runtime.card)  # type: ignore[attr-defined]
-    return Result(
-        climber.records,
-        "-".join(map(str, task.sizes)),
-        device,
-        card,
-        task.data,
-        task.batch,
-        len(task.x),
-        number,
-        task.steps,
-        task.lr,
-        perf_counter() - start,
-    )
+    with nullcontext() if out is None else _folder_for(Path(out).expanduser()):
+        for rung in RUNGS:
+            if names is None or rung.name in names:
+                climber.step_up(rung)
+        wanted = [peer for name, peer in PEERS.items() if (peers and names is None) or name in (names or ())]
+        climber.look_beside(wanted, deadline=start + ALL_SECONDS)
+        result = climber.result(perf_counter() - start)
+        if out is not None:
+            result.save(out)
+    return result
+
+
+@contextmanager
+def _folder_for(path: Path) -> Iterator[None]:
+    """Make a folder and those above it; take away again those of them into which nothing came."""
+    made = [folder for folder in (path, *path.parents) if not folder.exists()]
+    make_folder(path)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # one that is not empty stays, and so do those above it
+            for folder in made:
+                folder.rmdir()
 
 
 class _Climber:
@@ -351,6 +361,23 @@ class _Climber:
                 record = replace(record, reason=found)
             self._note(record)
 
+    def result(self, seconds: float) -> Result:
+        """Return what there is so far."""
+        task, is_cpu = self.task, self.device == "cpu"
+        return Result(
+            self.records,
+            "-".join(map(str, task.sizes)),
+            self.device,
+            "" if is_cpu else str(backends.get(self.device).runtime.card),  # type: ignore[attr-defined]
+            task.data,
+            task.batch,
+            len(task.x),
+            self.epochs,
+            task.steps,
+            task.lr,
+            seconds,
+        )
+
     def _announce(self, step: Step) -> None:
         if self.on_start is not None:
             self.on_start(step)
@@ -378,16 +405,18 @@ def _measured(program: Program, record: Record, climber: _Climber) -> Record:
     """Return the record with what a program does within its time."""
     task = climber.task
     start = perf_counter()
-    program.warm_up()
-    first_call = perf_counter() - start
-    rows, epochs = _affordable(program, task, climber.epochs)
+    seconds, steps = program.prepare()
+    first_call = perf_counter() - start - seconds
+    rows, epochs = fitting(task, climber.epochs, seconds / steps)
     done = list(program.run(rows, epochs))
+    on_device = program.device_seconds()
     steps = -(-rows // task.batch)
     reported = [epoch for epoch in done if epoch.loss is not None]
     losses = [epoch.step_losses for epoch in reported if epoch.step_losses is not None]
     return replace(
         record,
         ms_per_epoch=_later_half([epoch.seconds for epoch in done]) * 1e3 * task.steps / steps,
+        device_ms=None if on_device is None else on_device * 1e3 * task.steps,
         seconds=sum(epoch.seconds for epoch in done),
         first_call=first_call,
         epochs=epochs,
@@ -399,19 +428,12 @@ def _measured(program: Program, record: Record, climber: _Climber) -> Record:
     )
 
 
-def _affordable(program: Program, task: Task, epochs: int) -> tuple[int, int]:
-    """Return rows and epochs that a program has the time for, by a few steps of it."""
-    steps = min(PROBE_STEPS, task.steps)
-    (probe,) = program.run(min(len(task.x), steps * task.batch), 1)
-    return fitting(task, epochs, probe, steps, RUNG_SECONDS)
-
-
-def fitting(task: Task, epochs: int, probe: Epoch, steps: int, seconds: float) -> tuple[int, int]:
-    """Return rows and epochs for so many seconds, if a probe of so many steps took as long as it did.
+def fitting(task: Task, epochs: int, step_seconds: float) -> tuple[int, int]:
+    """Return rows and epochs that there is time for, if a step takes so long.
 
     There are two epochs at least, if more than one is asked for, lest the only one be the first.
     """
-    most_steps = max(1, int(seconds * steps / max(probe.seconds, 1e-9)))
+    most_steps = max(1, int(RUNG_SECONDS / max(step_seconds, 1e-9)))
     fewest = min(2, epochs)
     if most_steps >= fewest * task.steps:
         return len(task.x), min(epochs, most_steps // task.steps)
@@ -429,7 +451,7 @@ def _of_peer(record: Record, found: Measured, steps: int) -> Record:
         ms_per_epoch=_later_half(found.seconds) * 1e3 * steps / found.steps,
         seconds=sum(found.seconds),
         first_call=found.first_call,
-        epochs=len(found.seconds),
+        epochs=1 + len(found.seconds),  # the first call has trained one
         steps=found.steps,
         is_scaled=found.steps < steps - 1,  # some leave the short last batch out
         loss=found.loss,

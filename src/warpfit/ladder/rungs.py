@@ -22,11 +22,14 @@ HALF = "half"
 class Program(Protocol):
     """Something that trains a task."""
 
-    def warm_up(self) -> None:
-        """Do what is done but once: compile, most of all."""
+    def prepare(self) -> tuple[float, int]:
+        """Do what is done but once, compile most of all; return the seconds of some steps after that, and how many."""
 
     def run(self, rows: int, epochs: int) -> Iterator[Epoch]:
         """Train from the initial values on the first rows, and yield each epoch."""
+
+    def device_seconds(self) -> float | None:
+        """Return how long the device works on a step, if that is known."""
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,17 @@ from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import HALF_DTYPES, IDENTITY
 from warpfit.engines.scaling import resolve_loss_scale
 from warpfit.errors import DivergedError
-from warpfit.ladder.batches import Batches, Uploaded
+from warpfit.ladder.batches import Batches, Preloaded, Uploaded
 from warpfit.ladder.task import Task
 
-__all__ = ["Epoch", "Recipe", "StepByStep"]
+__all__ = ["PROBE_STEPS", "Epoch", "Recipe", "StepByStep"]
 
 RELU = Activation("relu")
+
+# Steps by which it is found out how long others take.
+PROBE_STEPS = 20
+# Steps that the device's time is taken of at once, and how often.
+TIMED_STEPS, TIMED_ROUNDS = 20, 3
 
 # Columns of a record.
 LOSS, WEIGHT, CORRECT = 0, 1, 2
@@ -53,6 +58,11 @@ class Recipe:
     report_every: int = 1
     is_fused: bool = False
     precision: str = "float32"
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether rows lie on the device, in the precision that steps take them in."""
+        return self.feeding is Preloaded
 
     def reports(self, epoch: int, epochs: int) -> bool:
         """Return whether an epoch of so many, counted from 0, has loss and accuracy: the last one always has."""
@@ -110,10 +120,19 @@ class StepByStep:
         arrays = self.copies or self.parameters
         self.layers = list(zip(arrays[::2], arrays[1::2], strict=True))
 
-    def warm_up(self) -> None:
-        """Compile what is needed, by a few steps and one of the last batch's size."""
-        num_rows = len(self.task.x)
-        list(self.run(min(num_rows, 2 * self.task.batch + num_rows % self.task.batch), 1))
+    def prepare(self) -> tuple[float, int]:
+        """Compile what is needed, by a few steps and one of the last batch's size; then time some.
+
+        Returns
+        -------
+        float, int
+            Seconds of these, and how many they were.
+        """
+        num_rows, batch = len(self.task.x), self.task.batch
+        list(self.run(min(num_rows, 2 * batch + num_rows % batch), 1))
+        steps = min(PROBE_STEPS, self.task.steps)
+        (probe,) = self.run(min(num_rows, steps * batch), 1)
+        return probe.seconds, steps
 
     def run(self, rows: int, epochs: int) -> Iterator[Epoch]:
         """Train from the initial values on the first rows, and yield each epoch.
@@ -131,6 +150,34 @@ class StepByStep:
                 yield self._epoch(batches, epoch, rows, self.recipe.reports(epoch, epochs))
         finally:
             batches.close()
+
+    def device_seconds(self) -> float | None:
+        """Return how long the device works on a step, without a wait for the host; None if that is the host itself.
+
+        The kernels of some steps are captured and started together. They are those of a step that is reported, on a
+        batch that is there; nothing is read back.
+        """
+        if self.ops.synchronous:
+            return None
+        ops: Any = self.ops
+        self._start()
+        batch = min(self.task.batch, len(self.task.x))
+        x, y = ops.asarray(self.task.x[:batch]), ops.asarray(self.task.y[:batch])
+        x = ops.copy(ops.asarray(x, self.half)) if self.recipe.is_resident and self.half else x
+        record = ops.zeros((1, 3), "float64")
+
+        def step() -> None:
+            ops.begin_step()
+            if self.recipe.is_fused:
+                self._fused_step(x, y, record, 0)
+            else:
+                self._separate_step(x, y, record if self.recipe.report_every == 1 else None, 0)
+
+        step()  # compiles, and makes the buffers
+        with ops.runtime.capture() as graph:
+            for _ in range(TIMED_STEPS):
+                step()
+        return min(ops.runtime.seconds_of(graph.launch) for _ in range(TIMED_ROUNDS)) / TIMED_STEPS
 
     def _epoch(self, batches: Batches, epoch: int, rows: int, is_reported: bool) -> Epoch:
         start, ops = perf_counter(), self.ops
@@ -189,7 +236,7 @@ class StepByStep:
         ops = self.ops
         loss, weight, _ = ops.softmax_cross_entropy_forward(logits, y)
         correct = ops.count_correct(logits, y)
-        if self.recipe.reads_every_step:
+        if isinstance(record, np.ndarray):
             record[idx] = float(ops.to_numpy(loss)), len(y), int(ops.to_numpy(correct))
         else:
             ops.record_step(record, idx, loss, weight, correct, None)

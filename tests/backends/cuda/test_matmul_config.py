@@ -6,7 +6,14 @@ from itertools import product
 
 import pytest
 
-from warpfit.backends.cuda.matmul import MatmulConfig, aligned, candidates, configure, shared_bytes_of
+from warpfit.backends.cuda.matmul import (
+    MatmulConfig,
+    aligned,
+    candidates,
+    configure,
+    configure_for,
+    shared_bytes_of,
+)
 from warpfit.backends.cuda.matmul_wgmma_config import WgmmaConfig, wgmma_choices
 from warpfit.errors import ConfigError
 
@@ -255,3 +262,35 @@ def test_printable() -> None:
 def test_unknown_settings_are_refused(dtype: str, precision: str) -> None:
     with pytest.raises(ConfigError, match="expected"):
         configure(1, 1, 1, dtype, precision=precision)
+
+
+# -- one kernel for all ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dtype"),
+    [
+        ("matmul_naive", "float32"),
+        ("matmul_tiled", "float16"),
+        ("matmul_register", "float32"),
+        ("matmul_mma", "bfloat16"),
+        ("gemm_sm90", "float16"),
+    ],
+)
+def test_a_kernel_that_is_asked_for_is_taken(kernel: str, dtype: str) -> None:
+    for transpose_a, transpose_b in TRANSPOSITIONS:
+        settings = {"transpose_a": transpose_a, "transpose_b": transpose_b, "vector": True, "arch": "sm_90a"}
+        config = configure_for(kernel, 64, 256, 784, dtype, **settings)
+        assert (config.kernel, config.dtype) == (kernel, dtype)
+        assert (config.transpose_a, config.transpose_b) == (transpose_a, transpose_b) or kernel == "gemm_sm90"
+
+
+def test_a_kernel_takes_the_tiles_that_suit_it_best() -> None:
+    assert configure_for("matmul_register", 64, 256, 784, "float32") == configure(64, 256, 784, "float32")
+
+
+def test_a_kernel_that_does_not_compute_a_product_says_so() -> None:
+    with pytest.raises(ConfigError, match="matmul_mma computes on sm_90a, got 64 x 256 x 784 of float32"):
+        configure_for("matmul_mma", 64, 256, 784, "float32", arch="sm_90a")
+    with pytest.raises(ConfigError, match="gemm_sm90 computes on sm_80, got 64 x 256 x 784 of float16"):
+        configure_for("gemm_sm90", 64, 256, 784, "float16", arch="sm_80", vector=True)

@@ -1,0 +1,85 @@
+"""What does each rung of `warpfit ladder` gain, and the peers beside it?
+
+Trains the networks once per rung and peer, as the command does, and writes results/ladder.json and, of the network
+`mlp`, docs/images/ladder.png. Networks that are not measured again stay in the file if they come from the same GPU and
+packages.
+
+    python benchmarks/ladder.py [--networks mlp,softmax-regression,deep] [--no-peers] [--device cuda]
+    python benchmarks/ladder.py --draw    # the picture alone, from the results
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from harness import RESULTS, ROOT, environment, write_results
+
+PICTURE = ROOT / "docs" / "images" / "ladder.png"
+DRAWN = "mlp"
+
+
+def kept(again: list[str]) -> dict[str, Any]:
+    """Return the networks of the results file that are as good as new, and not to be measured again."""
+    path = RESULTS / "ladder.json"
+    if not path.exists():
+        return {}
+    old, now = json.loads(path.read_text(encoding="utf-8")), environment()
+    same = all(old["environment"].get(key) == now.get(key) for key in ("gpu", "cpu", "packages"))
+    return {name: row for name, row in old["networks"].items() if same and name not in again}
+
+
+def measure(names: list[str], **settings: Any) -> None:
+    from warpfit import ladder
+    from warpfit.ladder.table import line_after, line_before
+
+    networks = kept(names)
+    for name in names:
+        print(f"-- {name}", flush=True)
+        result = ladder.climb(
+            name,
+            **settings,
+            on_start=lambda step: print(line_before(step), flush=True),
+            on_rung=lambda record: print(line_after(record), flush=True),
+        )
+        print(f"{result.seconds:.1f} s in all", flush=True)
+        networks[name] = result.to_dict()
+        print(write_results("ladder", {"networks": networks}))  # what comes later may fail
+
+
+def draw() -> None:
+    """Draw the picture from the results."""
+    from warpfit import ladder
+
+    stored = json.loads((RESULTS / "ladder.json").read_text(encoding="utf-8"))["networks"]
+    if DRAWN in stored:
+        ladder.draw(ladder.Result.from_dict(stored[DRAWN]), PICTURE)
+        print(PICTURE)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--networks", default="mlp,softmax-regression,deep")
+    parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--limit", type=int)
+    parser.add_argument(
+        "--draw", action="store_true", help="only draw docs/images/ladder.png from the results"
+    )
+    arguments = parser.parse_args()
+    if not arguments.draw:
+        settings = {"device": arguments.device, "epochs": arguments.epochs, "rows": arguments.limit}
+        measure(arguments.networks.split(","), peers=not arguments.no_peers, **settings)
+    from warpfit.ladder.chart import has_matplotlib
+
+    if has_matplotlib():
+        draw()
+    else:
+        print("matplotlib is not installed: --draw draws the picture later, elsewhere")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
