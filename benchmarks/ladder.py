@@ -16,9 +16,10 @@ import sys
 from typing import Any
 
 from harness import RESULTS, ROOT, environment, write_results
+from warpfit.files import atomic_path
 
 PICTURE = ROOT / "docs" / "images" / "ladder.png"
-DRAWN = "mlp"
+DRAWN, DPI = "mlp", 110
 
 
 def kept(again: list[str]) -> dict[str, Any]:
@@ -49,14 +50,12 @@ def measure(names: list[str], **settings: Any) -> None:
         print(write_results("ladder", {"networks": networks}))  # what comes later may fail
 
 
-def draw() -> None:
-    """Draw the picture from the results."""
+def draw(results: dict[str, Any]) -> Any:
+    """Return the figure of a results file: of `mlp`, or of the first network if it is missing."""
     from warpfit import ladder
 
-    stored = json.loads((RESULTS / "ladder.json").read_text(encoding="utf-8"))["networks"]
-    if DRAWN in stored:
-        ladder.draw(ladder.Result.from_dict(stored[DRAWN]), PICTURE)
-        print(PICTURE)
+    networks = results["networks"]
+    return ladder.draw(ladder.Result.from_dict(networks.get(DRAWN) or next(iter(networks.values()))))
 
 
 def main() -> None:
@@ -76,7 +75,10 @@ def main() -> None:
     from warpfit.ladder.chart import has_matplotlib
 
     if has_matplotlib():
-        draw()
+        figure = draw(json.loads((RESULTS / "ladder.json").read_text(encoding="utf-8")))
+        with atomic_path(PICTURE) as temporary:
+            figure.savefig(temporary, format="png", dpi=DPI)
+        print(PICTURE)
     else:
         print("matplotlib is not installed: --draw draws the picture later, elsewhere")
 

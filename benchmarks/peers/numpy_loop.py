@@ -43,7 +43,8 @@ class Trainer:
             dz /= len(rows)
             for layer, a in zip(reversed(self.layers), reversed(inputs), strict=True):
                 dw, db = a.T @ dz, dz.sum(axis=0)
-                dz = (dz @ layer[0].T) * (a > 0)
+                if layer is not self.layers[0]:
+                    dz = (dz @ layer[0].T) * (a > 0)
                 layer[0] -= self.lr * dw
                 layer[1] -= self.lr * db
         return float(np.mean(losses)), correct / seen

@@ -81,12 +81,12 @@ def line_after(record: Record) -> str:
 def notes(result: Result) -> list[str]:
     """Return what is to be said below the table, a line each."""
     ran = [record for record in result if record.ran]
-    found = [f"not run: {', '.join(titles)}: {reason}" for reason, titles in _not_run(result).items()]
+    found = [f"not run: {'; '.join(titles)}: {reason}" for reason, titles in _not_run(result).items()]
     if any(record.is_scaled for record in ran):
         found.append(f"* on fewer than the {result.steps} steps of an epoch, and scaled to as many")
     fewer = [f"{record.title} {record.epochs}" for record in ran if record.epochs < result.epochs]
     if fewer:
-        found.append(f"fewer than {result.epochs} epochs: {', '.join(fewer)}")
+        found.append(f"fewer than {result.epochs} epochs: {'; '.join(fewer)}")
     if any(record.device_ms is not None for record in ran):
         found.append("device: how long it works on the kernels of an epoch, without waiting for the host")
     found += [
