@@ -35,7 +35,7 @@ from sklearn.datasets import load_digits, make_classification
 from sklearn.model_selection import GridSearchCV
 from threadpoolctl import threadpool_info
 
-from harness import RESULTS, environment, spread, write_results
+from harness import RESULTS, environment, run_command, spread, write_results
 from stages import OTHER, Clocks
 from warpfit.data import load_dataset
 from warpfit.errors import WarpfitError
@@ -312,4 +312,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

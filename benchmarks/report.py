@@ -1,9 +1,10 @@
-"""Write the tables of README and docs from the results files.
+"""Write the tables and charts of README and docs from the results files.
 
-A table stands between ``<!-- results: NAME -->`` and ``<!-- end -->``; NAME is one of RENDERERS.
+A table stands between ``<!-- results: NAME -->`` and ``<!-- end -->``; NAME is one of RENDERERS. charts.py has the
+charts.
 
-    python benchmarks/report.py            # rewrite the tables
-    python benchmarks/report.py --check    # exit 1 if one does not match its results file
+    warpfit bench report            # rewrite the tables and charts whose results changed
+    warpfit bench report --check    # exit 1 if one does not match its results file
 """
 
 from __future__ import annotations
@@ -13,15 +14,26 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from charts import CHARTS, has_results, is_stale, write
 from cnn import LABELS as CNN_LABELS
-from harness import RESULTS, ROOT
+from engine_curves import largest_difference
+from harness import RESULTS, ROOT, run_command
 from one_launch import PEERS, USUAL_PEERS
 from warpfit.files import atomic_path
 
-PAGES = ("README.md", "docs/accuracy-gap.md", "docs/kernels.md", "docs/ladder.md", "docs/performance.md")
+PAGES = (
+    "README.md",
+    "docs/accuracy-gap.md",
+    "docs/benchmarks.md",
+    "docs/kernels.md",
+    "docs/ladder.md",
+    "docs/performance.md",
+    "docs/profiling.md",
+)
 BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Results = dict[str, Any]
@@ -274,23 +286,22 @@ def cnn(results: Results) -> str:
 
 
 def engine_curves(results: Results) -> str:
-    """Return the table of distances from NumPy's curve."""
+    """Return the table of distances from the reference's curve."""
     rows = []
-    for width, runs in results["widths"].items():
-        for name, run in runs.items():
-            if name == "NumPy":
+    for network, found in results["networks"].items():
+        for name, run in found["runs"].items():
+            if name == found["reference"]:
                 continue
             same = {True: "yes", False: "no"}.get(run.get("has_bits_of_layerwise", ""), "-")
             cells = [run.get("reason", ""), "-", "-"]
             if "reason" not in run:
-                cells = [
-                    f"{run['largest_difference']:.1g}",
-                    f"{run['largest_difference_of_50_steps']:.1g}",
-                    same,
-                ]
-            rows.append([width, name, *cells])
-    header = ["width", "engine", "largest distance of a step's loss from NumPy's", "of means of 50 steps"]
-    return _table([*header, "the bits of `layerwise`"], rows) + _source(results)
+                far = (run["largest_difference"], run["largest_difference_of_50_steps"])
+                cells = [*(f"{distance:.1g}" for distance in far), same]
+            rows.append([network, name, found["reference"], *cells])
+    header = ["network", "engine", "reference", "largest distance of a step's loss", "of means of 50 steps"]
+    largest, run, network = largest_difference(results)
+    note = f"\nThe largest distance of ours is {largest:.2g}: {run}, {network}.\n"
+    return _table([*header, "the bits of `layerwise`"], rows) + note + _source(results)
 
 
 def _network(row: Results) -> str:
@@ -603,8 +614,16 @@ def render(text: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a table is stale")
-    check = parser.parse_args().check
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if anything is stale")
+    parser.add_argument("--redraw", action="store_true", help="draw all charts anew")
+    arguments = parser.parse_args()
+    stale = [*stale_pages(arguments.check), *stale_charts(arguments.check, arguments.redraw)]
+    print(f"{'stale' if arguments.check else 'rewritten'}: {', '.join(stale) or 'none'}")
+    sys.exit(bool(stale) and arguments.check)
+
+
+def stale_pages(check: bool) -> list[str]:
+    """Return the pages with a table that does not match its results, and rewrite them unless told to check only."""
     stale = []
     for page in (ROOT / name for name in PAGES):
         text = page.read_text(encoding="utf-8")
@@ -612,8 +631,20 @@ def main() -> None:
             stale.append(page.name)
             if not check:
                 _write(page, fresh)
-    print(f"{'stale' if check else 'rewritten'}: {', '.join(stale) or 'none'}")
-    sys.exit(bool(stale) and check)
+    return stale
+
+
+def stale_charts(check: bool, redraw: bool) -> list[str]:
+    """Return the charts that do not match their results, and draw them unless told to check only."""
+    stale = [chart for chart in CHARTS if is_stale(chart) or (redraw and not check and has_results(chart))]
+    if check or not stale:
+        return [chart.path for chart in stale]
+    if find_spec("matplotlib") is None:
+        print(f"not drawn, as matplotlib is not installed: {', '.join(chart.path for chart in stale)}")
+        return []
+    for chart in stale:
+        write(chart)
+    return [chart.path for chart in stale]
 
 
 def _write(page: Path, text: str) -> None:
@@ -622,4 +653,4 @@ def _write(page: Path, text: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)
