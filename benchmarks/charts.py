@@ -18,6 +18,8 @@ import curves
 import engine_curves
 import layerwise
 import one_launch
+import report_run
+import train
 import widths
 from harness import RESULTS, ROOT
 from warpfit.files import atomic_path
@@ -51,6 +53,8 @@ CHARTS = (
     Chart("docs/images/engine_curves.png", "engine_curves", engine_curves.draw),
     Chart("docs/images/layerwise.png", "layerwise", layerwise.draw),
     Chart("docs/images/one_launch.png", "one_launch", one_launch.draw),
+    Chart("docs/images/report_run.png", "report_run", report_run.draw),
+    Chart("docs/images/train.png", "train", train.draw),
     Chart("docs/images/widths.png", "widths", widths.draw),
 )
 

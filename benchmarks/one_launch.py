@@ -220,7 +220,8 @@ class Peer:
 
     def start(self) -> tuple[float, float]:
         module = import_module(f"peers.{self.kind.module}")  # imports and devices are not the first call's
-        _require_gpu(module)
+        if self.kind.settings.get("device") != "cpu":
+            _require_gpu(module)
         case, settings = self.case, {"precision": self.precision, **self.kind.settings}
         model: Any = case.sizes
         if self.kind.module == "torch_eager":
@@ -260,7 +261,8 @@ def _require_gpu(module: Any) -> None:
 class Ours:
     """One of our engines; a turn is a call of `fit`, whose first epoch does not count."""
 
-    engine = "one_launch"
+    engine, device = "one_launch", "cuda"
+    epochs = EPOCHS  # of a turn
 
     def __init__(self, case: Case, precision: str, x: Any, y: Any) -> None:
         from warpfit import nn
@@ -288,7 +290,7 @@ class Ours:
         return times[0] - start, history.reports[0].loss
 
     def turn(self) -> list[float]:
-        return [report.seconds for report in self.fit(1 + EPOCHS).reports[1:]]
+        return [report.seconds for report in self.fit(1 + self.epochs).reports[1:]]
 
     @property
     def steps(self) -> int:
@@ -312,7 +314,7 @@ class Ours:
             "precision": self.precision,
             **settings,
         }
-        settings |= {"device": "cuda", "engine": self.engine, "verbose": False}
+        settings |= {"device": self.device, "engine": self.engine, "verbose": False}
         self.history = wf.fit(
             self.model, self.x, self.y, optimizer=self.make_optimizer(), epochs=epochs, **settings
         )

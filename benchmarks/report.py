@@ -23,6 +23,8 @@ from cnn import LABELS as CNN_LABELS
 from engine_curves import largest_difference
 from harness import RESULTS, ROOT, run_command
 from one_launch import PEERS, USUAL_PEERS
+from report_run import LEAST_SPEED, NUMPY, speed_over_numpy
+from train import label_of
 from warpfit.files import atomic_path
 
 PAGES = (
@@ -304,6 +306,64 @@ def engine_curves(results: Results) -> str:
     return _table([*header, "the bits of `layerwise`"], rows) + note + _source(results)
 
 
+def train(results: Results) -> str:
+    """Return the table of all programs at every batch, and the picture."""
+    rows = []
+    for row in results["rows"].values():
+        for name, cell in row["programs"].items():
+            start = [str(row["batch"]), label_of(name)]
+            if "us" not in cell:
+                rows.append([*start, cell["reason"], *["-"] * 5])
+                continue
+            parts = "forward_us" in cell
+            rows.append(
+                [
+                    *start,
+                    f"{cell['forward_us']['median']:.1f}" if parts else "-",
+                    f"{cell['backward_and_update_us']:.1f}" if parts else "-",
+                    _quick(row, name),
+                    _brief(cell["epoch_seconds"]),
+                    f"{cell['samples_per_second']:,.0f}",
+                    f"{max(cell['first_call'], 0.0):.1f} s",
+                ]
+            )
+    header = [
+        "batch",
+        "program",
+        "forward, µs",
+        "backward and update, µs",
+        "step, µs",
+        "epoch",
+        "rows a second",
+    ]
+    text = _table([*header, "first call"], rows) + _source(results)
+    return text + f"\n![µs a step and rows a second over the batch](docs/images/train.png)\n"
+
+
+def report_run(results: Results) -> str:
+    """Return the table of the report's run, its own figures first, and the picture."""
+    rows = []
+    for name, run in results["report"].items():
+        accuracies = {run["reduction"]: f"{run['accuracy']:.2%}"}
+        cells = [name, _brief(run["epoch_seconds"]), _brief(run["run_seconds"]), "-"]
+        rows.append([*cells, *(accuracies.get(reduction, "-") for reduction in ("mean", "sum"))])
+    for name, runs in results["rows"].items():
+        mean = runs["mean"]
+        accuracies = {key: f"{run['accuracy']:.2%}" for key, run in runs.items() if "accuracy" in run}
+        cells = [mean["reason"], "-", "-"]
+        if "reason" not in mean:
+            seconds, speed = mean["epoch_seconds"], speed_over_numpy(results["rows"], name)
+            spread = f"{_brief(seconds['median'])} ({_brief(seconds['min'])} to {_brief(seconds['max'])})"
+            over = "-" if speed is None or name == NUMPY else f"**{speed:.0f}**"
+            cells = [spread, _brief(mean["run_seconds"]["median"]), over]
+        rows.append([f"warpfit, {name}", *cells, *(accuracies.get(key, "-") for key in ("mean", "sum"))])
+    header = ["784-256-10, batch 64, lr 0.01", "seconds an epoch", f"{results['settings']['epochs']} epochs"]
+    header += ["times as quick as NumPy here", "test accuracy, mean over the batch", "sum over the batch"]
+    note = f"\nHoped for: {LEAST_SPEED} times NumPy on the same machine.\n"
+    text = _table(header, rows) + note + _source(results)
+    return text + f"\n![Seconds an epoch](docs/images/report_run.png)\n"
+
+
 def _network(row: Results) -> str:
     """Return a row's network, and how it is trained unless by plain SGD."""
     return ", ".join(filter(None, (row["network"], row.get("training"))))
@@ -484,7 +544,9 @@ def _multiple(row: Results) -> list[str]:
 
 
 def _brief(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.1 else f"{seconds * 1e3:.2f} ms"
 
 
 def _fit_stages(part: Results) -> str:
@@ -589,6 +651,8 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "estimators_gpu": estimators_gpu,
     "estimator_scores": estimator_scores,
     "ladder": ladder,
+    "train": train,
+    "report_run": report_run,
 }
 FILES = {
     "layerwise_cnn": "layerwise",
@@ -599,15 +663,19 @@ FILES = {
 }
 
 
-def render(text: str) -> str:
-    """Return a page with every table made anew; one whose results are not there yet is left out."""
+def render(text: str, *, is_in_docs: bool = False) -> str:
+    """Return a page with every table made anew; one whose results are not there yet is left out.
+
+    Tables name pictures from the repository's folder; pages of docs have them beside themselves.
+    """
 
     def table(match: re.Match[str]) -> str:
         path = RESULTS / f"{FILES.get(match[2], match[2])}.json"
         if not path.exists():
             return f"{match[1]}{match[3]}"
         results = json.loads(path.read_text(encoding="utf-8"))
-        return f"{match[1]}{RENDERERS[match[2]](results)}{match[3]}"
+        made = RENDERERS[match[2]](results)
+        return f"{match[1]}{made.replace('](docs/', '](') if is_in_docs else made}{match[3]}"
 
     return BLOCK.sub(table, text)
 
@@ -627,7 +695,7 @@ def stale_pages(check: bool) -> list[str]:
     stale = []
     for page in (ROOT / name for name in PAGES):
         text = page.read_text(encoding="utf-8")
-        if (fresh := render(text)) != text:
+        if (fresh := render(text, is_in_docs=page.parent.name == "docs")) != text:
             stale.append(page.name)
             if not check:
                 _write(page, fresh)

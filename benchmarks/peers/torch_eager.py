@@ -117,7 +117,7 @@ class Trainer:
         device = self.x.device
         total, correct = torch.zeros((), device=device), torch.zeros((), device=device, dtype=torch.int64)
         for rows in torch.randperm(len(self.x), device=device).split(self.batch_size):
-            loss, right = self._step(rows)
+            loss, right = self.step(self.x[rows], self.y[rows])
             total += loss
             correct += right
         return total.item() / self.steps, correct.item() / len(self.x)
@@ -126,14 +126,17 @@ class Trainer:
         """Train for an epoch over the rows in this order, (N,) int64, and return the loss of every step."""
         torch.set_float32_matmul_precision(MATMUL_PRECISIONS[self.precision])
         places = torch.from_numpy(np.ascontiguousarray(order)).to(self.x.device)
-        losses: list[float] = torch.stack(
-            [self._step(rows)[0] for rows in places.split(self.batch_size)]
-        ).tolist()
+        steps = [self.step(self.x[rows], self.y[rows]) for rows in places.split(self.batch_size)]
+        losses: list[float] = torch.stack([loss for loss, _ in steps]).tolist()
         return losses
 
-    def _step(self, rows: Any) -> tuple[Any, Any]:
-        """Train on some rows, and return their loss and how many were right."""
-        batch, targets = self.x[rows], self.y[rows]
+    def forward(self, batch: Any) -> Any:
+        """Return the outputs of a batch, as a step finds them."""
+        with self._precision():
+            return self.model(batch)
+
+    def step(self, batch: Any, targets: Any) -> tuple[Any, Any]:
+        """Train on a batch, and return its loss and how many rows were right."""
         self.optimizer.zero_grad(set_to_none=True)
         with self._precision():
             loss, right = loss_and_correct(self.model(batch), targets)
