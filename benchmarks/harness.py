@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -52,8 +53,8 @@ def environment() -> dict[str, Any]:
 def write_results(name: str, results: dict[str, Any]) -> Path:
     """Write results with their environment to results/<name>.json, and return the path."""
     path = RESULTS / f"{name}.json"
+    text = json.dumps({"environment": environment(), **results}, indent=1)
     with atomic_path(path) as temporary:
-        text = json.dumps({"environment": environment(), **results}, indent=1)
         temporary.write_text(text + "\n", encoding="utf-8")
     return path
 
@@ -100,6 +101,8 @@ def _commit() -> str:
     """Return the commit; ``$WARPFIT_COMMIT`` names that of a copy that came without its history."""
     if named := os.environ.get("WARPFIT_COMMIT"):
         return named
+    if shutil.which("git") is None:
+        return "unknown"
     git = ["git", "-C", str(ROOT)]
     commit = subprocess.run(
         [*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False

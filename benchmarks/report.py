@@ -337,7 +337,7 @@ def train(results: Results) -> str:
         "rows a second",
     ]
     text = _table([*header, "first call"], rows) + _source(results)
-    return text + f"\n![µs a step and rows a second over the batch](docs/images/train.png)\n"
+    return text + "\n![µs a step and rows a second over the batch](docs/images/train.png)\n"
 
 
 def report_run(results: Results) -> str:
@@ -350,7 +350,7 @@ def report_run(results: Results) -> str:
     for name, runs in results["rows"].items():
         mean = runs["mean"]
         accuracies = {key: f"{run['accuracy']:.2%}" for key, run in runs.items() if "accuracy" in run}
-        cells = [mean["reason"], "-", "-"]
+        cells = [mean.get("reason", ""), "-", "-"]
         if "reason" not in mean:
             seconds, speed = mean["epoch_seconds"], speed_over_numpy(results["rows"], name)
             spread = f"{_brief(seconds['median'])} ({_brief(seconds['min'])} to {_brief(seconds['max'])})"
@@ -361,7 +361,36 @@ def report_run(results: Results) -> str:
     header += ["times as quick as NumPy here", "test accuracy, mean over the batch", "sum over the batch"]
     note = f"\nHoped for: {LEAST_SPEED} times NumPy on the same machine.\n"
     text = _table(header, rows) + note + _source(results)
-    return text + f"\n![Seconds an epoch](docs/images/report_run.png)\n"
+    return text + "\n![Seconds an epoch](docs/images/report_run.png)\n"
+
+
+def counters(results: Results) -> str:
+    """Return the table of Nsight Compute's counters, a column for each kernel, and what has none."""
+    cases = {name: case for name, case in results["cases"].items() if "counters" in case}
+    found = dict.fromkeys(counter for case in cases.values() for counter in case["counters"])
+    rows = [
+        [counter, *(_counter(case["counters"].get(counter)) for case in cases.values())] for counter in found
+    ]
+    launched = ["launched by", *(case["what"] for case in cases.values())]
+    text = _table(["", *(f"`{name}`" for name in cases)], [launched, *rows]) if cases else ""
+    for name, case in results["cases"].items():
+        if "reason" in case:
+            text += f"\nNot counted, `{name}` ({case['what']}): {case['reason']}\n"
+    tools = results["tools"]
+    return text + f"\nNsight Compute: {tools['ncu']}. Nsight Systems: {tools['nsys']}.\n" + _source(results)
+
+
+def _counter(found: Results | None) -> str:
+    """Return a counter with its unit; times in microseconds."""
+    if found is None:
+        return "-"
+    value, unit = found["value"], found["unit"]
+    if unit in ("ns", "nsecond"):
+        value, unit = value / 1e3, "µs"
+    elif unit in ("hz", "cycle/second"):
+        value, unit = value / 1e9, "GHz"
+    number = f"{value:,.0f}" if value >= 1000 or value == int(value) else f"{value:.3g}"
+    return f"{number} {unit}".strip()
 
 
 def _network(row: Results) -> str:
@@ -653,6 +682,7 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "ladder": ladder,
     "train": train,
     "report_run": report_run,
+    "counters": counters,
 }
 FILES = {
     "layerwise_cnn": "layerwise",
