@@ -165,8 +165,7 @@ def draw(results: dict[str, Any]) -> Any:
     drawn = axes.barh(list(bars), list(bars.values()), color=colors)
     axes.bar_label(drawn, [_in_words(seconds) for seconds in bars.values()], padding=3)
     axes.invert_yaxis()
-    axes.set(xscale="log", xlabel="seconds an epoch")
-    axes.margins(x=0.2)
+    axes.set(xscale="log", xlabel="seconds an epoch", xlim=(min(bars.values()) / 3, 10 * max(bars.values())))
     env = results["environment"]
     axes.set_title(f"784-256-10 on MNIST, batch 64; warpfit on {env.get('gpu', env['cpu'])}")
     return figure

@@ -221,6 +221,26 @@ def test_pages_of_docs_have_pictures_beside_them(scripts: Any, monkeypatch: pyte
     assert "![a](images/a.png)" in report.render(text, is_in_docs=True)
 
 
+def test_a_table_that_does_not_match_its_results_is_found(
+    scripts: Any, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = scripts("report")
+    monkeypatch.setattr(report, "ROOT", results)
+    monkeypatch.setattr(report, "PAGES", ("page.md",))
+    rows = {"a case": {"us": 1.0, "gb_per_second": 2.0, "of_copy": 0.5}}
+    env = {"cpu": "CPU", "cores": 2, "python": "3", "packages": {}, "commit": "abc", "date": "today"}
+    found = {"environment": env, "copy_gb_per_second": 4.0, "rows": rows}
+    (results / "bandwidth.json").write_text(json.dumps(found))
+    (results / "page.md").write_text("above\n<!-- results: bandwidth -->\n<!-- end -->\nbelow\n")
+    assert report.stale_pages(check=True) == ["page.md"]
+    assert report.stale_pages(check=False) == ["page.md"]
+    assert "| a case | 1 | 2 | 0.50 |" in (results / "page.md").read_text()
+    assert report.stale_pages(check=True) == []
+    rows["a case"]["us"] = 3.0
+    (results / "bandwidth.json").write_text(json.dumps(found))
+    assert report.stale_pages(check=True) == ["page.md"]
+
+
 # -- train ----------------------------------------------------------------------------------------------------
 
 

@@ -224,7 +224,7 @@ class _PackageRanges:
     """Of the package ``nvtx``."""
 
     def __init__(self) -> None:
-        import nvtx  # type: ignore[import-not-found]
+        import nvtx
 
         self.push, self.pop = nvtx.push_range, nvtx.pop_range
 
