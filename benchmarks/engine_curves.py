@@ -29,16 +29,16 @@ PEER_PRECISIONS = ("float32", "tf32", "bfloat16")
 NUMPY, PEER = "NumPy float32", "PyTorch float32"
 SEED = 0
 SMOOTHED = 50  # steps
-DRAWN_POINTS = 400  # of a curve; longer ones are drawn by means
 
 
 @dataclass(frozen=True)
 class Network:
-    """What is trained: sizes, batch and rate."""
+    """What is trained: sizes, batch and rate; and of how many steps a loss in the file is the mean."""
 
     sizes: tuple[int, ...]
     batch: int
     lr: float
+    steps_of_a_loss: int = 1
 
     @property
     def name(self) -> str:
@@ -49,8 +49,8 @@ NETWORKS = {
     network.name: network
     for network in (
         Network((784, 256, 10), 64, 0.1),
-        Network((784, 512, 512, 512, 10), 32, 0.05),
-        Network((784, 4096, 4096, 4096, 10), 32, 0.05),
+        Network((784, 512, 512, 512, 10), 32, 0.05, steps_of_a_loss=25),
+        Network((784, 4096, 4096, 4096, 10), 32, 0.05, steps_of_a_loss=25),
     )
 }
 
@@ -145,10 +145,17 @@ def compared(runs: dict[str, Any]) -> dict[str, Any]:
     return {"reference": reference, "runs": runs}
 
 
-def rounded(runs: dict[str, Any]) -> dict[str, Any]:
-    """Return the runs with losses of seven digits after the point, to keep the file small."""
+def thinned(runs: dict[str, Any], steps_of_a_loss: int) -> dict[str, Any]:
+    """Return the runs with the means of so many losses each, of seven digits after the point."""
+
+    def means(losses: list[float]) -> list[float]:
+        whole = len(losses) // steps_of_a_loss * steps_of_a_loss
+        return [
+            round(float(loss), 7) for loss in np.reshape(losses[:whole], (-1, steps_of_a_loss)).mean(axis=1)
+        ]
+
     return {
-        name: {**run, "losses": [round(loss, 7) for loss in run["losses"]]} if "losses" in run else run
+        name: {**run, "losses": means(run["losses"])} if "losses" in run else run
         for name, run in runs.items()
     }
 
@@ -237,9 +244,10 @@ def main() -> None:
     for name in arguments.networks:
         network = NETWORKS[name]
         found = compared(runs_of(network, arguments.steps, why_no_gpu is None))
-        found = {"batch": network.batch, "lr": network.lr, "steps_of_a_loss": 1, **found}
-        print_network(name, found)
-        results["networks"][name] = {**found, "runs": rounded(found["runs"])}
+        settings = {"batch": network.batch, "lr": network.lr, "steps_of_a_loss": network.steps_of_a_loss}
+        print_network(name, settings | found)
+        runs = thinned(found["runs"], network.steps_of_a_loss)
+        results["networks"][name] = {**settings, **found, "runs": runs}
         path = write_results("engine_curves", results)
     far, run, name = largest_difference(results)
     print(f"largest difference of a step's loss: {far:.2g}, {run}, {name}\nwritten to {path}")

@@ -250,6 +250,7 @@ def train(scripts: Any, small_data: None, monkeypatch: pytest.MonkeyPatch) -> An
     script = scripts("train")
     monkeypatch.setattr(script, "ROUNDS", 2)
     monkeypatch.setattr(script, "CALLS", 2)
+    monkeypatch.setattr(scripts("one_launch"), "TURNS", 1)
     monkeypatch.setattr(script, "why_unavailable", lambda: "none here")
     for name in (
         "WARPFIT_CACHE_DIR",
@@ -302,6 +303,40 @@ def test_results_of_another_machine_are_not_kept(train: Any, scripts: Any, resul
     (results / "train.json").write_text(json.dumps({"environment": env, "rows": {"64": row}}))
     assert "torch_eager_cpu float32" in train.kept_rows(env)["64"]["programs"]
     assert train.kept_rows({**env, "cpu": "another"}) == {}
+
+
+def test_on_a_gpu_there_are_all_engines_and_peers(train: Any) -> None:
+    programs = train.programs_of(64, {}, has_gpu=True, again=False)
+    assert [train.label_of(name) for name in programs] == [
+        "warpfit, NumPy float32",
+        "warpfit, layerwise float32",
+        "warpfit, graph float16",
+        "warpfit, one_launch float16",
+        "PyTorch eager, CPU, float32",
+        "PyTorch eager, float32",
+        "PyTorch compile + CUDA graph, bfloat16",
+        "JAX scan, unroll=8, bfloat16",
+    ]
+
+
+def test_traces_are_apart_from_the_measurements(
+    train: Any, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train, "ROOT", results)
+    run(train, monkeypatch, "--batches", "64", "--profile")
+    trace = json.loads((results / "runs/bench-train/trace-64-warpfit-NumPy-float32.json").read_text())
+    assert {"epoch 1", "epoch 2"} <= {event["name"] for event in trace["traceEvents"]}
+    assert not (results / "train.json").exists()
+
+
+def test_estimators_without_a_gpu_are_measured_on_the_cpu(
+    scripts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    estimators = scripts("estimators")
+    monkeypatch.setattr("warpfit.backends.cuda.runtime.why_unavailable", lambda: "none here")
+    assert estimators.parts_that_run("cuda") == ["cpu", "tabular"]
+    monkeypatch.setattr("warpfit.backends.cuda.runtime.why_unavailable", lambda: None)
+    assert estimators.parts_that_run("cuda") == list(estimators.PARTS)
 
 
 @pytest.mark.parametrize(("kind", "precision"), [("Layerwise", "float32"), ("Graph", "float16")])

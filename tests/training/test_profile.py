@@ -76,7 +76,7 @@ def spans_of(path: Path) -> dict[str, list[dict[str, Any]]]:
 
 def assert_one_after_the_other(spans: list[dict[str, Any]]) -> None:
     for before, after in pairwise(spans):
-        assert after["ts"] >= before["ts"] + before["dur"] - 0.01
+        assert after["ts"] >= before["ts"] + before["dur"] - 1e-6
 
 
 def test_a_run_on_the_cpu(tmp_path: Path) -> None:
@@ -93,7 +93,8 @@ def test_a_run_on_the_cpu(tmp_path: Path) -> None:
     assert [span["name"] for span in spans["steps"]] == [f"step {step + 1}" for step in range(STEPS)] * EPOCHS
     assert_one_after_the_other(spans["steps"])
     assert_one_after_the_other([span for span in spans["epochs"] if " on " not in span["name"]])
-    (whole,) = [span for span in spans["epochs"] if span["name"] == "layerwise on cpu"]
+    whole = spans["epochs"][0]  # before what it holds
+    assert whole["name"] == "layerwise on cpu"
     assert whole["ts"] + whole["dur"] >= max(span["ts"] + span["dur"] for span in epochs)
     assert spans["launches"] == []
 

@@ -96,8 +96,9 @@ class Profile(Callback):
                     f"{self._launches.num_left_out:,} launches after the first {MOST_LAUNCHES:,}"
                 )
         plan = run.plan
+        outer_first = sorted(self._spans, key=lambda span: (span["ts"], -span["dur"]))
         trace = {
-            "traceEvents": [*_names_of_tracks(plan.device), *self._spans],
+            "traceEvents": [*_names_of_tracks(plan.device), *outer_first],
             "displayTimeUnit": "ms",
             "otherData": {
                 "engine": plan.engine,
@@ -127,14 +128,16 @@ class Profile(Callback):
         arguments: dict[str, Any] | None = None,
     ) -> None:
         """Note a span; times are those of `perf_counter`."""
+        # Whole nanoseconds, so that one that begins where another ends does not overlap it.
+        first, last = (round((time - self._start) * 1e9) for time in (start, end))
         self._spans.append(
             {
                 "name": name,
                 "ph": "X",
                 "pid": process,
                 "tid": thread,
-                "ts": round((start - self._start) * 1e6, 3),
-                "dur": round((end - start) * 1e6, 3),
+                "ts": first / 1e3,
+                "dur": (last - first) / 1e3,
                 **({} if arguments is None else {"args": arguments}),
             }
         )
