@@ -16,6 +16,7 @@ from typing import Any
 import accuracy_gap
 import curves
 import engine_curves
+import ladder
 import layerwise
 import one_launch
 import report_run
@@ -51,6 +52,7 @@ CHARTS = (
     Chart("docs/accuracy-gap.png", "accuracy_gap", accuracy_gap.draw),
     Chart("docs/images/curves.png", "curves", curves.draw),
     Chart("docs/images/engine_curves.png", "engine_curves", engine_curves.draw),
+    Chart("docs/images/ladder.png", "ladder", ladder.draw),
     Chart("docs/images/layerwise.png", "layerwise", layerwise.draw),
     Chart("docs/images/one_launch.png", "one_launch", one_launch.draw),
     Chart("docs/images/report_run.png", "report_run", report_run.draw),
