@@ -43,8 +43,9 @@ sanitize: $(SETUP)
 lint: $(VENV)/.dev
 	$(BIN)/pre-commit run --all-files
 
+# Of an epoch on the CPU, or what ARGS says: make bench ARGS="train --minutes 1"
 bench: $(VENV)/.dev
-	$(BIN)/python benchmarks/cpu_epoch.py $(ARGS)
+	$(BIN)/warpfit bench $(or $(ARGS),cpu-epoch)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* build dist

@@ -1,7 +1,7 @@
 """Why did a report's CPU run reach 97.9 % and its GPU run 93.9 %? A sum against a mean over the batch.
 
 784-256-10 on MNIST, batch 64, lr 0.01, ten epochs, twice: with the gradient of the mean loss, and with that of
-the summed loss. Writes results/accuracy_gap.json and docs/accuracy-gap.png.
+the summed loss. Writes results/accuracy_gap.json.
 
     python benchmarks/accuracy_gap.py
 """
@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 import warpfit as wf
-from harness import ROOT, write_results
-from warpfit.files import atomic_path
+from harness import run_command, write_results
 from warpfit.losses import SoftmaxCrossEntropy
 from warpfit.nn import Linear, ReLU, Sequential, backward, forward
 from warpfit.optim import SGD
@@ -57,27 +56,25 @@ def train(reduction: str, dtype: str, init: str, data: wf.data.Dataset) -> dict[
     return {"losses": losses, "accuracy": accuracy}
 
 
-def draw(rows: dict[str, dict[str, Any]]) -> None:
-    """Draw both runs with the report's printed losses."""
+def draw(results: dict[str, Any]) -> Any:
+    """Return the figure of both runs with the report's printed losses."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     epochs = np.arange(1, EPOCHS + 1)
     for reduction, color in (("sum", "tab:orange"), ("mean", "tab:blue")):
-        ours, report = rows[f"{reduction} float32"], REPORT[reduction]
+        ours, report = results["rows"][f"{reduction} float32"], results["report"][reduction]
+        printed_losses = [(int(epoch), loss) for epoch, loss in report["losses"].items()]
         label = f"{reduction} over the batch: {ours['accuracy']:.2%} on the test set"
         axes.plot(epochs, ours["losses"], color=color, marker=".", label=label)
         printed = f"{report['name']}, as printed: {report['accuracy']:.2%}"
-        axes.plot(
-            *zip(*report["losses"].items(), strict=True), "x", color=color, markersize=10, label=printed
-        )
+        axes.plot(*zip(*printed_losses, strict=True), "x", color=color, markersize=10, label=printed)
     axes.set(xlabel="epoch", ylabel="training loss (mean)", yscale="log", xticks=epochs)
     axes.set_title(f"784-256-10 on MNIST, batch {BATCH}, lr {LR}: one program, two reductions")
     axes.grid(alpha=0.3)
     axes.legend()
-    with atomic_path(ROOT / "docs" / "accuracy-gap.png") as temporary:
-        figure.savefig(temporary, format="png", dpi=110)
+    return figure
 
 
 def main() -> None:
@@ -92,7 +89,6 @@ def main() -> None:
         for reduction in ("mean", "sum")
         for init in INITS[1:]
     }
-    draw(rows)
     settings = {
         "network": "784-256-10",
         "batch_size": BATCH,
@@ -109,4 +105,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import write_results
+from harness import run_command, write_results
 from warpfit.backends import Activation
 from warpfit.backends.cuda import CudaBackend
 from warpfit.backends.cuda.runtime import open_device
@@ -106,4 +106,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import write_results
+from harness import run_command, write_results
 from layerwise import our_cnn
 from one_launch import EPOCHS, Program, measured, mnist
 
@@ -167,4 +167,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import run_worker, spread, write_results
+from harness import run_command, run_worker, spread, write_results
 
 EPOCHS = 3
 HIDDEN, BATCH = 256, 64
@@ -124,4 +124,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -2,25 +2,23 @@
 
 The networks of `warpfit train` with their defaults, from the same initial values over the same batches: the mlp on
 MNIST in full on both, the cnn for its first 200 steps on both and in full on the GPU. Prints a table, writes
-results/curves.json. With --draw it only makes docs/images/curves.png of these.
+results/curves.json.
 
-    python benchmarks/curves.py [--cpu-steps 200] [--draw]
+    python benchmarks/curves.py [--cpu-steps 200]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from harness import RESULTS, ROOT, write_results
+from harness import run_command, write_results
 
 PRECISIONS = ("float32", "tf32", "float16", "bfloat16")
-PICTURE = ROOT / "docs" / "images" / "curves.png"
 
 
 def train(model: str, device: str, precision: str = "auto", **settings: Any) -> dict[str, Any]:
@@ -79,8 +77,8 @@ def thinned(runs: dict[str, Any]) -> dict[str, Any]:
     return runs
 
 
-def draw(results: dict[str, Any]) -> None:
-    """Write the picture of the curves."""
+def draw(results: dict[str, Any]) -> Any:
+    """Return the figure of the curves."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4), layout="constrained")
@@ -93,7 +91,7 @@ def draw(results: dict[str, Any]) -> None:
             title=f"{name} on MNIST", xlabel="step", ylabel="training loss, means of 25 steps", yscale="log"
         )
         axes.legend()
-    figure.savefig(PICTURE, dpi=110)
+    return figure
 
 
 def print_results(results: dict[str, Any]) -> None:
@@ -111,11 +109,7 @@ def print_results(results: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cpu-steps", type=int, default=200)
-    parser.add_argument("--draw", action="store_true", help="only draw the picture from the results")
     arguments = parser.parse_args()
-    if arguments.draw:
-        draw(json.loads((RESULTS / "curves.json").read_text(encoding="utf-8")))
-        return
     whole = {precision: train("cnn", "cuda", precision) for precision in ("float32", "float16")}
     results = {
         "mlp": thinned(mlp_runs()),
@@ -127,4 +121,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -26,7 +26,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
-from harness import RESULTS, environment, write_results
+from harness import RESULTS, environment, run_command, write_results
 from warpfit import estimators as ours
 
 Array = npt.NDArray[Any]
@@ -174,4 +174,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -35,7 +35,7 @@ from sklearn.datasets import load_digits, make_classification
 from sklearn.model_selection import GridSearchCV
 from threadpoolctl import threadpool_info
 
-from harness import RESULTS, environment, spread, write_results
+from harness import RESULTS, environment, run_command, spread, write_results
 from stages import OTHER, Clocks
 from warpfit.data import load_dataset
 from warpfit.errors import WarpfitError
@@ -295,9 +295,19 @@ def chosen_parts(names: str) -> list[str]:
     return parts
 
 
+def parts_that_run(device: str) -> list[str]:
+    """Return all parts, or those of the CPU where the device is missing."""
+    from warpfit.backends.cuda.runtime import why_unavailable
+
+    if not device.startswith("cuda") or (reason := why_unavailable()) is None:
+        return list(PARTS)
+    print(f"CPU only: {reason}", flush=True)
+    return ["cpu", "tabular"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--parts", type=chosen_parts, default=list(PARTS), help="some of " + ", ".join(PARTS))
+    parser.add_argument("--parts", type=chosen_parts, help="some of " + ", ".join(PARTS))
     parser.add_argument("--rounds", type=int, default=5, help="fits of each program for each comparison")
     parser.add_argument("--small", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--device", default="cuda", help=argparse.SUPPRESS)
@@ -306,10 +316,11 @@ def main() -> None:
     warnings.simplefilter("ignore")
     os.environ["PYTHONWARNINGS"] = "ignore"
     sizes = SMALL if arguments.small else Sizes()
-    measured = measure(arguments.parts, sizes, arguments.rounds, arguments.device)
+    parts = arguments.parts or parts_that_run(arguments.device)
+    measured = measure(parts, sizes, arguments.rounds, arguments.device)
     if not arguments.small:
         print(f"written to {write_results('estimators', {'parts': kept_parts() | measured})}")
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from harness import write_results
+from harness import run_command, write_results
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.backends.cuda import jit
 from warpfit.backends.cuda.launch import Kernels
@@ -405,4 +405,4 @@ def run(bench: Bench, wanted: list[Product], rounds: int, swept: int | None) -> 
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

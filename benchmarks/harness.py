@@ -5,18 +5,24 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from warpfit.errors import WarpfitError
 from warpfit.files import atomic_path
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
+# Names another folder for the results: `warpfit bench SUITE --out DIR` sets it.
+RESULTS_VARIABLE = "WARPFIT_BENCH_RESULTS"
+RESULTS = Path(os.environ.get(RESULTS_VARIABLE) or ROOT / "benchmarks" / "results")
+MISUSED = 2  # exit code
 
 PACKAGES = (
     "warpfit",
@@ -47,10 +53,26 @@ def environment() -> dict[str, Any]:
 def write_results(name: str, results: dict[str, Any]) -> Path:
     """Write results with their environment to results/<name>.json, and return the path."""
     path = RESULTS / f"{name}.json"
+    text = json.dumps({"environment": environment(), **results}, indent=1)
     with atomic_path(path) as temporary:
-        text = json.dumps({"environment": environment(), **results}, indent=1)
         temporary.write_text(text + "\n", encoding="utf-8")
     return path
+
+
+def read_results(name: str) -> dict[str, Any]:
+    """Return what results/<name>.json holds; nothing if there is no such file."""
+    path = RESULTS / f"{name}.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
+
+
+def run_command(main: Callable[[], Any]) -> None:
+    """Run a script's main function; what the user can mend is said in one line, and is exit code 2."""
+    try:
+        sys.exit(main())
+    except WarpfitError as error:
+        print(f"warpfit: {error}", file=sys.stderr)
+        sys.exit(MISUSED)
 
 
 def spread(values: list[float]) -> dict[str, float]:
@@ -79,6 +101,8 @@ def _commit() -> str:
     """Return the commit; ``$WARPFIT_COMMIT`` names that of a copy that came without its history."""
     if named := os.environ.get("WARPFIT_COMMIT"):
         return named
+    if shutil.which("git") is None:
+        return "unknown"
     git = ["git", "-C", str(ROOT)]
     commit = subprocess.run(
         [*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False

@@ -1,33 +1,26 @@
 """What does each rung of `warpfit ladder` gain, and the peers beside it?
 
-Trains the networks once per rung and peer, as the command does, and writes results/ladder.json and, of the network
-`mlp`, docs/images/ladder.png. Networks that are not measured again stay in the file if they come from the same GPU and
-packages.
+Trains the networks once per rung and peer, as the command does, and writes results/ladder.json. Networks that are not
+measured again stay in the file if they come from the same GPU and packages.
 
-    python benchmarks/ladder.py [--networks mlp,softmax-regression,deep] [--no-peers] [--device cuda]
-    python benchmarks/ladder.py --draw    # the picture alone, from the results
+    warpfit bench ladder [--networks mlp,softmax-regression,deep] [--no-peers] [--device cuda]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from typing import Any
 
-from harness import RESULTS, ROOT, environment, write_results
-from warpfit.files import atomic_path
+from harness import environment, read_results, run_command, write_results
 
-PICTURE = ROOT / "docs" / "images" / "ladder.png"
-DRAWN, DPI = "mlp", 110
+DRAWN = "mlp"
 
 
 def kept(again: list[str]) -> dict[str, Any]:
     """Return the networks of the results file that are as good as new, and not to be measured again."""
-    path = RESULTS / "ladder.json"
-    if not path.exists():
+    old, now = read_results("ladder"), environment()
+    if not old:
         return {}
-    old, now = json.loads(path.read_text(encoding="utf-8")), environment()
     same = all(old["environment"].get(key) == now.get(key) for key in ("gpu", "cpu", "packages"))
     return {name: row for name, row in old["networks"].items() if same and name not in again}
 
@@ -66,23 +59,10 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--limit", type=int)
-    parser.add_argument(
-        "--draw", action="store_true", help="only draw docs/images/ladder.png from the results"
-    )
     arguments = parser.parse_args()
-    if not arguments.draw:
-        settings = {"device": arguments.device, "epochs": arguments.epochs, "rows": arguments.limit}
-        measure(arguments.networks.split(","), peers=not arguments.no_peers, **settings)
-    from warpfit.ladder.chart import has_matplotlib
-
-    if has_matplotlib():
-        figure = draw(json.loads((RESULTS / "ladder.json").read_text(encoding="utf-8")))
-        with atomic_path(PICTURE) as temporary:
-            figure.savefig(temporary, format="png", dpi=DPI)
-        print(PICTURE)
-    else:
-        print("matplotlib is not installed: --draw draws the picture later, elsewhere")
+    settings = {"device": arguments.device, "epochs": arguments.epochs, "rows": arguments.limit}
+    measure(arguments.networks.split(","), peers=not arguments.no_peers, **settings)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

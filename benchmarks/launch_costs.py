@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import RESULTS, spread, write_results
+from harness import RESULTS, run_command, spread, write_results
 
 EPOCHS, MOST_STEPS, MOST_BYTES = 12, 600, 200_000_000
 WORKERS = 12
@@ -193,4 +193,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

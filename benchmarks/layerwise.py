@@ -12,14 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import tempfile
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from harness import RESULTS, ROOT, run_worker, spread, write_results
+from harness import run_command, run_worker, spread, write_results
 
 BATCHES = (1, 8, 32, 64, 128, 512)
 SIZES = (784, 256, 10)
@@ -27,7 +26,6 @@ LR = 0.1
 # Rows of an epoch: enough steps for a steady pace, and no more, at small batches.
 MOST_STEPS = 600
 STARTS = 5
-PICTURE = ROOT / "docs" / "images" / "layerwise.png"
 TURNS = 3
 PRECISIONS = ("float32", "tf32", "float16")
 
@@ -163,8 +161,8 @@ def print_results(results: dict[str, Any]) -> None:
             print(f"{name}: " + ", ".join(f"{key} {row['median']:.3f}" for key, row in results[name].items()))
 
 
-def draw(results: dict[str, Any]) -> None:
-    """Write the picture of microseconds a step over the batch size."""
+def draw(results: dict[str, Any]) -> Any:
+    """Return the figure of microseconds a step over the batch size."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")
@@ -183,7 +181,7 @@ def draw(results: dict[str, Any]) -> None:
     )
     axes.grid(alpha=0.3, which="both")
     axes.legend()
-    figure.savefig(PICTURE, dpi=110)
+    return figure
 
 
 def main() -> None:
@@ -193,13 +191,7 @@ def main() -> None:
     parser.add_argument("--skip-cpu", action="store_true")
     parser.add_argument("--parts", default="mlp,cnn,first_step")
     parser.add_argument("--first-step", metavar="FOLDER")
-    parser.add_argument(
-        "--draw", action="store_true", help="only draw docs/images/layerwise.png from the results"
-    )
     arguments = parser.parse_args()
-    if arguments.draw:
-        draw(json.loads((RESULTS / "layerwise.json").read_text(encoding="utf-8")))
-        return
     if arguments.first_step:
         first_step(arguments.first_step)
         return
@@ -223,4 +215,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

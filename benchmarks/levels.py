@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from gemm import DTYPES, Bench, Operands, Product
-from harness import write_results
+from harness import run_command, write_results
 from warpfit.backends.cuda.matmul import MatmulConfig, candidates
 from warpfit.backends.cuda.matmul_wgmma_config import WgmmaConfig
 
@@ -115,4 +115,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

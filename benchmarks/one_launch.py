@@ -17,7 +17,6 @@ asked for; ours of another commit goes. So parts can come from several commands,
 
     python benchmarks/one_launch.py [--parts peers,ours,curves,headline] [--rows 784-256-10/64] [--minutes 9]
     python benchmarks/one_launch.py --rows '784-256-10/64 adam,64-64-64-64-1/256 adamw'
-    python benchmarks/one_launch.py --draw    # docs/images/one_launch.png, from the results
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from harness import RESULTS, ROOT, environment, spread, write_results
+from harness import environment, read_results, run_command, spread, write_results
 
 RATES = {"sgd": 0.1, "adam": 1e-3, "adamw": 1e-3}
 WEIGHT_DECAY = 1e-2  # of adamw
@@ -46,7 +45,6 @@ TURNS = 3
 EPOCHS = 5  # of a turn
 OURS = ("float16", "bfloat16")
 PARTS = ("peers", "ours", "curves", "headline")
-PICTURE = ROOT / "docs" / "images" / "one_launch.png"
 CURVE_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 CURVE_WIDTHS = (16, 32, 64, 128, 256, 512)
 HEADLINE_EPOCHS = 10
@@ -222,7 +220,8 @@ class Peer:
 
     def start(self) -> tuple[float, float]:
         module = import_module(f"peers.{self.kind.module}")  # imports and devices are not the first call's
-        _require_gpu(module)
+        if self.kind.settings.get("device") != "cpu":
+            _require_gpu(module)
         case, settings = self.case, {"precision": self.precision, **self.kind.settings}
         model: Any = case.sizes
         if self.kind.module == "torch_eager":
@@ -262,7 +261,8 @@ def _require_gpu(module: Any) -> None:
 class Ours:
     """One of our engines; a turn is a call of `fit`, whose first epoch does not count."""
 
-    engine = "one_launch"
+    engine, device = "one_launch", "cuda"
+    epochs = EPOCHS  # of a turn
 
     def __init__(self, case: Case, precision: str, x: Any, y: Any) -> None:
         from warpfit import nn
@@ -290,7 +290,7 @@ class Ours:
         return times[0] - start, history.reports[0].loss
 
     def turn(self) -> list[float]:
-        return [report.seconds for report in self.fit(1 + EPOCHS).reports[1:]]
+        return [report.seconds for report in self.fit(1 + self.epochs).reports[1:]]
 
     @property
     def steps(self) -> int:
@@ -314,7 +314,7 @@ class Ours:
             "precision": self.precision,
             **settings,
         }
-        settings |= {"device": "cuda", "engine": self.engine, "verbose": False}
+        settings |= {"device": self.device, "engine": self.engine, "verbose": False}
         self.history = wf.fit(
             self.model, self.x, self.y, optimizer=self.make_optimizer(), epochs=epochs, **settings
         )
@@ -509,12 +509,6 @@ def kept_results(old: dict[str, Any], env: dict[str, Any]) -> dict[str, Any]:
     return {"rows": rows}
 
 
-def read_results() -> dict[str, Any]:
-    path = RESULTS / "one_launch.json"
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return found
-
-
 def save(results: dict[str, Any]) -> None:
     settings = {
         "lr": RATES,
@@ -540,8 +534,8 @@ def print_row(name: str, row: dict[str, Any]) -> None:
             print(f"    {program:28} {cell['reason']}", flush=True)
 
 
-def draw(results: dict[str, Any]) -> None:
-    """Write the picture of ours over batch and width, with the floors."""
+def draw(results: dict[str, Any]) -> Any:
+    """Return the figure of ours over batch and width, with the floors."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4), layout="constrained")
@@ -559,7 +553,7 @@ def draw(results: dict[str, Any]) -> None:
     for axes in (over_batch, over_width):
         axes.legend()
     figure.suptitle(results["environment"].get("gpu", ""))
-    figure.savefig(PICTURE, dpi=110)
+    return figure
 
 
 def draw_curve(axes: Any, points: dict[str, Any], cases: dict[str, Case]) -> None:
@@ -611,7 +605,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--precisions", type=names(precisions), help="of peers, in place of their usual ones")
     parser.add_argument("--minutes", type=float, default=9.0, help="after which no program is started")
     parser.add_argument("--again", action="store_true", help="measure peers that the file holds already, too")
-    parser.add_argument("--draw", action="store_true", help="only draw the picture from the results")
     return parser.parse_args()
 
 
@@ -619,7 +612,7 @@ def measure(arguments: argparse.Namespace) -> None:
     """Measure the parts, and write the results after each and after every row."""
     deadline = perf_counter() + 60 * arguments.minutes
     env = environment()
-    results = kept_results(read_results(), env)
+    results = kept_results(read_results("one_launch"), env)
     # First the rows: their first calls are to find no kernels.
     if {"ours", "peers"} & set(arguments.parts):
         for case in (case for case in CASES if case.name in arguments.rows):
@@ -639,9 +632,6 @@ def measure(arguments: argparse.Namespace) -> None:
 
 def main() -> None:
     arguments = parsed()
-    if arguments.draw:
-        draw(read_results())
-        return
     # PyTorch and JAX share the GPU here: neither takes all memory for itself.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -652,4 +642,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -27,7 +27,7 @@ from pathlib import Path
 from time import time_ns
 from typing import Any
 
-from harness import ROOT, spread, write_results
+from harness import ROOT, run_command, spread, write_results
 from stages import STAGES
 
 # Of what was tried, what gets there soonest. Epochs take milliseconds; kernels take seconds to compile, and those of
@@ -162,4 +162,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

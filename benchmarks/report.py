@@ -1,9 +1,10 @@
-"""Write the tables of README and docs from the results files.
+"""Write the tables and charts of README and docs from the results files.
 
-A table stands between ``<!-- results: NAME -->`` and ``<!-- end -->``; NAME is one of RENDERERS.
+A table stands between ``<!-- results: NAME -->`` and ``<!-- end -->``; NAME is one of RENDERERS. charts.py has the
+charts.
 
-    python benchmarks/report.py            # rewrite the tables
-    python benchmarks/report.py --check    # exit 1 if one does not match its results file
+    warpfit bench report            # rewrite the tables and charts whose results changed
+    warpfit bench report --check    # exit 1 if one does not match its results file
 """
 
 from __future__ import annotations
@@ -13,15 +14,28 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from charts import CHARTS, has_results, is_stale, write
 from cnn import LABELS as CNN_LABELS
-from harness import RESULTS, ROOT
+from engine_curves import largest_difference
+from harness import RESULTS, ROOT, run_command
 from one_launch import PEERS, USUAL_PEERS
+from report_run import LEAST_SPEED, NUMPY, speed_over_numpy
+from train import label_of
 from warpfit.files import atomic_path
 
-PAGES = ("README.md", "docs/accuracy-gap.md", "docs/kernels.md", "docs/ladder.md", "docs/performance.md")
+PAGES = (
+    "README.md",
+    "docs/accuracy-gap.md",
+    "docs/benchmarks.md",
+    "docs/kernels.md",
+    "docs/ladder.md",
+    "docs/performance.md",
+    "docs/profiling.md",
+)
 BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Results = dict[str, Any]
@@ -274,23 +288,109 @@ def cnn(results: Results) -> str:
 
 
 def engine_curves(results: Results) -> str:
-    """Return the table of distances from NumPy's curve."""
+    """Return the table of distances from the reference's curve."""
     rows = []
-    for width, runs in results["widths"].items():
-        for name, run in runs.items():
-            if name == "NumPy":
+    for network, found in results["networks"].items():
+        for name, run in found["runs"].items():
+            if name == found["reference"]:
                 continue
             same = {True: "yes", False: "no"}.get(run.get("has_bits_of_layerwise", ""), "-")
             cells = [run.get("reason", ""), "-", "-"]
             if "reason" not in run:
-                cells = [
-                    f"{run['largest_difference']:.1g}",
-                    f"{run['largest_difference_of_50_steps']:.1g}",
-                    same,
+                far = (run["largest_difference"], run["largest_difference_of_50_steps"])
+                cells = [*(f"{distance:.1g}" for distance in far), same]
+            rows.append([network, name, found["reference"], *cells])
+    header = ["network", "engine", "reference", "largest distance of a step's loss", "of means of 50 steps"]
+    largest, run, network = largest_difference(results)
+    note = f"\nThe largest distance of ours is {largest:.2g}: {run}, {network}.\n"
+    return _table([*header, "the bits of `layerwise`"], rows) + note + _source(results)
+
+
+def train(results: Results) -> str:
+    """Return the table of all programs at every batch, and the picture."""
+    rows = []
+    for row in results["rows"].values():
+        for name, cell in row["programs"].items():
+            start = [str(row["batch"]), label_of(name)]
+            if "us" not in cell:
+                rows.append([*start, cell["reason"], *["-"] * 5])
+                continue
+            parts = "forward_us" in cell
+            rows.append(
+                [
+                    *start,
+                    f"{cell['forward_us']['median']:.1f}" if parts else "-",
+                    f"{cell['backward_and_update_us']:.1f}" if parts else "-",
+                    _quick(row, name),
+                    _brief(cell["epoch_seconds"]),
+                    f"{cell['samples_per_second']:,.0f}",
+                    f"{max(cell['first_call'], 0.0):.1f} s",
                 ]
-            rows.append([width, name, *cells])
-    header = ["width", "engine", "largest distance of a step's loss from NumPy's", "of means of 50 steps"]
-    return _table([*header, "the bits of `layerwise`"], rows) + _source(results)
+            )
+    header = [
+        "batch",
+        "program",
+        "forward, µs",
+        "backward and update, µs",
+        "step, µs",
+        "epoch",
+        "rows a second",
+    ]
+    text = _table([*header, "first call"], rows) + _source(results)
+    return text + "\n![µs a step and rows a second over the batch](docs/images/train.png)\n"
+
+
+def report_run(results: Results) -> str:
+    """Return the table of the report's run, its own figures first, and the picture."""
+    rows = []
+    for name, run in results["report"].items():
+        accuracies = {run["reduction"]: f"{run['accuracy']:.2%}"}
+        cells = [name, _brief(run["epoch_seconds"]), _brief(run["run_seconds"]), "-"]
+        rows.append([*cells, *(accuracies.get(reduction, "-") for reduction in ("mean", "sum"))])
+    for name, runs in results["rows"].items():
+        mean = runs["mean"]
+        accuracies = {key: f"{run['accuracy']:.2%}" for key, run in runs.items() if "accuracy" in run}
+        cells = [mean.get("reason", ""), "-", "-"]
+        if "reason" not in mean:
+            seconds, speed = mean["epoch_seconds"], speed_over_numpy(results["rows"], name)
+            spread = f"{_brief(seconds['median'])} ({_brief(seconds['min'])} to {_brief(seconds['max'])})"
+            over = "-" if speed is None or name == NUMPY else f"**{speed:.0f}**"
+            cells = [spread, _brief(mean["run_seconds"]["median"]), over]
+        rows.append([f"warpfit, {name}", *cells, *(accuracies.get(key, "-") for key in ("mean", "sum"))])
+    header = ["784-256-10, batch 64, lr 0.01", "seconds an epoch", f"{results['settings']['epochs']} epochs"]
+    header += ["times as quick as NumPy here", "test accuracy, mean over the batch", "sum over the batch"]
+    note = f"\nHoped for: {LEAST_SPEED} times NumPy on the same machine.\n"
+    text = _table(header, rows) + note + _source(results)
+    return text + "\n![Seconds an epoch](docs/images/report_run.png)\n"
+
+
+def counters(results: Results) -> str:
+    """Return the table of Nsight Compute's counters, a column for each kernel, and what has none."""
+    cases = {name: case for name, case in results["cases"].items() if "counters" in case}
+    found = dict.fromkeys(counter for case in cases.values() for counter in case["counters"])
+    rows = [
+        [counter, *(_counter(case["counters"].get(counter)) for case in cases.values())] for counter in found
+    ]
+    launched = ["launched by", *(case["what"] for case in cases.values())]
+    text = _table(["", *(f"`{name}`" for name in cases)], [launched, *rows]) if cases else ""
+    for name, case in results["cases"].items():
+        if "reason" in case:
+            text += f"\nNot counted, `{name}` ({case['what']}): {case['reason']}\n"
+    tools = results["tools"]
+    return text + f"\nNsight Compute: {tools['ncu']}. Nsight Systems: {tools['nsys']}.\n" + _source(results)
+
+
+def _counter(found: Results | None) -> str:
+    """Return a counter with its unit; times in microseconds."""
+    if found is None:
+        return "-"
+    value, unit = found["value"], found["unit"]
+    if unit in ("ns", "nsecond"):
+        value, unit = value / 1e3, "µs"
+    elif unit in ("hz", "cycle/second"):
+        value, unit = value / 1e9, "GHz"
+    number = f"{value:,.0f}" if value >= 1000 or value == int(value) else f"{value:.3g}"
+    return f"{number} {unit}".strip()
 
 
 def _network(row: Results) -> str:
@@ -473,7 +573,9 @@ def _multiple(row: Results) -> list[str]:
 
 
 def _brief(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.1 else f"{seconds * 1e3:.2f} ms"
 
 
 def _fit_stages(part: Results) -> str:
@@ -578,6 +680,9 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "estimators_gpu": estimators_gpu,
     "estimator_scores": estimator_scores,
     "ladder": ladder,
+    "train": train,
+    "report_run": report_run,
+    "counters": counters,
 }
 FILES = {
     "layerwise_cnn": "layerwise",
@@ -588,32 +693,56 @@ FILES = {
 }
 
 
-def render(text: str) -> str:
-    """Return a page with every table made anew; one whose results are not there yet is left out."""
+def render(text: str, *, is_in_docs: bool = False) -> str:
+    """Return a page with every table made anew; one whose results are not there yet is left out.
+
+    Tables name pictures from the repository's folder; pages of docs have them beside themselves.
+    """
 
     def table(match: re.Match[str]) -> str:
         path = RESULTS / f"{FILES.get(match[2], match[2])}.json"
         if not path.exists():
             return f"{match[1]}{match[3]}"
         results = json.loads(path.read_text(encoding="utf-8"))
-        return f"{match[1]}{RENDERERS[match[2]](results)}{match[3]}"
+        made = RENDERERS[match[2]](results)
+        return f"{match[1]}{made.replace('](docs/', '](') if is_in_docs else made}{match[3]}"
 
     return BLOCK.sub(table, text)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a table is stale")
-    check = parser.parse_args().check
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if anything is stale")
+    parser.add_argument("--redraw", action="store_true", help="draw all charts anew")
+    arguments = parser.parse_args()
+    stale = [*stale_pages(arguments.check), *stale_charts(arguments.check, arguments.redraw)]
+    print(f"{'stale' if arguments.check else 'rewritten'}: {', '.join(stale) or 'none'}")
+    sys.exit(bool(stale) and arguments.check)
+
+
+def stale_pages(check: bool) -> list[str]:
+    """Return the pages with a table that does not match its results, and rewrite them unless told to check only."""
     stale = []
     for page in (ROOT / name for name in PAGES):
         text = page.read_text(encoding="utf-8")
-        if (fresh := render(text)) != text:
+        if (fresh := render(text, is_in_docs=page.parent.name == "docs")) != text:
             stale.append(page.name)
             if not check:
                 _write(page, fresh)
-    print(f"{'stale' if check else 'rewritten'}: {', '.join(stale) or 'none'}")
-    sys.exit(bool(stale) and check)
+    return stale
+
+
+def stale_charts(check: bool, redraw: bool) -> list[str]:
+    """Return the charts that do not match their results, and draw them unless told to check only."""
+    stale = [chart for chart in CHARTS if is_stale(chart) or (redraw and not check and has_results(chart))]
+    if check or not stale:
+        return [chart.path for chart in stale]
+    if find_spec("matplotlib") is None:
+        print(f"not drawn, as matplotlib is not installed: {', '.join(chart.path for chart in stale)}")
+        return []
+    for chart in stale:
+        write(chart)
+    return [chart.path for chart in stale]
 
 
 def _write(page: Path, text: str) -> None:
@@ -622,4 +751,4 @@ def _write(page: Path, text: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import warpfit as wf
-from harness import write_results
+from harness import run_command, write_results
 from warpfit import nn, optim
 from warpfit.backends.cuda.runtime import open_device
 
@@ -116,4 +116,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
 import tempfile
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import RESULTS, environment, write_results
+from harness import environment, read_results, run_command, write_results
 from one_launch import (
     MNIST_PIXELS,
     PEERS,
@@ -124,16 +123,36 @@ def row_of(
     return summarised(row)
 
 
-def read_results() -> dict[str, Any]:
-    path = RESULTS / "widths.json"
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return found
-
-
 def save(results: dict[str, Any]) -> None:
     settings = {"lr": RATES, "most_steps": MOST_STEPS, "batches_of_large": BATCHES_OF_LARGE}
     rows = {case.name: results["rows"][case.name] for case in CASES if case.name in results["rows"]}
     write_results("widths", {"settings": settings, "rows": rows})
+
+
+def draw(results: dict[str, Any]) -> Any:
+    """Return the figure of microseconds a step over the width of three hidden layers."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    rows = [(width, results["rows"][f"h={width}"]) for width in WIDTHS if f"h={width}" in results["rows"]]
+    labels = {"warpfit float16": "warpfit, float16"}
+    labels |= {f"{peer} bfloat16": f"{PEERS[peer].label}, bfloat16" for peer in USUAL_PEERS}
+    for program, label in labels.items():
+        points = [
+            (width, row["programs"][program]["us"]["median"])
+            for width, row in rows
+            if "us" in row["programs"].get(program, {})
+        ]
+        if points:
+            axes.plot(*zip(*points, strict=True), marker="o", label=label)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([width for width, _ in rows], [str(width) for width, _ in rows])
+    axes.set(xlabel="h", ylabel="µs a step", yscale="log")
+    axes.set_title(f"784-h-h-h-10, batch 32, {results['environment'].get('gpu', '')}")
+    axes.grid(alpha=0.3, which="both")
+    axes.legend()
+    return figure
 
 
 def parsed() -> argparse.Namespace:
@@ -155,7 +174,7 @@ def main() -> None:
         os.environ["WARPFIT_CACHE_DIR"] = os.path.join(folder, "kernels")
         deadline = perf_counter() + 60 * arguments.minutes
         env = environment()
-        results = kept_results(read_results(), env)
+        results = kept_results(read_results("widths"), env)
         for case in (case for case in CASES if case.name in arguments.rows):
             row = row_of(case, results["rows"].get(case.name, {}), arguments, deadline, env["commit"])
             results["rows"][case.name] = row
@@ -165,4 +184,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

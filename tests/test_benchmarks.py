@@ -226,14 +226,14 @@ def test_a_page_says_how_rows_are_trained_and_what_does_not_run(
     assert "| 784-256-10, adamw, cosine, 64 | - | - | 20.0 (10.0 to 40.0) tf32, 1.5 s |" in full
 
 
-def test_the_picture_is_drawn_from_the_results(
-    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bench, "PICTURE", tmp_path / "one_launch.png")
+def test_the_picture_is_drawn_from_the_results(bench: Any) -> None:
     found = results(bench)
     found["rows"]["784-256-10/64 adam"] = row(bench) | {"training": "adam"}  # which is none of the curve's
-    bench.draw(found)
-    assert bench.PICTURE.read_bytes().startswith(b"\x89PNG")
+    over_batch, over_width = bench.draw(found).axes
+    lines = {line.get_label(): line.get_xydata().tolist() for line in over_batch.get_lines()}
+    assert lines["warpfit, float16"] == [[32, 2.5], [64, 2.5]]
+    assert lines["best of PyTorch and JAX"] == [[64, 20.0]]
+    assert [label.get_text() for label in over_width.get_xticklabels()] == ["256", "512\n×"]
 
 
 # -- the peers' arithmetic, on the CPU ------------------------------------------------------------------------

@@ -42,6 +42,13 @@ def mnist_cnn() -> nn.Module:
     )
 
 
+def take_over(model: nn.Module, arrays: list[Any]) -> None:
+    """Give a network of `mlp` weights (in, out) and biases (out,), NumPy's arrays, layer after layer."""
+    with torch.no_grad():
+        for parameter, array in zip(model.parameters(), arrays, strict=True):
+            parameter.copy_(torch.from_numpy(array.T.copy()))
+
+
 def loss_and_correct(outputs: Any, targets: Any) -> tuple[Any, Any]:
     """Return the mean loss of a batch and how many rows are right.
 
@@ -110,17 +117,34 @@ class Trainer:
         device = self.x.device
         total, correct = torch.zeros((), device=device), torch.zeros((), device=device, dtype=torch.int64)
         for rows in torch.randperm(len(self.x), device=device).split(self.batch_size):
-            batch, targets = self.x[rows], self.y[rows]
-            self.optimizer.zero_grad(set_to_none=True)
-            with self._precision():
-                loss, right = loss_and_correct(self.model(batch), targets)
-            loss.backward()
-            self.optimizer.step()
-            if self.schedule is not None:
-                self.schedule.step()
-            total += loss.detach()
+            loss, right = self.step(self.x[rows], self.y[rows])
+            total += loss
             correct += right
         return total.item() / self.steps, correct.item() / len(self.x)
+
+    def step_losses(self, order: Any) -> list[float]:
+        """Train for an epoch over the rows in this order, (N,) int64, and return the loss of every step."""
+        torch.set_float32_matmul_precision(MATMUL_PRECISIONS[self.precision])
+        places = torch.from_numpy(np.ascontiguousarray(order)).to(self.x.device)
+        steps = [self.step(self.x[rows], self.y[rows]) for rows in places.split(self.batch_size)]
+        losses: list[float] = torch.stack([loss for loss, _ in steps]).tolist()
+        return losses
+
+    def forward(self, batch: Any) -> Any:
+        """Return the outputs of a batch, as a step finds them."""
+        with self._precision():
+            return self.model(batch)
+
+    def step(self, batch: Any, targets: Any) -> tuple[Any, Any]:
+        """Train on a batch, and return its loss and how many rows were right."""
+        self.optimizer.zero_grad(set_to_none=True)
+        with self._precision():
+            loss, right = loss_and_correct(self.model(batch), targets)
+        loss.backward()
+        self.optimizer.step()
+        if self.schedule is not None:
+            self.schedule.step()
+        return loss.detach(), right
 
     def _precision(self) -> AbstractContextManager[Any]:
         if self.precision == "bfloat16":

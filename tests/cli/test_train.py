@@ -247,3 +247,12 @@ def _read(descriptor: int) -> bytes:
         return os.read(descriptor, 65536)
     except OSError:  # how Linux says that the other end is closed
         return b""
+
+
+def test_a_profile_is_one_of_the_files(invoke: Invoke, tmp_path: Path) -> None:
+    outcome = invoke("train", *DIGITS, "--profile", "--out", tmp_path / "run")
+    assert outcome.code == 0, outcome
+    assert str(tmp_path / "run" / "trace.json") in outcome.out
+    events = json.loads((tmp_path / "run" / "trace.json").read_text())["traceEvents"]
+    assert {"epoch 1", "epoch 2", "epoch 3"} <= {event["name"] for event in events}
+    assert "profile" not in (tmp_path / "run" / "config.toml").read_text()

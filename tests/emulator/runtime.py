@@ -127,7 +127,8 @@ class EmulatedGraph:
     num_launches : int
     """
 
-    def __init__(self) -> None:
+    def __init__(self, runtime: Any = None) -> None:
+        self._runtime = runtime
         self.nodes: list[tuple[str, Callable[[], None]]] = []
         self.holds: list[Any] = []
         self.is_ready, self.num_launches = False, 0
@@ -151,8 +152,12 @@ class EmulatedGraph:
             if memory() is None:
                 raise DeviceError(f"expected the memory of a graph to be there, got that of {name} freed")
         self.num_launches += 1
+        watcher = getattr(self._runtime, "watcher", None)
+        begun = None if watcher is None else watcher.begin("graph")
         for _, run in self.nodes:
             run()
+        if begun is not None:
+            watcher.end(begun)
 
 
 class EmulatedRuntime:
@@ -174,6 +179,7 @@ class EmulatedRuntime:
     """
 
     name = card = "emulator"
+    watcher: Any = None
 
     def __init__(
         self,
@@ -239,7 +245,7 @@ class EmulatedRuntime:
     def capture(self) -> Iterator[EmulatedGraph]:
         """Note launches, copies and fills in place of running them."""
         self._refuse_in_capture("another capture")
-        self._graph = graph = EmulatedGraph()
+        self._graph = graph = EmulatedGraph(self)
         try:
             yield graph
         finally:
@@ -262,11 +268,24 @@ class EmulatedRuntime:
         """Return True: launches are complete when they return."""
         return True
 
+    def is_capturing(self) -> bool:
+        """Return whether launches are noted for a graph."""
+        return self._graph is not None
+
     def seconds_of(self, start: Callable[[], Any]) -> float:
         """Return how long `start` takes."""
-        begin = perf_counter()
+        begin = self.mark()
         start()
-        return perf_counter() - begin
+        return self.seconds_between(begin, self.mark())
+
+    def mark(self) -> float:
+        """Return the time: launches are complete when they return."""
+        self._refuse_in_capture("a mark")
+        return perf_counter()
+
+    def seconds_between(self, first: float, second: float) -> float:
+        """Return the time between two marks."""
+        return second - first
 
     def synchronize(self) -> None:
         """Return at once: launches are complete when they return."""

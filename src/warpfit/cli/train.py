@@ -162,6 +162,12 @@ def train(
         _option(RUN, "FILE", "Settings in TOML, by the names of these options, which win over the file."),
     ] = None,
     out: Annotated[Text, _option(RESULTS, "DIR", "Folder for the results.", "runs/<time>")] = None,
+    profile: Annotated[
+        bool | None,
+        _switch(
+            RESULTS, "--profile", "Write trace.json, for ui.perfetto.dev, and NVTX ranges for Nsight Systems."
+        ),
+    ] = None,
     quiet: Annotated[bool | None, _switch(RESULTS, "--quiet", "Print nothing but errors.")] = None,
 ) -> None:
     """Train a network, test it, and write model, history and pictures into a folder."""
@@ -230,5 +236,7 @@ def _print_outcome(printer: Printer, outcome: Outcome) -> None:
     printer.line()
     for path in sorted(outcome.folder.files):
         printer.line(str(path))
+    for note in outcome.notes:
+        printer.line(note)
     if outcome.folder.missing:
         printer.line(outcome.folder.missing)

@@ -6,6 +6,7 @@ from warpfit.training.callbacks import Callback, Checkpoint, CSVLog, EarlyStoppi
 from warpfit.training.evaluate import Evaluation, evaluate, predict
 from warpfit.training.fit import fit
 from warpfit.training.history import History
+from warpfit.training.profile import Profile
 from warpfit.training.storage import load, load_metadata, save
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Evaluation",
     "History",
     "JSONLLog",
+    "Profile",
     "evaluate",
     "fit",
     "load",

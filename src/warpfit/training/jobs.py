@@ -19,6 +19,7 @@ from warpfit.random import manual_seed
 from warpfit.training.callbacks import Callback, Checkpoint, EarlyStopping
 from warpfit.training.fit import fit
 from warpfit.training.history import History
+from warpfit.training.profile import Profile
 from warpfit.training.recipes import (
     make_loss,
     make_model,
@@ -28,7 +29,7 @@ from warpfit.training.recipes import (
     open_data,
 )
 from warpfit.training.run_folder import RunFolder
-from warpfit.training.settings import CHECKPOINT_NAME, TrainSettings, checkpoint_file
+from warpfit.training.settings import CHECKPOINT_NAME, TRACE_NAME, TrainSettings, checkpoint_file
 from warpfit.training.trained import ModelCard, Score, TrainedModel
 
 __all__ = ["Job", "Outcome", "prepare"]
@@ -41,11 +42,15 @@ VALIDATION_FRACTION = 0.1
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out of a training: its reports, its test (None without test rows or whole epochs), its files."""
+    """What came out of a training: its reports, its test (None without test rows or whole epochs), its files.
+
+    `notes` say what was asked for and is not in the files.
+    """
 
     history: History
     test: Score | None
     folder: RunFolder
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,7 @@ class Job:
         """
         settings = self.settings
         run_folder = RunFolder(folder, settings)
+        profile = Profile(run_folder.path / TRACE_NAME) if settings.profile else None
         x, y = self.dataset.x_train, self.dataset.y_train
         history = fit(
             self.trained.model,
@@ -113,14 +119,24 @@ class Job:
             precision=settings.precision,
             engine=settings.engine,
             seed=settings.seed,
-            callbacks=[run_folder, *self._callbacks(run_folder.path), *callbacks],
+            callbacks=[
+                run_folder,
+                *([] if profile is None else [profile]),
+                *self._callbacks(run_folder.path),
+                *callbacks,
+            ],
             resume_from=settings.resume,
             verbose=verbose,
         )
         test = self.trained.test_on(self.dataset) if len(history) and len(self.dataset.x_test) else None
         if len(history):
             run_folder.write_results(self.title, self.trained, history, test)
-        return Outcome(history, test, run_folder)
+        if profile is None:
+            return Outcome(history, test, run_folder)
+        run_folder.files.append(profile.path)
+        return Outcome(
+            history, test, run_folder, [f"{TRACE_NAME} is without {note}" for note in profile.notes]
+        )
 
     def _callbacks(self, folder: Path) -> list[Callback]:
         settings = self.settings

@@ -49,6 +49,7 @@ MOST_EPOCHS, ENOUGH_STEPS = 100, 1000
 
 CONFIG_NAME = "config.toml"
 CHECKPOINT_NAME = "checkpoint.safetensors"
+TRACE_NAME = "trace.json"
 
 _NOT_RECORDED = {"recorded": False}
 
@@ -106,6 +107,8 @@ class TrainSettings:
         A checkpoint to go on from, or the folder that holds it.
     out : str, optional
         Folder for the results; None is ``runs/<time>``. Not recorded in the run's own settings file.
+    profile : bool
+        Write a trace of the run beside its results. Not recorded either.
     quiet : bool
         Print nothing but errors. Not recorded either.
 
@@ -143,6 +146,7 @@ class TrainSettings:
     checkpoint_every: int = 0
     resume: str | None = None
     out: str | None = field(default=None, metadata=_NOT_RECORDED)
+    profile: bool = field(default=False, metadata=_NOT_RECORDED)
     quiet: bool = field(default=False, metadata=_NOT_RECORDED)
 
     def __post_init__(self) -> None:

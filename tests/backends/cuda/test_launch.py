@@ -38,6 +38,8 @@ ALIGNMENT_OF_STRUCTS = 8
 class ReadingDevice:
     """A runtime whose launches read the arguments as a kernel with parameters of these C types would."""
 
+    watcher = None
+
     def __init__(self, kinds: list[Any]) -> None:
         self.kinds = kinds
         self.launches: list[SimpleNamespace] = []

@@ -126,10 +126,14 @@ class Kernel:
             blocks = (grid, 1, 1) if type(grid) is int else _three(grid)
             threads = (block, 1, 1) if type(block) is int else _three(block)
             sizes = (blocks, threads, shared_bytes, self._parameters)
+            watcher = self._runtime.watcher
+            begun = None if watcher is None else watcher.begin(self.name)
             if cluster == 1 and not is_cooperative:
                 self._launch(self._function, *sizes)
             else:
                 self._runtime.launch_cluster(self._function, *sizes, cluster, is_cooperative)
+            if begun is not None:
+                watcher.end(begun)
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{key}={value}" for key, value in self.defines)

@@ -14,7 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from warpfit.errors import DeviceError, KernelError
 __all__ = [
     "DeviceInfo",
     "Graph",
+    "Mark",
     "Memory",
     "Runtime",
     "SharedMemory",
@@ -311,7 +312,12 @@ class Runtime:
     num_multiprocessors, max_shared_bytes : int
         `max_shared_bytes` is the shared memory that one block may ask for.
     stream : cuda.core.Stream
+    watcher : object or None
+        Hears of every launch: ``begin(name)`` before it, ``end(begun)`` with what that returned, unless it is None,
+        after it. See `warpfit.training.profile`.
     """
+
+    watcher: Any = None
 
     def __init__(self, index: int) -> None:
         from cuda.core import Device, DeviceMemoryResource
@@ -531,7 +537,7 @@ class Runtime:
 
     def launch(self, function: Any, grid: Grid, block: Grid, shared_bytes: int, parameters: int) -> None:
         """Start a kernel; `parameters` is the address of an array of the arguments' addresses."""
-        if self._is_capturing():
+        if self.is_capturing():
             self.launch_cluster(function, grid, block, shared_bytes, parameters, 1, False)
             return
         if getattr(_active, "runtime", None) is not self:
@@ -565,7 +571,7 @@ class Runtime:
             )
             self._check(error, f"launching {function.name}")
         # In a graph the blocks of one kernel come while those of the last are still at work, and wait for them.
-        is_programmatic = function.takes_turn and self._is_capturing()
+        is_programmatic = function.takes_turn and self.is_capturing()
         attributes = self._launch_attributes(cluster, is_cooperative, is_programmatic)
         config = self._driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = grid
@@ -577,7 +583,7 @@ class Runtime:
         self._check(
             error, f"launching {function.name} with grid {grid} in clusters of {cluster} blocks of {block}"
         )
-        if self._blocking and not self._is_capturing():
+        if self._blocking and not self.is_capturing():
             self.synchronize()
 
     def _launch_attributes(self, cluster: int, is_cooperative: bool, is_programmatic: bool) -> list[Any]:
@@ -662,7 +668,8 @@ class Runtime:
         if not int(error):
             self._driver.cuGraphDestroy(captured)
 
-    def _is_capturing(self) -> bool:
+    def is_capturing(self) -> bool:
+        """Return whether this thread's launches are noted for a graph, and not started."""
         capturing = self._capturing
         return capturing is not None and capturing.thread == threading.get_ident()
 
@@ -676,7 +683,7 @@ class Runtime:
         return capturing.stream
 
     def _refuse_in_capture(self, what: str) -> None:
-        if self._is_capturing():
+        if self.is_capturing():
             raise DeviceError(
                 f"expected launches, copies and fills only while a graph is captured on {self.name}, got {what}"
             )
@@ -711,21 +718,23 @@ class Runtime:
 
     def seconds_of(self, start: Callable[[], Any]) -> float:
         """Return how long the device works on what `start` starts."""
-        driver = self._driver
         self.synchronize()
-        events = []
-        for act in (lambda: None, start):
-            act()
-            error, event = driver.cuEventCreate(0)
-            self._check(error, "making an event")
-            (error,) = driver.cuEventRecord(event, self._stream_handle)
-            self._check(error, "recording an event")
-            events.append(event)
+        before = self.mark()
+        start()
+        after = self.mark()
         self.synchronize()
-        error, milliseconds = driver.cuEventElapsedTime(*events)
+        return self.seconds_between(before, after)
+
+    def mark(self) -> Mark:
+        """Return a mark behind all that was started so far."""
+        self._refuse_in_capture("a mark")
+        self.activate()
+        return Mark(self)
+
+    def seconds_between(self, first: Mark, second: Mark) -> float:
+        """Return the device's time between two marks that it has passed."""
+        error, milliseconds = self._driver.cuEventElapsedTime(first.event, second.event)
         self._check(error, "reading the time between two events")
-        for event in events:
-            driver.cuEventDestroy(event)
         return float(milliseconds) / 1e3
 
     def synchronize(self) -> None:
@@ -752,6 +761,23 @@ class Runtime:
         else:
             suspects = ""
         raise KernelError(f"{act} failed on {self.name}: {_describe(error)}{suspects}")
+
+
+class Mark:
+    """A place in the order of what is started, whose time the device notes when it gets there."""
+
+    __slots__ = ("_driver", "event")
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._driver = runtime._driver
+        error, self.event = self._driver.cuEventCreate(0)
+        runtime._check(error, "making an event")
+        (error,) = self._driver.cuEventRecord(self.event, runtime._stream_handle)
+        runtime._check(error, "recording an event")
+
+    def __del__(self) -> None:
+        with suppress(Exception):  # of a driver that has shut down
+            self._driver.cuEventDestroy(self.event)
 
 
 class _Capturing(NamedTuple):
@@ -800,8 +826,11 @@ class Graph:
             )
         runtime.activate()
         runtime._recent.extend(self.names)
+        begun = None if runtime.watcher is None else runtime.watcher.begin("graph")
         (error,) = runtime._driver.cuGraphLaunch(self._executable, runtime._stream_handle)
         runtime._check(error, "launching a captured graph")
+        if begun is not None:
+            runtime.watcher.end(begun)
         if runtime._blocking:
             runtime.synchronize()
 
