@@ -1,4 +1,4 @@
-# The two commands: `make train` and `make test`. Both set up .venv by themselves.
+# The two commands: `make train` and `make test`. All targets set up .venv by themselves.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -15,7 +15,7 @@ SETUP  ?= $(VENV)/.dev
 SANITIZER := compute-sanitizer
 CHECKED   ?= tests/backends/test_contract.py tests/backends/cuda tests/engines/test_one_launch_card.py -m gpu -k "float32_agrees_with_float64 or half_precision or updates or whole_numbers or narrow_steps or tf32 or follows_numpy"
 
-.PHONY: train test test-all test-gpu sanitize lint bench clean
+.PHONY: train test test-all test-gpu sanitize lint bench notebook docs clean
 
 train: $(VENV)/.train
 	$(BIN)/warpfit train $(ARGS)
@@ -47,8 +47,18 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/warpfit bench $(or $(ARGS),cpu-epoch)
 
+# The demo in a browser; ARGS=--no-browser where there is none.
+notebook: $(VENV)/.notebook
+	$(BIN)/jupyter lab notebooks/demo.ipynb $(ARGS)
+
+# The site, in site/: every page, the API from its docstrings, and the notebooks, which are run for it.
+docs: export OPENBLAS_NUM_THREADS = 1
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict --quiet $(ARGS)
+	@echo "site/index.html is the first page"
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* build dist
+	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -65,3 +75,11 @@ $(VENV)/.train: pyproject.toml | $(BIN)/python
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(PIP) -e '.[dev]'
 	@touch $@ $(VENV)/.train
+
+$(VENV)/.notebook: pyproject.toml | $(BIN)/python
+	$(PIP) -e '.[notebook$(CUDA)]'
+	@touch $@ $(VENV)/.train
+
+$(VENV)/.docs: pyproject.toml | $(BIN)/python
+	$(PIP) -e '.[docs]'
+	@touch $@

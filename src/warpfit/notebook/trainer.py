@@ -1,0 +1,270 @@
+"""Trains small networks on digits, and looks at what came out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import isqrt
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit import backends
+from warpfit.data import Dataset, load_dataset
+from warpfit.errors import ConfigError, WarpfitError
+from warpfit.random import manual_seed
+from warpfit.training import History, fit, predict
+from warpfit.training.inputs import check_count
+from warpfit.training.recipes import make_model, make_optimizer, mnist_or_digits
+from warpfit.training.settings import TrainSettings
+
+__all__ = ["OPTIMIZERS", "Choices", "DemoRun", "DemoSettings", "Trainer"]
+
+Array = npt.NDArray[Any]
+
+# What the demo calls an optimizer, and what `TrainSettings` does.
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "SGD": {"optimizer": "sgd", "momentum": 0.0},
+    "SGD, momentum 0.9": {"optimizer": "sgd", "momentum": 0.9},
+    "Adam": {"optimizer": "adam"},
+    "AdamW": {"optimizer": "adamw"},
+    "RMSprop": {"optimizer": "rmsprop"},
+}
+
+
+@dataclass(frozen=True)
+class DemoSettings:
+    """A network and how it is trained; a frozen value, checked when it is made.
+
+    Parameters
+    ----------
+    width : int
+        Units of each hidden layer.
+    depth : int
+        Hidden layers; 0 is softmax regression, whatever the width.
+    lr : float
+        Learning rate, constant.
+    batch_size : int
+    optimizer : str
+        One of `OPTIMIZERS`.
+
+    Raises
+    ------
+    ConfigError
+        If a value is unknown or out of range.
+    """
+
+    width: int = 128
+    depth: int = 1
+    lr: float = 0.1
+    batch_size: int = 64
+    optimizer: str = "SGD"
+
+    def __post_init__(self) -> None:
+        check_count("width", self.width, 1)
+        check_count("depth", self.depth, 0)
+        check_count("batch_size", self.batch_size, 1)
+        if not 0 < self.lr < float("inf"):
+            raise ConfigError(f"expected lr to be a positive number, got {self.lr!r}")
+        if self.optimizer not in OPTIMIZERS:
+            raise ConfigError(f"expected optimizer among {', '.join(OPTIMIZERS)}, got {self.optimizer!r}")
+
+    def train_settings(self, num_rows: int) -> TrainSettings:
+        """Return these as the settings of ``warpfit train``."""
+        return TrainSettings(
+            hidden=(self.width,) * self.depth,
+            lr=self.lr,
+            batch_size=self.batch_size,
+            schedule="constant",
+            **OPTIMIZERS[self.optimizer],
+        ).resolved(num_rows=num_rows, has_classes=True)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What can be chosen so that a training takes no longer than one cares to wait.
+
+    Parameters
+    ----------
+    widths, batch_sizes : tuple of int
+    largest_depth : int
+    epochs : int
+    """
+
+    widths: tuple[int, ...]
+    batch_sizes: tuple[int, ...]
+    largest_depth: int
+    epochs: int
+
+
+ON_GPU = Choices((8, 16, 32, 64, 128, 256, 512), (32, 64, 128, 256, 512), 3, epochs=3)
+ON_CPU = Choices((8, 16, 32, 64, 128, 256), (16, 32, 64, 128, 256), 3, epochs=20)
+
+
+@dataclass(frozen=True, eq=False)
+class DemoRun:
+    """What came out of a training.
+
+    Attributes
+    ----------
+    settings : DemoSettings
+    sizes : tuple of int
+        Features, hidden units, classes.
+    error : str or None
+        Why there is no result, in one sentence; everything below is empty then.
+    seconds : float
+        Wall time of `fit`, everything included.
+    history : History
+    accuracy : float
+        Share of the test samples that were right.
+    confusion : ndarray (C, C) int64
+        Test samples, by true class (rows) and by what they were taken for (columns).
+    samples : ndarray (S,) int64
+        Rows of the test set: the first of each class, then those that were most surely taken for another.
+    probabilities : ndarray (S, C) float32
+        What the network says of these samples.
+    weights : ndarray (U, H, W) float32
+        What the first units of the first layer multiply the pixels by.
+    """
+
+    settings: DemoSettings
+    sizes: tuple[int, ...]
+    error: str | None = None
+    seconds: float = 0.0
+    history: History = field(default_factory=History)
+    accuracy: float = 0.0
+    confusion: Array = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    samples: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    probabilities: Array = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    weights: Array = field(default_factory=lambda: np.zeros((0, 0, 0), np.float32))
+
+    @property
+    def num_parameters(self) -> int:
+        """Weights and biases of the network."""
+        return sum((inputs + 1) * units for inputs, units in zip(self.sizes, self.sizes[1:], strict=False))
+
+
+class Trainer:
+    """Trains networks on one data set, which stays on the device.
+
+    Parameters
+    ----------
+    dataset : Dataset, optional
+        Of square images in one colour, in classes. None is MNIST on a GPU, as far as it can be had, else
+        scikit-learn's digits.
+    device : str
+        As `warpfit.fit` takes it.
+    choices : Choices, optional
+        None is what suits the device.
+    seed : int
+        Of initial values and order: equal settings give equal runs.
+
+    Raises
+    ------
+    ConfigError
+        If the data set has other samples.
+    DeviceError
+        If there is no such device.
+    """
+
+    MISTAKES = 5
+    UNITS = 32
+
+    def __init__(
+        self,
+        dataset: Dataset | None = None,
+        *,
+        device: str = "auto",
+        choices: Choices | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.device = backends.resolve_device(device)
+        self.seed = seed
+        on_gpu = self.device != "cpu"
+        self.choices = choices or (ON_GPU if on_gpu else ON_CPU)
+        if dataset is None:
+            dataset = load_dataset(mnist_or_digits() if on_gpu else "digits")
+        self.dataset = dataset
+        self.side = _side_of(dataset)
+        ops = backends.get(self.device)
+        self._x_train, self._x_test = (
+            ops.asarray(x.reshape(len(x), -1)) for x in (dataset.x_train, dataset.x_test)
+        )
+
+    @property
+    def device_name(self) -> str:
+        """The device in words: ``'CPU'``, or the card's name."""
+        if self.device == "cpu":
+            return "CPU"
+        return str(backends.get(self.device).runtime.card)  # type: ignore[attr-defined]
+
+    def image(self, row: int) -> Array:
+        """Return a test sample as an image, (H, W)."""
+        return self.dataset.x_test[row].reshape(self.side, self.side)
+
+    def train(self, settings: DemoSettings) -> DemoRun:
+        """Train a network from new initial values, and return what came out, or what was in the way."""
+        hidden = (settings.width,) * settings.depth
+        sizes = (self.side**2, *hidden, self.dataset.num_classes)
+        try:
+            return self._trained(settings, sizes)
+        except WarpfitError as error:
+            return DemoRun(settings, sizes, error=" ".join(str(error).split()))
+
+    def _trained(self, settings: DemoSettings, sizes: tuple[int, ...]) -> DemoRun:
+        manual_seed(self.seed)
+        resolved = settings.train_settings(len(self._x_train))
+        model = make_model(resolved, sizes[:1], sizes[-1])
+        data = self.dataset
+        start = perf_counter()
+        history = fit(
+            model,
+            self._x_train,
+            data.y_train,
+            optimizer=make_optimizer(resolved, model),
+            epochs=self.choices.epochs,
+            batch_size=settings.batch_size,
+            validation_data=(self._x_test, data.y_test),
+            device=self.device,
+            seed=self.seed,
+            verbose=False,
+        )
+        seconds = perf_counter() - start
+        probabilities = predict(model, self._x_test, kind="probabilities")
+        labels = probabilities.argmax(axis=1)
+        samples = self._samples(probabilities)
+        weights = next(iter(model.parameters())).numpy()[:, : self.UNITS]
+        return DemoRun(
+            settings=settings,
+            sizes=sizes,
+            seconds=seconds,
+            history=history,
+            accuracy=float(np.mean(labels == data.y_test)),
+            confusion=_confusion(data.y_test, labels, data.num_classes),
+            samples=samples,
+            probabilities=probabilities[samples],
+            weights=weights.T.reshape(-1, self.side, self.side),
+        )
+
+    def _samples(self, probabilities: Array) -> Array:
+        """Return the first row of each class, and the worst mistakes, the worst first."""
+        y = self.dataset.y_test
+        _, first = np.unique(y, return_index=True)
+        wrong = np.flatnonzero(probabilities.argmax(axis=1) != y)
+        surest = np.argsort(-probabilities[wrong].max(axis=1), kind="stable")[: self.MISTAKES]
+        return np.concatenate([first, wrong[surest]])
+
+
+def _side_of(dataset: Dataset) -> int:
+    """Return the height and width of a data set's images, (N, H, W) or flat, or raise ConfigError."""
+    shape = dataset.x_train.shape[1:]
+    side = isqrt(int(np.prod(shape)))
+    if shape not in ((side, side), (side * side,)) or not dataset.class_names:
+        raise ConfigError(f"expected a data set of square images in one colour, in classes, got {dataset}")
+    return side
+
+
+def _confusion(labels: Array, predicted: Array, num_classes: int) -> Array:
+    counts = np.bincount(labels * num_classes + predicted, minlength=num_classes**2)
+    return counts.reshape(num_classes, num_classes)
