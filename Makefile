@@ -53,6 +53,7 @@ notebook: $(VENV)/.notebook
 
 # The site, in site/: every page, the API from its docstrings, and the notebooks, which are run for it.
 docs: export OPENBLAS_NUM_THREADS = 1
+docs: export NO_MKDOCS_2_WARNING = 1
 docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict --quiet $(ARGS)
 	@echo "site/index.html is the first page"

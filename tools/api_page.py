@@ -1,0 +1,264 @@
+"""Write docs/api.md: every public name in one line, from signatures and docstrings.
+
+python tools/api_page.py            # write it
+python tools/api_page.py --check    # exit 1 if it is not what would be written
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "api.md"
+
+INTRODUCTION = """# The API in one page
+
+Every public name, in one line. Formulas and defaults are PyTorch's; images are channels-last, `(N, H, W, C)`; uint8 input
+means x / 255. What is wrong with an argument is one sentence, in an exception of `warpfit.errors`. The
+[site](../CONTRIBUTING.md#the-documentation-site) has each name with its parameters. This page is written by
+`python tools/api_page.py`.
+
+```python
+import warpfit as wf
+from warpfit import autograd, data, errors, losses, nn, optim
+```
+"""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Names of a module, in the order in which one meets them."""
+
+    title: str
+    module: str
+    names: tuple[str, ...]
+    words: str = ""
+
+
+MODULES = (
+    "warpfit",
+    "warpfit.nn",
+    "warpfit.losses",
+    "warpfit.optim",
+    "warpfit.data",
+    "warpfit.autograd",
+    "warpfit.errors",
+)
+
+SECTIONS = (
+    Section(
+        "Train",
+        "warpfit",
+        (
+            "fit",
+            "evaluate",
+            "predict",
+            "save",
+            "load",
+            "load_metadata",
+            "manual_seed",
+            "History",
+            "Evaluation",
+        ),
+        "`history = wf.fit(model, x, y, optimizer=opt)` trains on the GPU if there is one. `history.plan` says by which "
+        "[engine](engines.md), in what precision, and why.",
+    ),
+    Section("Callbacks", "warpfit", ("Callback", "EarlyStopping", "Checkpoint", "CSVLog", "JSONLLog")),
+    Section(
+        "Estimators",
+        "warpfit",
+        ("MLPClassifier", "MLPRegressor", "from_sklearn"),
+        "scikit-learn's, on every device: [coming from scikit-learn](scikit-learn.md).",
+    ),
+    Section(
+        "Networks",
+        "warpfit.nn",
+        (
+            "Sequential",
+            "Module",
+            "Layer",
+            "Parameter",
+            "Buffer",
+            "NetworkSpec",
+            "forward",
+            "backward",
+            "parameters",
+        ),
+        "A `Sequential` of the layers below runs on every engine, a `Module` of one's own on `layerwise`.",
+    ),
+    Section(
+        "Layers",
+        "warpfit.nn",
+        (
+            "Linear",
+            "Conv2d",
+            "MaxPool2d",
+            "AvgPool2d",
+            "BatchNorm1d",
+            "BatchNorm2d",
+            "LayerNorm",
+            "Dropout",
+            "Flatten",
+        ),
+    ),
+    Section(
+        "Activations",
+        "warpfit.nn",
+        ("ReLU", "LeakyReLU", "GELU", "SiLU", "Tanh", "Sigmoid", "Identity", "Softmax", "LogSoftmax"),
+    ),
+    Section(
+        "Losses",
+        "warpfit.losses",
+        (
+            "SoftmaxCrossEntropy",
+            "MeanSquaredError",
+            "AbsoluteError",
+            "Huber",
+            "BinaryCrossEntropy",
+            "Poisson",
+            "Loss",
+            "resolve",
+        ),
+        "By name in `fit(loss=...)`: `'cross_entropy'`, `'mse'`, `'absolute_error'`, `'huber'`, "
+        "`'binary_cross_entropy'`, `'poisson'`.",
+    ),
+    Section("Optimizers", "warpfit.optim", ("SGD", "Adam", "AdamW", "RMSprop", "Optimizer", "OptimizerSpec")),
+    Section(
+        "Learning rates",
+        "warpfit.optim",
+        (
+            "Constant",
+            "Step",
+            "Exponential",
+            "Cosine",
+            "OneCycle",
+            "InverseScaling",
+            "ReduceOnPlateau",
+            "Schedule",
+        ),
+        "In place of a number: `optim.SGD(model.parameters(), lr=optim.Cosine(0.1))`.",
+    ),
+    Section(
+        "Data",
+        "warpfit.data",
+        (
+            "load_dataset",
+            "load_user_data",
+            "Dataset",
+            "DataLoader",
+            "available_datasets",
+            "dataset_names",
+            "epoch_order",
+            "read_idx",
+            "write_idx",
+        ),
+    ),
+    Section(
+        "Tensors",
+        "warpfit.autograd",
+        (
+            "Tensor",
+            "tensor",
+            "no_grad",
+            "record",
+            "concatenate",
+            "stack",
+            "where",
+            "maximum",
+            "minimum",
+            "apply",
+        ),
+        "For modules of one's own. The first three are `wf.Tensor`, `wf.tensor` and `wf.no_grad`, too.",
+    ),
+    Section(
+        "Errors",
+        "warpfit.errors",
+        (
+            "WarpfitError",
+            "ShapeError",
+            "DTypeError",
+            "DataError",
+            "FileFormatError",
+            "ConfigError",
+            "DeviceError",
+            "KernelError",
+            "CompileError",
+            "DivergedError",
+            "DeviceWarning",
+        ),
+    ),
+)
+
+
+def page() -> str:
+    """Return the page's text."""
+    return INTRODUCTION + "".join(_section(section) for section in SECTIONS)
+
+
+def _section(section: Section) -> str:
+    module = import_module(section.module)
+    alias = "wf" if section.module == "warpfit" else section.module.rpartition(".")[2]
+    lines = [_line(alias, name, getattr(module, name)) for name in section.names]
+    words = f"{section.words}\n\n" if section.words else ""
+    return f"\n## {section.title}\n\n{words}" + "".join(lines)
+
+
+def _line(alias: str, name: str, thing: Any) -> str:
+    return f"* `{alias}.{name}{_signature(thing)}`: {_first_line(thing)}\n"
+
+
+def _signature(thing: Any) -> str:
+    """Return parameters and defaults without annotations, nothing for an exception."""
+    if isinstance(thing, type) and issubclass(thing, Exception):
+        return ""
+    found = inspect.signature(thing)
+    empty = inspect.Parameter.empty
+    parameters = [
+        each.replace(annotation=empty, default=_shown(each.default)) for each in found.parameters.values()
+    ]
+    return str(found.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
+
+
+class _Words:
+    """A default that reads as it is written."""
+
+    def __init__(self, words: str) -> None:
+        self.words = words
+
+    def __repr__(self) -> str:
+        return self.words
+
+
+def _shown(default: Any) -> Any:
+    plain = (type(None), bool, int, float, str, tuple)
+    return default if default is inspect.Parameter.empty or isinstance(default, plain) else _Words("...")
+
+
+def _first_line(thing: Any) -> str:
+    words = (inspect.getdoc(thing) or "").strip().split("\n\n")[0]
+    return " ".join(words.split())
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write or check the page."""
+    parser = argparse.ArgumentParser(description="Write docs/api.md.")
+    parser.add_argument("--check", action="store_true", help="only say whether it is up to date")
+    check = parser.parse_args(arguments).check
+    written = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    if written == page():
+        return 0
+    if check:
+        print("docs/api.md is out of date: run python tools/api_page.py", file=sys.stderr)
+        return 1
+    PAGE.write_text(page(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
