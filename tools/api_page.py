@@ -19,8 +19,8 @@ PAGE = ROOT / "docs" / "api.md"
 
 INTRODUCTION = """# The API in one page
 
-Every public name, in one line. Formulas and defaults are PyTorch's; images are channels-last, `(N, H, W, C)`; uint8 input
-means x / 255. What is wrong with an argument is one sentence, in an exception of `warpfit.errors`. The
+Every public name, in one line. Formulas and defaults are PyTorch's; images are channels-last, `(N, H, W, C)`; uint8
+input means x / 255. What is wrong with an argument is one sentence, in an exception of `warpfit.errors`. The
 [site](../CONTRIBUTING.md#the-documentation-site) has each name with its parameters. This page is written by
 `python tools/api_page.py`.
 
@@ -66,8 +66,8 @@ SECTIONS = (
             "History",
             "Evaluation",
         ),
-        "`history = wf.fit(model, x, y, optimizer=opt)` trains on the GPU if there is one. `history.plan` says by which "
-        "[engine](engines.md), in what precision, and why.",
+        "`history = wf.fit(model, x, y, optimizer=opt)` trains on the GPU if there is one. `history.plan` says by "
+        "which [engine](engines.md), in what precision, and why.",
     ),
     Section("Callbacks", "warpfit", ("Callback", "EarlyStopping", "Checkpoint", "CSVLog", "JSONLLog")),
     Section(
