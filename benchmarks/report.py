@@ -20,6 +20,7 @@ from typing import Any
 
 from charts import CHARTS, has_results, is_stale, write
 from cnn import LABELS as CNN_LABELS
+from digests import batch_sizes, engines, widths_short
 from engine_curves import largest_difference
 from harness import RESULTS, ROOT, run_command
 from one_launch import PEERS, USUAL_PEERS
@@ -31,6 +32,8 @@ PAGES = (
     "README.md",
     "docs/accuracy-gap.md",
     "docs/benchmarks.md",
+    "docs/design-notes.md",
+    "docs/engines.md",
     "docs/kernels.md",
     "docs/ladder.md",
     "docs/performance.md",
@@ -670,6 +673,9 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "one_launch": one_launch,
     "one_launch_peers": one_launch_peers,
     "widths": widths,
+    "widths_short": widths_short,
+    "engines": engines,
+    "batch_sizes": batch_sizes,
     "levels": levels,
     "cnn": cnn,
     "engine_curves": engine_curves,
@@ -688,6 +694,9 @@ FILES = {
     "layerwise_cnn": "layerwise",
     "first_step": "layerwise",
     "one_launch_peers": "one_launch",
+    "widths_short": "widths",
+    "engines": "one_launch",
+    "batch_sizes": "one_launch",
     "estimators_cpu": "estimators",
     "estimators_gpu": "estimators",
 }
