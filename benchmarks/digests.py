@@ -24,7 +24,14 @@ def widths_short(results: Results) -> str:
         for peer in ("jax_scan_8", "torch_graph"):
             cells.append(_median(row, next((key for key in row["programs"] if key.startswith(peer)), None)))
         rows.append([name.removeprefix("h="), *cells, f"**{row['ratio'][ours.split()[1]]:.1f}**"])
-    header = ["h", "engine", "warpfit, µs a step", "JAX scan", "PyTorch compile + CUDA graph", "best peer over ours"]
+    header = [
+        "h",
+        "engine",
+        "warpfit, µs a step",
+        "JAX scan",
+        "PyTorch compile + CUDA graph",
+        "best peer over ours",
+    ]
     return _table(header, rows) + _card(results)
 
 

@@ -8,6 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import typer
+
+import warpfit as wf
+from warpfit.cli.app import app
+from warpfit.data import Dataset
 
 ROOT = Path(__file__).resolve().parents[1]
 FENCED = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -36,9 +41,54 @@ def test_the_examples_for_scikit_learns_users(capsys: pytest.CaptureFixture[str]
     assert str(names["classifier"].loss_) in printed
 
 
+def digits_of_784_pixels() -> Dataset:
+    """Return a few digits in the size of MNIST's."""
+    digits = wf.data.load_dataset("digits")
+    x = np.pad(digits.x_train, ((0, 0), (10, 10), (10, 10))).reshape(-1, 784)[:600]
+    return Dataset("few", x[:500], digits.y_train[:500], x[500:], digits.y_train[500:600], digits.class_names)
+
+
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_the_readmes_example_for_scikit_learns_users() -> None:
-    (code,) = [block for block in examples("README.md") if "MLPClassifier" in block]
+def test_the_readmes_examples(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = digits_of_784_pixels()
+    monkeypatch.setattr(wf.data, "load_dataset", lambda name, flat: few)
+    monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    exec(compile(code, "README.md", "exec"), names)
+    blocks = examples("README.md")
+    for code in blocks:
+        exec(compile(code, "README.md", "exec"), names)
+    assert len(blocks) == 3
+    assert (tmp_path / "curves.png").exists()
+    assert (tmp_path / "model.safetensors").exists()
+    assert "layerwise one_launch: expected a CUDA device, got cpu" in capsys.readouterr().out
+    assert names["history"]["loss"][-1] < names["history"]["loss"][0]
     assert names["classifier"].score(names["X"] / 16, names["y"]) > 0.95
+
+
+COMMANDS: Any = typer.main.get_command(app)
+LINES = [
+    (page.name, line.partition("#")[0].split())
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    for block in re.findall(r"^```\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    for line in block.splitlines()
+    if line.startswith("warpfit ")
+]
+
+
+@pytest.mark.parametrize(
+    ("page", "words"), LINES, ids=[f"{page}: {' '.join(words)}" for page, words in LINES]
+)
+def test_commands_that_pages_name_are_there(page: str, words: list[str]) -> None:
+    command = COMMANDS.commands[words[1]]
+    options = {option for parameter in command.params for option in parameter.opts + parameter.secondary_opts}
+    assert {word for word in words if word.startswith("--")} <= options
+
+
+def test_targets_that_pages_name_are_there() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    text = "".join((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "CONTRIBUTING.md"))
+    named = set(re.findall(r"(?:^|`)make ([a-z][a-z-]*)", text, re.MULTILINE))
+    assert {"train", "test", "notebook", "docs"} <= named
+    assert [name for name in named if not re.search(rf"^{name}(?: [a-z-]+)*:", makefile, re.MULTILINE)] == []
