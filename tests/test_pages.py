@@ -68,12 +68,13 @@ def test_the_readmes_examples(
 
 
 COMMANDS: Any = typer.main.get_command(app)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINES = [
     (page.name, line.partition("#")[0].split())
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
-    for block in re.findall(r"^```\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    for language, block in BLOCK.findall(page.read_text(encoding="utf-8"))
     for line in block.splitlines()
-    if line.startswith("warpfit ")
+    if not language and line.startswith("warpfit ")
 ]
 
 
