@@ -49,7 +49,7 @@ bench: $(VENV)/.dev
 
 # The demo in a browser; ARGS=--no-browser where there is none.
 notebook: $(VENV)/.notebook
-	$(BIN)/jupyter lab notebooks/demo.ipynb $(ARGS)
+	$(BIN)/jupyter lab --ServerApp.root_dir=. notebooks/demo.ipynb $(ARGS)
 
 # The site, in site/: every page, the API from its docstrings, and the notebooks, which are run for it.
 docs: export OPENBLAS_NUM_THREADS = 1

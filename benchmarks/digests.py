@@ -63,6 +63,39 @@ def batch_sizes(results: Results) -> str:
     return _table(header, rows) + _card(results) + _card(layerwise)
 
 
+def notebook(results: Results) -> str:
+    """Return a table for each device of what the demo notebook takes when a slider is moved."""
+    text = ""
+    for part in results["devices"].values():
+        rows = [
+            [name, row["reason"], *["-"] * 5]
+            if "reason" in row
+            else [
+                name,
+                row["network"],
+                row["engine"],
+                f"{row['steps']:,}",
+                "{median:.0f} ms ({min:.0f} to {max:.0f})".format(
+                    **{key: seconds * 1e3 for key, seconds in row["seconds"].items()}
+                ),
+                f"{row['first'] * 1e3:.0f} ms",
+                f"{row['drawing'] * 1e3:.0f} ms",
+            ]
+            for name, row in part["rows"].items()
+        ]
+        header = [
+            f"sliders, on {part['data']}",
+            "network",
+            "engine",
+            "steps",
+            "trained in",
+            "the first time",
+            "picture",
+        ]
+        text += ("\n" if text else "") + _table(header, rows) + _card(part)
+    return text
+
+
 def _epoch(us: float | None, steps: int) -> str:
     """Return what an epoch of so many steps takes."""
     if us is None:
@@ -90,4 +123,7 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
 def _card(results: Results) -> str:
     """Return where results come from, in short: the file has the rest."""
     environment = results["environment"]
-    return f"\n{environment['gpu']}, commit {environment['commit'][:12]}, {environment['date']}.\n"
+    machine = (
+        environment.get("gpu") or f"{environment['cores']} cores of an {environment['cpu']} (shared machine)"
+    )
+    return f"\n{machine}, commit {environment['commit'][:12]}, {environment['date']}.\n"

@@ -20,7 +20,7 @@ from typing import Any
 
 from charts import CHARTS, has_results, is_stale, write
 from cnn import LABELS as CNN_LABELS
-from digests import batch_sizes, engines, widths_short
+from digests import batch_sizes, engines, notebook, widths_short
 from engine_curves import largest_difference
 from harness import RESULTS, ROOT, run_command
 from one_launch import PEERS, USUAL_PEERS
@@ -676,6 +676,7 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "widths_short": widths_short,
     "engines": engines,
     "batch_sizes": batch_sizes,
+    "notebook": notebook,
     "levels": levels,
     "cnn": cnn,
     "engine_curves": engine_curves,

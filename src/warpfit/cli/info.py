@@ -13,8 +13,6 @@ from warpfit.cli.console import Printer
 
 __all__ = ["info"]
 
-NOT_YET = "not in this version"
-
 
 def info() -> None:
     """Show versions, devices, engines, datasets and folders."""
@@ -82,7 +80,6 @@ def _engines() -> Iterator[tuple[str, str]]:
 
     for name, engine in ENGINES.items():
         yield name, "available, on a GPU" if engine.needs_gpu else "available, on every device"
-    yield "graph", NOT_YET
 
 
 def _datasets() -> Iterator[tuple[str, str]]:
