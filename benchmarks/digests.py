@@ -63,6 +63,26 @@ def batch_sizes(results: Results) -> str:
     return _table(header, rows) + _card(results) + _card(layerwise)
 
 
+def ladder_short(results: Results) -> str:
+    """Return the picture of the ladder, and the table of one network: rungs first, then peers."""
+    from warpfit.ladder.words import milliseconds, times
+
+    found = results["networks"].get("mlp") or next(iter(results["networks"].values()))
+    rows = [
+        [
+            f"*{record['title']}*" if record["is_peer"] else record["title"],
+            milliseconds(record["ms_per_epoch"]) + ("*" if record["is_scaled"] else ""),
+            times(record["gain"]),
+            times(record["gain_over_first"]),
+        ]
+        for record in found["records"]
+        if not record["reason"]
+    ]
+    header = [f"{found['network']}, batch {found['batch']}, {found['data']}", "an epoch", "gain", "in all"]
+    picture = "![Milliseconds an epoch, rung by rung](docs/images/ladder.png)\n\n"
+    return picture + _table(header, rows) + _card(results)
+
+
 def notebook(results: Results) -> str:
     """Return a table for each device of what the demo notebook takes when a slider is moved."""
     text = ""

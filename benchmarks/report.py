@@ -20,7 +20,7 @@ from typing import Any
 
 from charts import CHARTS, has_results, is_stale, write
 from cnn import LABELS as CNN_LABELS
-from digests import batch_sizes, engines, notebook, widths_short
+from digests import batch_sizes, engines, ladder_short, notebook, widths_short
 from engine_curves import largest_difference
 from harness import RESULTS, ROOT, run_command
 from one_launch import PEERS, USUAL_PEERS
@@ -677,6 +677,7 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "engines": engines,
     "batch_sizes": batch_sizes,
     "notebook": notebook,
+    "ladder_short": ladder_short,
     "levels": levels,
     "cnn": cnn,
     "engine_curves": engine_curves,
@@ -696,6 +697,7 @@ FILES = {
     "first_step": "layerwise",
     "one_launch_peers": "one_launch",
     "widths_short": "widths",
+    "ladder_short": "ladder",
     "engines": "one_launch",
     "batch_sizes": "one_launch",
     "estimators_cpu": "estimators",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from warpfit.notebook import DemoSettings, Trainer
-from warpfit.notebook.trainer import ON_CPU, ON_GPU, Choices
+from warpfit.notebook.trainer import FEW_ROWS, MANY_ROWS, Choices
 
 ROOT = Path(__file__).resolve().parents[1]
 QUICK = Choices(widths=(8, 16), batch_sizes=(64, 128), largest_depth=2, epochs=1)
@@ -22,7 +22,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
     return import_module("notebook")
 
 
-@pytest.mark.parametrize("choices", [ON_CPU, ON_GPU])
+@pytest.mark.parametrize("choices", [FEW_ROWS, MANY_ROWS])
 def test_every_slider_is_moved_to_its_ends(bench: Any, choices: Choices) -> None:
     settings = bench.settings_of(choices).values()
     assert {choices.widths[0], choices.widths[-1]} < {each.width for each in settings}

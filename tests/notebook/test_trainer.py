@@ -9,7 +9,7 @@ import pytest
 
 from warpfit.data import Dataset, load_dataset
 from warpfit.errors import ConfigError, DeviceError
-from warpfit.notebook.trainer import ON_CPU, ON_GPU, OPTIMIZERS, Choices, DemoSettings, Trainer
+from warpfit.notebook.trainer import FEW_ROWS, MANY_ROWS, OPTIMIZERS, Choices, DemoSettings, Trainer
 
 QUICK = Choices(widths=(8, 16), batch_sizes=(16, 64), largest_depth=2, epochs=4)
 
@@ -126,10 +126,14 @@ def test_a_few_digits_on_a_device(cuda: str) -> None:
     assert trainer.device_name != "CPU"
 
 
-def test_the_choices_suit_the_device() -> None:
-    assert Trainer(device="cpu").choices is ON_CPU
+def test_the_choices_suit_the_rows() -> None:
+    digits = load_dataset("digits")
+    x, y = np.repeat(digits.x_train, 7, axis=0), np.repeat(digits.y_train, 7)
+    many = Dataset("many", x, y, digits.x_test, digits.y_test, digits.class_names)
+    assert Trainer(device="cpu").choices is FEW_ROWS
+    assert Trainer(many, device="cpu").choices is MANY_ROWS
     defaults = DemoSettings()
-    for choices in (ON_CPU, ON_GPU):
+    for choices in (FEW_ROWS, MANY_ROWS):
         assert defaults.width in choices.widths
         assert defaults.batch_size in choices.batch_sizes
         assert defaults.depth <= choices.largest_depth

@@ -98,8 +98,11 @@ class Choices:
     epochs: int
 
 
-ON_GPU = Choices((8, 16, 32, 64, 128, 256, 512), (32, 64, 128, 256, 512), 3, epochs=3)
-ON_CPU = Choices((8, 16, 32, 64, 128, 256), (16, 32, 64, 128, 256), 3, epochs=20)
+MANY_ROWS = Choices((8, 16, 32, 64, 128, 256, 512), (32, 64, 128, 256, 512), 3, epochs=3)
+FEW_ROWS = Choices((8, 16, 32, 64, 128, 256), (16, 32, 64, 128, 256), 3, epochs=20)
+
+
+ARE_MANY = 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +159,7 @@ class Trainer:
     device : str
         As `warpfit.fit` takes it.
     choices : Choices, optional
-        None is what suits the device.
+        None is what suits the number of rows.
     seed : int
         Of initial values and order: equal settings give equal runs.
 
@@ -181,11 +184,10 @@ class Trainer:
     ) -> None:
         self.device = backends.resolve_device(device)
         self.seed = seed
-        on_gpu = self.device != "cpu"
-        self.choices = choices or (ON_GPU if on_gpu else ON_CPU)
         if dataset is None:
-            dataset = load_dataset(mnist_or_digits() if on_gpu else "digits")
+            dataset = load_dataset("digits" if self.device == "cpu" else mnist_or_digits())
         self.dataset = dataset
+        self.choices = choices or (MANY_ROWS if len(dataset.x_train) >= ARE_MANY else FEW_ROWS)
         self.side = _side_of(dataset)
         ops = backends.get(self.device)
         self._x_train, self._x_test = (
