@@ -17,7 +17,7 @@ from io import BytesIO
 from time import perf_counter
 from typing import Any
 
-from harness import RESULTS, environment, spread, write_results
+from harness import RESULTS, environment, run_command, spread, write_results
 from warpfit.errors import DeviceWarning
 from warpfit.notebook import DemoSettings, Trainer, draw
 from warpfit.notebook.trainer import Choices
@@ -84,4 +84,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

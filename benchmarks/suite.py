@@ -72,6 +72,7 @@ SUITES = {
     "launch-costs": Suite("launch_costs", "steps of one_launch, beside what plans expect"),
     "streaming": Suite("streaming", "data that stays on the host"),
     "counters": Suite("counters", "Nsight Compute's counters of some kernels"),
+    "notebook": Suite("notebook", "what the demo notebook takes when a slider is moved", needs_gpu=False),
     "cpu-epoch": Suite("cpu_epoch", "an epoch on the CPU, beside scikit-learn", needs_gpu=False),
     "estimator-scores": Suite("estimator_scores", "scores of the estimators over seeds", needs_gpu=False),
     "accuracy-gap": Suite("accuracy_gap", "a sum against a mean over the batch", needs_gpu=False),

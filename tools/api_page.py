@@ -69,7 +69,9 @@ SECTIONS = (
         "`history = wf.fit(model, x, y, optimizer=opt)` trains on the GPU if there is one. `history.plan` says by "
         "which [engine](engines.md), in what precision, and why.",
     ),
-    Section("Callbacks", "warpfit", ("Callback", "EarlyStopping", "Checkpoint", "CSVLog", "JSONLLog")),
+    Section(
+        "Callbacks", "warpfit", ("Callback", "EarlyStopping", "Checkpoint", "CSVLog", "JSONLLog", "Profile")
+    ),
     Section(
         "Estimators",
         "warpfit",
