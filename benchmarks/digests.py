@@ -72,13 +72,15 @@ def ladder_short(results: Results) -> str:
         [
             f"*{record['title']}*" if record["is_peer"] else record["title"],
             milliseconds(record["ms_per_epoch"]) + ("*" if record["is_scaled"] else ""),
+            "" if record["device_ms"] is None else milliseconds(record["device_ms"]),
             times(record["gain"]),
             times(record["gain_over_first"]),
         ]
         for record in found["records"]
         if not record["reason"]
     ]
-    header = [f"{found['network']}, batch {found['batch']}, {found['data']}", "an epoch", "gain", "in all"]
+    header = [f"{found['network']}, batch {found['batch']}, {found['data']}", "an epoch", "the device's part"]
+    header += ["gain", "in all"]
     picture = "![Milliseconds an epoch, rung by rung](docs/images/ladder.png)\n\n"
     return picture + _table(header, rows) + _card(results)
 

@@ -34,8 +34,7 @@ def measure(names: list[str], **settings: Any) -> None:
         print(f"-- {name}", flush=True)
         result = ladder.climb(
             name,
-            data="mnist",  # the command falls back on smaller data
-            **settings,
+            **{"data": "mnist", **settings},  # the command falls back on smaller data
             on_start=lambda step: print(line_before(step), flush=True),
             on_rung=lambda record: print(line_after(record), flush=True),
         )
