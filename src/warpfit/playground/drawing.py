@@ -12,15 +12,15 @@ Pixels = npt.NDArray[np.uint8]
 
 LEAST_INK = 32  # a pixel that is darker is paper
 
-# scikit-learn's digits fill their 8×8 pixels, and end at 16, MNIST's end at 255.
+# scikit-learn's digits have 8×8 pixels, which end at 16.
 SMALL, SMALL_TOP = 8, 16
 
 
 def as_digit(drawing: Pixels, size: int) -> npt.NDArray[np.float32] | None:
     """Return a drawing as an image of the data set, or None if nothing is drawn.
 
-    Of 28 pixels a side it is as MNIST's digits are: the ink fits a box of 20×20, its centre of mass is in the middle.
-    Of 8 it is as scikit-learn's: the ink fills the height or the width, and is in the middle.
+    Of 28 pixels a side it is as MNIST's digits are: the ink fits a box of 20×20, with its centre of mass at pixel
+    (14, 14). Of 8 it is as scikit-learn's: the ink fills the height, at its own width up to 7, and is in the middle.
 
     Parameters
     ----------
@@ -36,30 +36,32 @@ def as_digit(drawing: Pixels, size: int) -> npt.NDArray[np.float32] | None:
     if not rows.size:
         return None
     ink = drawing[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    height, width = ink.shape
     if size == SMALL:
-        scaled = _scaled(ink, SMALL)
-        digit = _placed(scaled, SMALL, [(SMALL - side) / 2 for side in scaled.shape])
+        scaled = _scaled(ink, SMALL, min(SMALL - 1, round(SMALL * width / height)))
+        digit = _placed(scaled, SMALL, (0, (SMALL - scaled.shape[1]) / 2))
         return np.rint(digit * np.float32(SMALL_TOP / 255)) / np.float32(SMALL_TOP)
-    scaled = _scaled(ink, size * 20 // 28)
-    middle = [size / 2 - centre for centre in _centre_of_mass(scaled)]
-    return _placed(scaled, size, middle) / np.float32(255)
+    zoom = (size * 20 // 28) / max(height, width)
+    scaled = _scaled(ink, round(height * zoom), round(width * zoom))
+    row, column = _centre_of_mass(scaled)
+    return _placed(scaled, size, (size // 2 - row, size // 2 - column)) / np.float32(255)
 
 
-def _scaled(ink: Pixels, box: int) -> Pixels:
-    """Return the ink at the size at which its longer side is `box`, with the gray levels of anti-aliasing."""
-    height, width = (max(1, round(side * box / max(ink.shape))) for side in ink.shape)
-    return np.asarray(Image.fromarray(ink).resize((width, height), Image.Resampling.BILINEAR))
+def _scaled(ink: Pixels, height: int, width: int) -> Pixels:
+    """Return the ink at another size, at least a pixel wide and high, with the gray levels of anti-aliasing."""
+    image = Image.fromarray(ink).resize((max(1, width), max(1, height)), Image.Resampling.BILINEAR)
+    return np.asarray(image)
 
 
 def _centre_of_mass(image: Pixels) -> tuple[float, float]:
-    """Return row and column, from the upper left corner, in which a pixel's own centre is half a pixel."""
+    """Return row and column, counted in pixels from 0, as the makers of MNIST did."""
     weights = image.astype(np.float64)
     total = weights.sum() or 1.0
-    rows, columns = (np.arange(side) + 0.5 for side in image.shape)
+    rows, columns = (np.arange(side) for side in image.shape)
     return float(weights.sum(axis=1) @ rows / total), float(weights.sum(axis=0) @ columns / total)
 
 
-def _placed(image: Pixels, size: int, corner: list[float]) -> npt.NDArray[np.float32]:
+def _placed(image: Pixels, size: int, corner: tuple[float, float]) -> npt.NDArray[np.float32]:
     """Return the image on black, with its upper left corner where asked for, or as near as keeps it whole."""
     top, left = (min(max(0, round(at)), size - side) for at, side in zip(corner, image.shape, strict=True))
     paper = np.zeros((size, size), np.float32)

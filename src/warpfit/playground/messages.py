@@ -19,10 +19,12 @@ from warpfit.training.settings import OPTIMIZERS
 
 __all__ = [
     "BOUNDS",
-    "DEFAULTS",
     "DIGITS",
     "DRAWING_SIZE",
     "MAX_BYTES",
+    "OF_FEW_DIGITS",
+    "OF_MANY_DIGITS",
+    "OF_POINTS",
     "POINTS",
     "PointChoice",
     "Predict",
@@ -98,6 +100,8 @@ BOUNDS: dict[str, Bound] = {
     "epochs": Whole(1, 1000),
 }
 POINT_BOUNDS: dict[str, Bound] = {"name": Choice(tuple(POINT_SETS)), "noise": Number(0.0, 0.5)}
+# By the names of the page's controls.
+PAGE_BOUNDS = {**BOUNDS, "points": POINT_BOUNDS["name"], "noise": POINT_BOUNDS["noise"]}
 
 
 @dataclass(frozen=True)
@@ -121,11 +125,11 @@ class PointChoice:
     noise: float
 
 
-DEFAULTS = {
-    DIGITS: Settings(128, 1, "relu", "adam", 0.001, 128, 5),
-    POINTS: Settings(16, 2, "tanh", "adam", 0.01, 32, 300),
-}
-DEFAULT_POINTS = PointChoice("spirals", 0.1)
+MANY_DIGITS = 10_000
+OF_MANY_DIGITS = Settings(128, 1, "relu", "adam", 0.001, 128, 5)
+OF_FEW_DIGITS = Settings(128, 1, "relu", "adam", 0.001, 16, 20)
+OF_POINTS = Settings(16, 2, "tanh", "adam", 0.01, 32, 300)
+DEFAULT_POINTS = PointChoice("spirals", 0.05)
 
 
 @dataclass(frozen=True)
@@ -171,18 +175,15 @@ class Sample:
 Request = Train | Stop | Predict | Sample
 
 
-def contents() -> dict[str, Any]:
-    """Return bounds and defaults as the page is told them, JSON-ready."""
+def contents(num_digits: int) -> dict[str, Any]:
+    """Return bounds and defaults, for so many digits to train on, as the page is told them: JSON-ready."""
+    of_digits = OF_MANY_DIGITS if num_digits >= MANY_DIGITS else OF_FEW_DIGITS
     return {
-        "bounds": {name: asdict(bound) for name, bound in (*BOUNDS.items(), *_named_point_bounds())},
-        "defaults": {task: asdict(settings) for task, settings in DEFAULTS.items()},
+        "bounds": {name: asdict(bound) for name, bound in PAGE_BOUNDS.items()},
+        "defaults": {DIGITS: asdict(of_digits), POINTS: asdict(OF_POINTS)},
         "points": asdict(DEFAULT_POINTS),
         "drawing_size": DRAWING_SIZE,
     }
-
-
-def _named_point_bounds() -> list[tuple[str, Bound]]:
-    return [("points", POINT_BOUNDS["name"]), ("noise", POINT_BOUNDS["noise"])]
 
 
 def parse(text: str) -> Request:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import math
 import secrets
 import time
 from collections import deque
@@ -160,7 +161,7 @@ class Session:
             },
             "grid": GRID,
             "limit": LIMIT,
-            **contents(),
+            **contents(len(data.x_train)),
         }
 
     async def _receive(self) -> None:
@@ -270,10 +271,10 @@ def _as_progress(progress: _Progress) -> dict[str, Any]:
 
 
 def _as_report(report: EpochReport) -> dict[str, Any]:
-    return {
-        name: getattr(report, name)
-        for name in ("epoch", "loss", "accuracy", "val_loss", "val_accuracy", "seconds")
-    }
+    names = ("epoch", "loss", "accuracy", "val_loss", "val_accuracy", "seconds")
+    values = {name: getattr(report, name) for name in names}
+    # JSON has no infinity, which the loss of a network that diverges on the test set can be.
+    return {name: value if value is None or math.isfinite(value) else None for name, value in values.items()}
 
 
 def _prediction(request: Predict, network: Network | None, size: int) -> dict[str, Any]:
@@ -283,7 +284,7 @@ def _prediction(request: Predict, network: Network | None, size: int) -> dict[st
     probabilities = None
     if digit is not None and network is not None:
         row = network.probabilities(digit.reshape(1, -1))[0]
-        probabilities = [round(float(share), 5) for share in row]
+        probabilities = [round(float(share), 5) for share in np.nan_to_num(row)]
     return {
         "type": "prediction",
         "id": request.id,

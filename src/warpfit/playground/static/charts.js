@@ -20,7 +20,8 @@ function prepared(canvas) {
   return [context, width, height];
 }
 
-const MARGIN = { left: 44, right: 8, top: 8, bottom: 20 };
+const MARGIN = { left: 44, right: 14, top: 8, bottom: 20 };
+const MOST_DOTS = 30;
 
 // Draw curves over the epochs. `curves` are {values: [[epoch, value]], name, colour, isDashed}.
 export function drawCurves(canvas, curves, { lastEpoch, least = 0, most = null, format }) {
@@ -45,14 +46,15 @@ export function drawCurves(canvas, curves, { lastEpoch, least = 0, most = null, 
   context.textBaseline = "bottom";
   context.textAlign = "center";
   for (const epoch of ticks(0, right, 6).filter(Number.isInteger)) {
-    context.fillText(String(epoch), Math.min(x(epoch), width - MARGIN.right - 10), height - 2);
+    context.fillText(String(epoch), x(epoch), height - 2);
   }
-  for (const curve of curves) drawCurve(context, curve, x, y);
-  const last = curves.map(({ name, values: all }) => (all.length ? `${name} ${format(all.at(-1)[1])}` : null));
-  canvas.setAttribute("aria-label", `${canvas.dataset.name}: ${last.filter(Boolean).join(", ") || "nothing yet"}`);
+  for (const curve of curves) drawCurve(context, curve, x, y, lastEpoch <= MOST_DOTS);
+  const ends = curves.map(({ name, values: all }) => [name, all.at(-1)?.[1]]).filter(([, value]) => Number.isFinite(value));
+  const words = ends.map(([name, value]) => `${name} ${format(value)}`).join(", ");
+  canvas.setAttribute("aria-label", `${canvas.dataset.name}: ${words || "nothing yet"}`);
 }
 
-function drawCurve(context, curve, x, y) {
+function drawCurve(context, curve, x, y, hasDots) {
   const places = curve.values.filter(([, value]) => Number.isFinite(value)).map(([epoch, value]) => [x(epoch), y(value)]);
   context.save();
   context.strokeStyle = context.fillStyle = colour(curve.colour);
@@ -60,11 +62,7 @@ function drawCurve(context, curve, x, y) {
   context.lineJoin = "round";
   context.setLineDash(curve.isDashed ? [5, 3] : []);
   line(context, places);
-  if (places.length && places.length <= 60) {
-    for (const place of places) dot(context, place, 2.2);
-  } else if (places.length) {
-    dot(context, places.at(-1), 2.6);
-  }
+  for (const place of hasDots ? places : places.slice(-1)) dot(context, place, 2.4);
   context.restore();
 }
 

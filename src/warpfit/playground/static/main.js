@@ -7,6 +7,7 @@ import { Pad } from "./pad.js";
 const DIGITS = "digits";
 const POINTS = "points";
 const CLASS_COLOURS = ["--class-0", "--class-1", "--class-2"];
+const COMPACT = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 2 });
 const PAUSE = 120; // milliseconds without a change before a new training starts
 
 // What the sliders offer, as far as the server's bounds allow.
@@ -56,6 +57,7 @@ function showStatus() {
   status(isBusy ? "training" : "ready", `${isBusy ? "Training" : "Ready"} · ${hello.device_label}`);
   element("stop").disabled = !isBusy;
   element("train").disabled = isBusy;
+  element("reset").disabled = element("sample").disabled = false;
 }
 
 // Controls --------------------------------------------------------------------------------------------------------------
@@ -124,6 +126,13 @@ function train(which, afresh) {
 
 const drawing = { isWaiting: false, isStale: false, id: 0 };
 
+// Show where the keyboard's pen is, or that it is put away.
+function showPen(place) {
+  const pen = element("pen");
+  pen.hidden = place === null;
+  if (place) [pen.style.left, pen.style.top] = place.map((share) => `${100 * share}%`);
+}
+
 // Ask what the drawing is: one question at a time, the last drawing being asked about in the end.
 function predict() {
   element("pad-empty").hidden = !pad.isEmpty;
@@ -180,7 +189,8 @@ const handlers = {
     drawing.isWaiting = false;
     showSeen(message.seen);
     const best = bars.show(message.probabilities);
-    element("guess").textContent = best < 0 ? "–" : hello.digits.classes[best];
+    element("guess").textContent = best < 0 ? "?" : hello.digits.classes[best];
+    element("guess").toggleAttribute("data-empty", best < 0);
     element("guess-share").textContent =
       best >= 0 ? percent(message.probabilities[best]) : message.seen ? "no network yet" : "nothing drawn";
     if (drawing.isStale) predict();
@@ -243,7 +253,7 @@ function drawRun(run) {
   const { started, reports } = run;
   const lastEpoch = Math.max(started?.last_epoch ?? 1, run.epoch);
   for (const [name, least, most, format] of [
-    ["loss", 0, null, (value) => String(Number(value.toPrecision(2)))],
+    ["loss", 0, null, (value) => COMPACT.format(value)],
     ["accuracy", null, 1, (value) => `${Number((100 * value).toFixed(1))} %`],
   ]) {
     const curves = [
@@ -303,11 +313,12 @@ for (const tab of tabs) {
 
 let bars = null;
 let placeBars = null;
-const pad = new Pad(element("pad"), predict);
+const pad = new Pad(element("pad"), predict, showPen);
 const plane = new Plane(element("plane"), showPlace);
 for (const name of ["loss", "accuracy"]) element(name).dataset.name = name === "loss" ? "Loss" : "Accuracy";
 
-element("controls").addEventListener("input", changed);
+element("controls").addEventListener("input", (event) => event.target.type === "range" && changed(event));
+element("controls").addEventListener("change", (event) => event.target.type !== "range" && changed(event));
 element("controls").addEventListener("submit", (event) => {
   event.preventDefault();
   train(task, false);
@@ -333,7 +344,7 @@ const connection = new Connection({
   lost(wasOpen) {
     hello = null;
     for (const run of Object.values(runs)) run.isRunning = false;
-    element("stop").disabled = element("train").disabled = true;
+    for (const id of ["stop", "train", "reset", "sample"]) element(id).disabled = true;
     status("lost", "Not connected");
     if (wasOpen) notice("error", "The server does not answer. The page tries again until it does, and keeps your settings.");
   },

@@ -8,10 +8,11 @@ const KEY_STEP = 0.03;
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
 export class Pad {
-  constructor(canvas, onChange) {
+  constructor(canvas, onChange, onPen) {
     this.canvas = canvas;
     this.context = canvas.getContext("2d", { willReadFrequently: true });
     this.onChange = onChange;
+    this.onPen = onPen;
     this.isEmpty = true;
     this.small = document.createElement("canvas");
     this.pen = null; // where the keyboard's pen is, from 0 to 1
@@ -20,6 +21,7 @@ export class Pad {
     canvas.addEventListener("pointermove", (event) => this.move(event));
     for (const name of ["pointerup", "pointercancel"]) canvas.addEventListener(name, () => (this.last = null));
     canvas.addEventListener("keydown", (event) => this.key(event));
+    canvas.addEventListener("blur", () => this.onPen(null));
   }
 
   place(event) {
@@ -54,7 +56,7 @@ export class Pad {
       const from = this.pen ?? [0.5, 0.2];
       this.pen = [clamp(from[0] + x * KEY_STEP), clamp(from[1] + y * KEY_STEP)];
       if (event.shiftKey) this.line(from, this.pen);
-      this.onPen?.(this.pen);
+      this.onPen(this.pen);
     } else {
       return;
     }
