@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["open_playground"]
 
+PACKAGES = ("starlette", "uvicorn", "websockets")  # of the extra `playground`
+
 
 def open_playground(*, port: int, device: str = "auto") -> Playground:
     """Return a playground that holds its port of 127.0.0.1 and has its data; `Playground.serve` runs it.
@@ -36,7 +38,8 @@ def open_playground(*, port: int, device: str = "auto") -> Playground:
     try:
         from warpfit.playground.server import Playground
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "websockets"):
+        package = (error.name or "").partition(".")[0]
+        if package not in PACKAGES:
             raise
-        raise ConfigError(f"the playground needs {error.name}: pip install 'warpfit[playground]'") from None
+        raise ConfigError(f"the playground needs {package}: pip install 'warpfit[playground]'") from None
     return Playground(port=port, device=device)

@@ -238,6 +238,8 @@ def _as_started(event: Started) -> dict[str, Any]:
         "engine": plan.engine,
         "precision": plan.precision,
         "reason": plan.reason,
+        "data": event.data.name,
+        "rows": len(event.data.x_train),
         "num_parameters": event.num_parameters,
     }
     if event.request.task == POINTS:

@@ -25,7 +25,8 @@ const OF_POINTS = ["points", "noise"];
 const element = (id) => document.getElementById(id);
 const main = document.querySelector("main");
 
-let hello = null;
+let hello = null; // what the server said first
+let isConnected = false;
 let task = DIGITS;
 let settings = null; // by task, kept while the server is away
 const runs = {
@@ -52,7 +53,7 @@ function status(state, text) {
 
 function showStatus() {
   const run = runs[task];
-  if (!hello) return;
+  if (!isConnected) return;
   const isBusy = run.isRunning;
   status(isBusy ? "training" : "ready", `${isBusy ? "Training" : "Ready"} · ${hello.device_label}`);
   element("stop").disabled = !isBusy;
@@ -119,7 +120,7 @@ function request(type, which, extra = {}) {
 }
 
 function train(which, afresh) {
-  if (!hello) return;
+  if (!isConnected) return;
   runs[which].isAsked = true;
   connection.send(request("train", which, { afresh }));
 }
@@ -137,7 +138,7 @@ function showPen(place) {
 function predict() {
   element("pad-empty").hidden = !pad.isEmpty;
   drawing.isStale = true;
-  if (drawing.isWaiting || !hello) return;
+  if (drawing.isWaiting || !isConnected) return;
   drawing.isStale = false;
   drawing.id += 1;
   const pixels = base64Of(pad.pixels(hello.drawing_size));
@@ -149,6 +150,7 @@ function predict() {
 const handlers = {
   hello(message) {
     hello = message;
+    isConnected = true;
     settings ??= {
       [DIGITS]: { ...message.defaults.digits },
       [POINTS]: { ...message.defaults.points, points: message.points.name, noise: message.points.noise },
@@ -265,6 +267,7 @@ function drawRun(run) {
   element("fact-epoch").textContent = started ? `${run.epoch} of ${lastEpoch}` : "–";
   element("fact-accuracy").textContent = reports.length ? percent(reports.at(-1).val_accuracy) : "–";
   element("fact-seconds").textContent = reports.length ? duration(median(reports.slice(-50).map((each) => each.seconds))) : "–";
+  element("fact-data").textContent = started ? `${started.data}, ${started.rows.toLocaleString("en")} rows` : "–";
   element("fact-parameters").textContent = started ? started.num_parameters.toLocaleString("en") : "–";
   element("fact-engine").textContent = started ? `${started.engine}, ${started.precision}` : "–";
   element("fact-reason").textContent = started ? `Why this engine: ${started.reason}` : "";
@@ -342,7 +345,7 @@ const connection = new Connection({
   },
 
   lost(wasOpen) {
-    hello = null;
+    isConnected = false;
     for (const run of Object.values(runs)) run.isRunning = false;
     for (const id of ["stop", "train", "reset", "sample"]) element(id).disabled = true;
     status("lost", "Not connected");
