@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from support.chromium import Browser, chromium_missing, open_browser
-from support.playground import serving
+from support.pages import serving
 from warpfit.data import load_dataset
 from warpfit.playground.server import Playground
 from warpfit.playground.session import Digits
@@ -211,10 +211,14 @@ def test_train_stop_and_reset(page: Browser) -> None:
 
 def test_decisions_are_drawn_while_it_trains(page: Browser) -> None:
     page.click("tab-points")
-    page.wait("!document.getElementById('fact-epoch').textContent.startsWith('0 ')", "the first epochs")
-    page.wait(TRAINED, "the training")
+    stop_early(page)
     assert page.text("fact-data") == "spirals, 400 rows"
     assert page.text("legend") == "class Aclass B"
+    early = page.script(PIXELS + "return data.join()", "plane")
+    slide(page, "epochs", "5")  # 20 epochs
+    page.choose("points", "moons")
+    page.wait("document.getElementById('fact-epoch').textContent === '20 of 20'", "the training")
+    assert page.script(PIXELS + "return data.join()", "plane") != early
     assert float(page.text("fact-accuracy").removesuffix(" %")) > 85
     found = classes_shown(page)
     assert found[0] > 0.2
@@ -222,7 +226,7 @@ def test_decisions_are_drawn_while_it_trains(page: Browser) -> None:
     assert sum(shares(page, "place-bars")) == pytest.approx(100, abs=0.6)
     page.choose("points", "blobs")
     page.wait("document.getElementById('legend').textContent === 'class Aclass Bclass C'", "three classes")
-    page.wait(TRAINED, "the training")
+    page.wait("document.getElementById('fact-epoch').textContent === '20 of 20'", "the training")
     assert min(classes_shown(page)) > 0.15
     page.click("tab-digits")
     assert page.text("fact-data") == "digits, 1,438 rows"

@@ -9,7 +9,8 @@ import threading
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from support.playground import TRAIN_DIGITS, Page, serving, small_digits
+from support.pages import Page, serving, small_digits
+from support.playground import TRAIN_DIGITS
 from warpfit.data import load_dataset
 from warpfit.errors import ConfigError, DataError, DeviceError
 from warpfit.playground import open_playground, server

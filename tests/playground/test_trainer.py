@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.playground import SETTINGS, small_digits
+from support.playground import SETTINGS, small_data
 from warpfit.playground.messages import PointChoice, Settings, Train
 from warpfit.playground.trainer import Ended, Event, Reported, Started, Trainer, Turns
 
@@ -47,7 +47,7 @@ class Listener:
 @contextmanager
 def training(device: str = "cpu", num_rows: int = 60) -> Iterator[tuple[Trainer, Listener]]:
     listener = Listener()
-    trainer = Trainer(small_digits(num_rows).data, device, Turns(), listener)
+    trainer = Trainer(small_data(num_rows), device, Turns(), listener)
     try:
         yield trainer, listener
     finally:

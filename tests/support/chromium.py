@@ -55,7 +55,7 @@ class Browser:
         from selenium.webdriver.support.ui import WebDriverWait
 
         try:
-            return WebDriverWait(self.driver, seconds, 0.05).until(lambda _: self.script(f"return {code}"))
+            return WebDriverWait(self.driver, seconds, 0.1).until(lambda _: self.script(f"return {code}"))
         except TimeoutException:
             status, notice = self.text("status-text"), self.text("notice-text")
             raise AssertionError(f"waited for {what} in vain; status {status!r}, notice {notice!r}") from None
