@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from support.commands import ENVIRONMENT, Invoke, run_python
 from support.devices import no_gpu
+from support.playground import SETTINGS, TRAIN_DIGITS
 
 
 def test_a_port_that_is_taken(misuse: Invoke) -> None:
@@ -41,6 +43,7 @@ def test_the_extra_that_is_missing(package: str) -> None:
 
 
 def test_it_serves_until_ctrl_c() -> None:
+    connect = pytest.importorskip("websockets.sync.client").connect
     command = [sys.executable, "-W", "error", "-m", "warpfit", "playground", "--port", "0", "--no-browser"]
     environment = {**ENVIRONMENT, "WARPFIT_DEVICE": "cpu", "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
@@ -53,8 +56,13 @@ def test_it_serves_until_ctrl_c() -> None:
             assert "(CPU, digits; Ctrl-C ends it)" in line
             with urllib.request.urlopen(line.split()[0], timeout=10) as page:
                 assert b"<title>warpfit playground</title>" in page.read()
-            process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=20)
+            origin = line.split()[0].rstrip("/")
+            with connect(origin.replace("http", "ws") + "/session", origin=origin, proxy=None) as socket:
+                socket.send(json.dumps({**TRAIN_DIGITS, "settings": {**SETTINGS, "epochs": 1000}}))
+                while json.loads(socket.recv(timeout=20))["type"] != "progress":
+                    pass
+                process.send_signal(signal.SIGINT)  # in the middle of a training
+                out, err = process.communicate(timeout=20)
         finally:
             process.kill()
     assert (process.returncode, out, err) == (0, "ended\n", "")

@@ -23,7 +23,7 @@ FLAGS = (
     "--disable-sync",
     "--hide-scrollbars",
 )
-SECONDS = 15.0  # to wait for what must come
+SECONDS = 30.0  # to wait for what must come
 
 Box = dict[str, float]
 
