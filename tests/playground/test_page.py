@@ -66,6 +66,12 @@ context.drawImage(shown, 0, 0);
 const { data } = context.getImageData(0, 0, copy.width, copy.height);
 """
 
+# How many columns have ink in what the network sees.
+LIT_COLUMNS = f"""(() => {{
+{PIXELS.replace("arguments[0]", "'seen'")}
+return new Set([...Array(64).keys()].filter((at) => data[4 * at] > 60).map((at) => at % 8)).size;
+}})()"""
+
 # How many colours a canvas shows.
 COLOURS = (
     PIXELS
@@ -173,6 +179,15 @@ def test_a_drawing_is_recognised_while_it_is_drawn(page: Browser) -> None:
     page.wait("document.getElementById('guess-share').textContent === 'nothing drawn'", "an empty drawing")
     page.click("sample")
     page.wait(GUESSED, "an answer to a test digit")
+
+
+def test_the_last_of_many_strokes_is_asked_about(page: Browser) -> None:
+    page.script("""
+        const pad = document.getElementById('pad');
+        for (let idx = 0; idx < 20; idx += 1)
+          pad.dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowDown', shiftKey: true }));
+    """)  # at once: the first answer comes when all are drawn
+    page.wait(f"{LIT_COLUMNS} <= 2", "a line")
 
 
 def test_a_change_trains_another_network(page: Browser) -> None:
