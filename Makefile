@@ -15,10 +15,13 @@ SETUP  ?= $(VENV)/.dev
 SANITIZER := compute-sanitizer
 CHECKED   ?= tests/backends/test_contract.py tests/backends/cuda tests/engines/test_one_launch_card.py -m gpu -k "float32_agrees_with_float64 or half_precision or updates or whole_numbers or narrow_steps or tf32 or follows_numpy"
 
-.PHONY: train test test-all test-gpu sanitize lint bench notebook docs clean
+.PHONY: train playground test test-all test-gpu sanitize lint bench notebook docs clean
 
 train: $(VENV)/.train
 	$(BIN)/warpfit train $(ARGS)
+
+playground: $(VENV)/.playground
+	$(BIN)/warpfit playground $(ARGS)
 
 # One BLAS thread in each of pytest's processes: together they fill the cores, and no more.
 test test-all: export OPENBLAS_NUM_THREADS = 1
@@ -73,9 +76,13 @@ $(VENV)/.train: pyproject.toml | $(BIN)/python
 	$(PIP) -e '.[plot$(CUDA)]'
 	@touch $@
 
+$(VENV)/.playground: pyproject.toml | $(BIN)/python
+	$(PIP) -e '.[plot,playground$(CUDA)]'
+	@touch $@ $(VENV)/.train
+
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(PIP) -e '.[dev]'
-	@touch $@ $(VENV)/.train
+	@touch $@ $(VENV)/.train $(VENV)/.playground
 
 $(VENV)/.notebook: pyproject.toml | $(BIN)/python
 	$(PIP) -e '.[notebook$(CUDA)]'

@@ -16,7 +16,19 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import warpfit
-from warpfit.cli import bench, cache, datasets, evaluate, gradcheck, info, ladder, plan, predict, train
+from warpfit.cli import (
+    bench,
+    cache,
+    datasets,
+    evaluate,
+    gradcheck,
+    info,
+    ladder,
+    plan,
+    playground,
+    predict,
+    train,
+)
 from warpfit.errors import CompileError, DeviceWarning, DivergedError, KernelError, WarpfitError
 
 __all__ = ["app", "main"]
@@ -33,7 +45,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _module in (train, evaluate, predict, plan, ladder, info, gradcheck, datasets, cache, bench):
+for _module in (train, evaluate, predict, plan, ladder, playground, info, gradcheck, datasets, cache, bench):
     _command = getattr(_module, _module.__name__.rpartition(".")[2])
     app.command(context_settings=getattr(_module, "CONTEXT_SETTINGS", None))(_command)
 
