@@ -48,9 +48,10 @@ def test_widths_are_those_of_three_layers(digests: Any) -> None:
 
 def test_the_ladder_leaves_out_what_did_not_run(digests: Any) -> None:
     record = {"title": "NumPy", "is_peer": False, "ms_per_epoch": 900.0, "is_scaled": False, "reason": ""}
-    record |= {"gain": None, "gain_over_first": None}
+    record |= {"gain": None, "gain_over_first": None, "device_ms": None}
     quick = {**record, "title": "one launch", "ms_per_epoch": 9.0, "gain": 2.0, "gain_over_first": 100.0}
-    peer = {**quick, "title": "PyTorch", "is_peer": True, "is_scaled": True, "gain": None}
+    quick |= {"device_ms": 8.0}
+    peer = {**quick, "title": "PyTorch", "is_peer": True, "is_scaled": True, "gain": None, "device_ms": None}
     missing = {**record, "title": "JAX", "reason": "it is not installed"}
     found = {"network": "6-2", "batch": 8, "data": "data", "records": [record, quick, peer, missing]}
     text = digests.ladder_short({"environment": ENVIRONMENT, "networks": {"mlp": found}})
