@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from warpfit import autograd, data, errors, losses, nn, optim
 from warpfit.autograd import Tensor, no_grad, tensor
 from warpfit.random import manual_seed
+from warpfit.sweep import Halving, Sweep, fit_many
 from warpfit.training import (
     Callback,
     Checkpoint,
@@ -41,17 +42,20 @@ __all__ = [
     "Checkpoint",
     "EarlyStopping",
     "Evaluation",
+    "Halving",
     "History",
     "JSONLLog",
     "MLPClassifier",
     "MLPRegressor",
     "Profile",
+    "Sweep",
     "Tensor",
     "autograd",
     "data",
     "errors",
     "evaluate",
     "fit",
+    "fit_many",
     "from_sklearn",
     "load",
     "load_metadata",

@@ -7,6 +7,9 @@ that ``except ValueError`` keeps working.
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 __all__ = [
     "CompileError",
     "ConfigError",
@@ -90,7 +93,18 @@ class DivergedError(WarpfitError, ArithmeticError):
             if last_finite_loss is None
             else (f"the last finite loss was {last_finite_loss:.6g}")
         )
+        self._given: dict[str, Any] = {
+            "epoch": epoch,
+            "step": step,
+            "lr": lr,
+            "last_finite_loss": last_finite_loss,
+            "remedies": remedies,
+        }
         super().__init__(
             f"the loss or a weight is not finite in epoch {epoch}, step {step}, at learning rate {lr:g}; {before}; "
             f"{remedies} may help"
         )
+
+    def __reduce__(self) -> Any:
+        """Let it go from process to process."""
+        return partial(DivergedError, **self._given), ()

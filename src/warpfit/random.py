@@ -16,6 +16,8 @@ Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3 (SC 2011
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 
 import numpy as np
@@ -23,7 +25,7 @@ import numpy.typing as npt
 
 from warpfit.errors import ConfigError
 
-__all__ = ["DROPOUT", "INIT", "ORDER", "check_seed", "manual_seed", "next_seed", "philox", "stream_key"]
+__all__ = ["DROPOUT", "INIT", "ORDER", "check_seed", "manual_seed", "next_seed", "philox", "seeded", "stream_key"]
 
 Words = npt.NDArray[np.uint32]
 Key = tuple[int, int]
@@ -127,6 +129,18 @@ def _source() -> _SeedSource:
 def manual_seed(seed: int) -> None:
     """Fix the seeds that layers created from now on take when they are given none."""
     _source().fix(seed)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Let layers created in this block take the seeds that `manual_seed` would give them; then all is as before."""
+    global _seed_source
+    before, _seed_source = _seed_source, _SeedSource()
+    _seed_source.fix(seed)
+    try:
+        yield
+    finally:
+        _seed_source = before
 
 
 def next_seed() -> int:

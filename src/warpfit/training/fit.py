@@ -36,7 +36,7 @@ from warpfit.training.run import Run
 from warpfit.training.state import state_of, trained_names, write_back
 from warpfit.training.storage import CallbackState, Snapshot, load_checkpoint, save_checkpoint
 
-__all__ = ["fit"]
+__all__ = ["draft_of", "fit", "prepared_targets"]
 
 EVALUATION_ROWS = 1024
 
@@ -137,31 +137,27 @@ def fit(
     """
     _check_kinds(optimizer, plan, callbacks)
     rows = as_rows("x", x)
-    network = network_of(model, rows.shape[1:])
-    trained = trained_names(model, optimizer)
     if plan is None:
-        device = backends.resolve_device(device)
-        draft = Plan(
-            engine=engine,
+        draft = draft_of(
+            model,
+            optimizer,
+            rows,
+            loss=loss,
+            epochs=epochs,
+            batch_size=batch_size,
             device=device,
-            precision=resolve_precision(precision, model.dtype, device),
-            network=network,
-            loss=losses.resolve(loss),
-            optimizer=optimizer.spec,
-            batch_size=check_count("batch_size", batch_size, 1),
-            epochs=check_count("epochs", epochs, 0),
-            trained=trained,
-            num_rows=len(rows),
-            shuffle=shuffle,
-            report_every=check_count("report_every", report_every, 1),
+            precision=precision,
             loss_scale=loss_scale,
+            engine=engine,
+            shuffle=shuffle,
+            report_every=report_every,
         )
     else:
+        network, trained = network_of(model, rows.shape[1:]), trained_names(model, optimizer)
         draft = replace(_checked_plan(plan, network, trained, optimizer), num_rows=len(rows))
-    targets = draft.loss.prepare_targets(as_rows("y", y), network.output_shape, draft.dtype)
-    check_same_length("y", targets, len(rows))
+    targets = prepared_targets(draft, y, len(rows))
     if plan is None:
-        num_classes = (*network.output_shape, 0)[0]
+        num_classes = (*draft.network.output_shape, 0)[0]
         draft = replace(draft, loss=resolve_class_weight(draft.loss, class_weight, targets, num_classes))
     ops = backends.get(draft.device)
     data = _training_data(ops, draft, rows, targets, sample_weight)
@@ -178,6 +174,55 @@ def fit(
         job.resume(resume_from)
     _carry_out(job, model, optimizer)
     return run.history
+
+
+def draft_of(
+    model: Module,
+    optimizer: Optimizer,
+    rows: Any,
+    *,
+    loss: str | Loss,
+    epochs: int,
+    batch_size: int,
+    device: str,
+    precision: str,
+    loss_scale: str | float,
+    engine: str,
+    shuffle: bool,
+    report_every: int,
+) -> Plan:
+    """Return the plan of a run as far as `fit`'s arguments say it, for checked rows x; see `plan.plan` for the rest.
+
+    Raises
+    ------
+    ShapeError, ConfigError, DeviceError
+        If an argument is not what `fit` takes.
+    """
+    network = network_of(model, rows.shape[1:])
+    trained = trained_names(model, optimizer)
+    device = backends.resolve_device(device)
+    return Plan(
+        engine=engine,
+        device=device,
+        precision=resolve_precision(precision, model.dtype, device),
+        network=network,
+        loss=losses.resolve(loss),
+        optimizer=optimizer.spec,
+        batch_size=check_count("batch_size", batch_size, 1),
+        epochs=check_count("epochs", epochs, 0),
+        trained=trained,
+        num_rows=len(rows),
+        shuffle=shuffle,
+        report_every=check_count("report_every", report_every, 1),
+        loss_scale=loss_scale,
+    )
+
+
+def prepared_targets(draft: Plan, y: Any, num_rows: int) -> Any:
+    """Return y as the draft's loss takes it, or raise as `fit` does."""
+    targets = draft.loss.prepare_targets(as_rows("y", y), draft.network.output_shape, draft.dtype)
+    check_same_length("y", targets, num_rows)
+    return targets
 
 
 def _carry_out(job: _Job, model: Module, optimizer: Optimizer) -> None:

@@ -1,0 +1,334 @@
+"""fit_many: candidates × folds → tasks → groups → a runner → outcomes → a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import closing
+from time import perf_counter
+from typing import Any
+
+from warpfit import backends, losses
+from warpfit.errors import ConfigError, DeviceError, WarpfitError
+from warpfit.losses import Loss
+from warpfit.nn.module import Module
+from warpfit.optim.base import Optimizer
+from warpfit.random import check_seed, seeded
+from warpfit.sweep.candidates import Candidate, as_candidates, candidate_name, fit_arguments
+from warpfit.sweep.folds import SweepData, as_folds
+from warpfit.sweep.groups import Group
+from warpfit.sweep.halving import Halving, as_halving, run_in_rungs
+from warpfit.sweep.metric import as_metric
+from warpfit.sweep.planning import affordable, describe, memory_left, plan_groups
+from warpfit.sweep.progress import SweepProgress
+from warpfit.sweep.records import Collector, Sweep
+from warpfit.sweep.runner import CPU, Runner, Shards, local_runner, workers_of
+from warpfit.sweep.tasks import FAILED, INTERRUPTED, Outcome, Task
+from warpfit.training.callbacks import Callback, Checkpoint, CSVLog, JSONLLog
+from warpfit.training.inputs import as_rows, as_sample_weight, check_count, check_same_length
+
+__all__ = ["fit_many"]
+
+Build = Callable[[Candidate], tuple[Module, Optimizer]]
+
+
+def fit_many(
+    build: Build,
+    x: Any,
+    y: Any,
+    *,
+    grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Sequence[Any]]] | None = None,
+    candidates: Iterable[Candidate] | None = None,
+    folds: Any = None,
+    loss: str | Loss = "cross_entropy",
+    epochs: int = 10,
+    batch_size: int = 64,
+    validation_data: tuple[Any, Any] | None = None,
+    class_weight: str | Mapping[int, float] | Sequence[float] | None = None,
+    sample_weight: Any = None,
+    metric: str | Callable[[Module, Any, Any], float] | None = None,
+    halving: Halving | float | None = None,
+    device: str | Sequence[str] = "auto",
+    precision: str = "auto",
+    loss_scale: str | float = "auto",
+    engine: str = "auto",
+    seed: int = 0,
+    shuffle: bool = True,
+    report_every: int = 1,
+    callbacks: Sequence[Callback] = (),
+    executor: Executor | None = None,
+    n_jobs: int = -1,
+    keep_models: bool = True,
+    verbose: bool = True,
+) -> Sweep:
+    """Train a network for every candidate, and for every fold if there are some, and say which is best.
+
+    Each network comes out with the bits that ``warpfit.manual_seed(seed)``, `build` and `fit` would give it alone, with
+    the same plan, and one BLAS thread on the CPU.
+
+    Parameters
+    ----------
+    build : function
+        From a candidate, a dict, to a model and its optimizer, new ones at each call. It is called once for each
+        candidate, here, before anything trains; layers that are given no seed draw theirs from the candidate's.
+    x, y : array_like
+        As `fit` takes them.
+    grid : mapping of str to sequence, or several
+        Every combination of the values is a candidate.
+    candidates : iterable of dict
+        In place of a grid. A candidate's ``batch_size``, ``class_weight``, ``engine``, ``epochs``, ``loss``,
+        ``loss_scale``, ``precision``, ``report_every``, ``seed`` and ``shuffle`` also stand in for the arguments of
+        these names below; all other names are for `build` alone.
+    folds : int, sequence of (train, test), or splitter of scikit-learn, optional
+        Each candidate is trained once for each fold, on the rows ``train``, and validated on the rows ``test``, both
+        (n,) int64 indices. A number deals the rows out by `seed`, each class evenly where y are labels.
+    loss, epochs, batch_size, class_weight, sample_weight, precision, loss_scale, engine, seed, shuffle, report_every
+        As `fit`'s, for all candidates that do not say otherwise. `seed` decides initial values, too.
+    validation_data : (x, y), optional
+        For all networks; not with folds.
+    metric : str or function, optional
+        What decides: ``'val_accuracy'``, ``'val_loss'``, ``'accuracy'``, ``'loss'``, of the epoch whose weights the
+        model has; or a function of model, x and y, called after training on the validation rows, of which more is
+        better. By default the accuracy, where the losses count right rows, else the loss; on validation rows, if there
+        are any. Candidates are ranked by the mean over folds, equal ones by the loss.
+    halving : Halving or float, optional
+        After some epochs only the best go on; a number is `Halving`'s factor.
+    device : str or sequence of str
+        As `fit`'s. Several, for an executor, whose shards take them in turn.
+    callbacks : sequence of Callback
+        Every network has copies of its own: `EarlyStopping` ends each by itself. None that writes a file.
+    executor : concurrent.futures.Executor, optional
+        Trains shards of the networks wherever its workers are, each shard by itself. A process pool, Dask's
+        ``client.get_executor()``, mpi4py's ``MPIPoolExecutor``, ... What is sent must be picklable: models,
+        optimizers, callbacks and the metric; `build` need not be.
+    n_jobs : int
+        On the CPU, networks that are trained at the same time, in processes of one BLAS thread each; -1 is one a core,
+        fewer if memory has no room for them. With an executor, the number of shards; -1 is one a worker. Results do
+        not depend on it.
+    keep_models : bool
+        Whether all models are kept, or those of the best candidate only.
+    verbose : bool
+        Whether to show progress: on a terminal a line that moves, elsewhere a line now and then, on standard error.
+
+    Returns
+    -------
+    Sweep
+        After Ctrl-C with what is finished, and `Sweep.interrupted`.
+
+    Raises
+    ------
+    ShapeError, DTypeError, DataError, ConfigError, DeviceError
+        If an argument is not what is described here, or `build` fails, or `fit` could not train what it made; the
+        message names the candidate, and nothing was trained then. If all networks fail, the first one's error. A
+        network that diverges or fails while others do not has a record that says so.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import warpfit as wf
+    >>> x = np.random.default_rng(0).uniform(size=(64, 4)).astype("float32")
+    >>> def build(candidate):
+    ...     width = candidate["width"]
+    ...     model = wf.nn.Sequential(wf.nn.Linear(4, width), wf.nn.ReLU(), wf.nn.Linear(width, 2))
+    ...     return model, wf.optim.SGD(model.parameters(), lr=candidate["lr"])
+    >>> grid = {"lr": [0.1, 0.5], "width": [8, 16]}
+    >>> sweep = wf.fit_many(build, x, x[:, 0] > 0.5, grid=grid, folds=2, epochs=2, n_jobs=1, device="cpu")
+    >>> len(sweep), sorted(sweep.best_candidate)
+    (8, ['lr', 'width'])
+    """
+    start = perf_counter()
+    found = as_candidates(grid, candidates)
+    rule = as_halving(halving)
+    _check_callbacks(callbacks)
+    devices = _devices(device, executor)
+    check_seed(seed)
+    defaults = {
+        "loss": loss,
+        "epochs": check_count("epochs", epochs, 1 if rule else 0),
+        "batch_size": batch_size,
+        "class_weight": class_weight,
+        "device": devices[0],
+        "precision": precision,
+        "loss_scale": loss_scale,
+        "engine": engine,
+        "seed": seed,
+        "shuffle": shuffle,
+        "report_every": report_every,
+    }
+    data = _data(x, y, sample_weight, validation_data, folds, seed)
+    if executor is None:
+        data = data.on(devices[0])
+    fold_numbers: list[int | None] = list(range(len(data.folds))) or [None]
+    tasks = _tasks(build, found, defaults, data, fold_numbers, callbacks, metric)
+    names = [candidate_name(candidate) for candidate in found for _ in fold_numbers]
+    groups = plan_groups(tasks, names)
+    decider = as_metric(
+        metric,
+        (group.plan.loss for group in groups),
+        has_validation=validation_data is not None or bool(data.folds),
+    )
+    runner = _runner(groups, devices, executor, n_jobs, len(tasks))
+    plan = describe(
+        groups,
+        num_candidates=len(found),
+        num_folds=len(data.folds),
+        device=", ".join(devices),
+        at_once=runner.at_once(groups),
+        reason=runner.explain(groups),
+    )
+    num_members = len(fold_numbers)
+    outcomes = run_in_rungs(runner, groups, rule, decider, num_members) if rule else runner.run(groups)
+    collector = Collector(found, fold_numbers, decider, keep_models)
+    with SweepProgress(len(tasks), plan.at_once, collector, is_shown=verbose) as progress:
+        interrupted = _collect(outcomes, collector, progress)
+    _check_any_trained(collector, len(tasks), names)
+    return collector.sweep(plan, perf_counter() - start, interrupted)
+
+
+def _collect(outcomes: Iterator[Outcome], collector: Collector, progress: SweepProgress) -> bool:
+    """Take down all outcomes, and return whether Ctrl-C came before the last."""
+    interrupted = False
+    with closing(outcomes):  # type: ignore[type-var]
+        try:
+            for outcome in outcomes:
+                interrupted |= outcome.status == INTERRUPTED
+                collector.collect(outcome)
+                progress.tell(outcome)
+        except KeyboardInterrupt:
+            return True
+    return interrupted
+
+
+def _check_callbacks(callbacks: Any) -> None:
+    if not isinstance(callbacks, Sequence) or not all(isinstance(c, Callback) for c in callbacks):
+        raise ConfigError(f"expected callbacks to be a sequence of Callback objects, got {callbacks!r}")
+    for callback in callbacks:
+        if isinstance(callback, Checkpoint | CSVLog | JSONLLog):
+            raise ConfigError(
+                "expected callbacks that write no file, which all networks would write to, "
+                f"got {type(callback).__name__}"
+            )
+
+
+def _devices(device: Any, executor: Any) -> list[str]:
+    """Return the devices that are meant: resolved, unless an executor's workers are to find out for themselves."""
+    if executor is not None and not isinstance(executor, Executor):
+        raise ConfigError(
+            f"expected executor to be a concurrent.futures.Executor or None, got {type(executor).__name__}"
+        )
+    devices = [device] if isinstance(device, str) else list(device)
+    if not devices or not all(isinstance(each, str) for each in devices):
+        raise ConfigError(f"expected a device or several, got {device!r}")
+    if executor is not None:
+        return devices
+    if len(devices) > 1:
+        raise ConfigError(
+            f"expected an executor to train on several devices, such as ProcessPoolExecutor({len(devices)}), got None"
+        )
+    return [backends.resolve_device(devices[0])]
+
+
+def _data(x: Any, y: Any, sample_weight: Any, validation_data: Any, folds: Any, seed: int) -> SweepData:
+    rows, targets = as_rows("x", x), as_rows("y", y)
+    check_same_length("y", targets, len(rows))
+    as_sample_weight(sample_weight, len(rows), "float32")
+    if folds is not None and validation_data is not None:
+        raise ConfigError("expected validation_data or folds, got both")
+    if validation_data is not None:
+        try:
+            val_x, val_y = validation_data
+        except (TypeError, ValueError):
+            raise ConfigError("expected validation_data as a pair (x, y)") from None
+        validation_data = as_rows("validation x", val_x), as_rows("validation y", val_y)
+    return SweepData(rows, targets, sample_weight, validation_data, as_folds(folds, rows, targets, seed))
+
+
+def _tasks(
+    build: Build,
+    candidates: Sequence[Candidate],
+    defaults: Mapping[str, Any],
+    data: SweepData,
+    folds: Sequence[int | None],
+    callbacks: Sequence[Callback],
+    metric: Any,
+) -> list[Task]:
+    tasks: list[Task] = []
+    seen: set[int] = set()
+    for candidate in candidates:
+        arguments = fit_arguments(candidate, defaults)
+        model, optimizer = _built(build, candidate, arguments)
+        if id(model) in seen:
+            raise ConfigError(
+                "expected build to make a new model for each candidate, "
+                f"got an earlier one for {candidate_name(candidate)}"
+            )
+        seen.add(id(model))
+        tasks += [
+            Task(
+                number=len(tasks) + idx,
+                model=model,
+                optimizer=optimizer,
+                data=data,
+                fold=fold,
+                arguments=arguments,
+                callbacks=callbacks,
+                is_shared=len(folds) > 1 or bool(callbacks),
+                scoring=metric if callable(metric) else None,
+            )
+            for idx, fold in enumerate(folds)
+        ]
+    return tasks
+
+
+def _built(build: Build, candidate: Candidate, arguments: dict[str, Any]) -> tuple[Module, Optimizer]:
+    """Return model and optimizer of a candidate, from the seed that it is to have."""
+    name = candidate_name(candidate)
+    try:
+        arguments["seed"] = check_seed(arguments["seed"])
+        arguments["epochs"] = check_count("epochs", arguments["epochs"], 0)
+        arguments["loss"] = losses.resolve(arguments["loss"])
+        with seeded(arguments["seed"]):
+            made = build(dict(candidate))
+    except WarpfitError as error:
+        raise type(error)(f"candidate {name}: {error}") from error
+    except Exception as error:
+        raise ConfigError(f"candidate {name}: build raised {type(error).__name__}: {error}") from error
+    if not isinstance(made, tuple | list) or len(made) != 2:
+        raise ConfigError(f"candidate {name}: expected build to return (model, optimizer), got {made!r}")
+    model, optimizer = made
+    if not isinstance(model, Module) or not isinstance(optimizer, Optimizer):
+        raise ConfigError(
+            f"candidate {name}: expected build to return a model and an optimizer of warpfit, got "
+            f"{type(model).__name__} and {type(optimizer).__name__}"
+        )
+    return model, optimizer
+
+
+def _runner(
+    groups: Sequence[Group], devices: Sequence[str], executor: Executor | None, n_jobs: int, num_tasks: int
+) -> Runner:
+    """Return who trains the networks; on the CPU in as many processes as are wanted and memory has room for."""
+    if isinstance(n_jobs, bool) or not isinstance(n_jobs, int) or n_jobs == 0:
+        raise ConfigError(f"expected n_jobs as an integer other than 0, got {n_jobs!r}")
+    if executor is not None:
+        wanted = n_jobs if n_jobs > 0 else max(workers_of(executor), len(devices))
+        return Shards(executor, devices, min(wanted, num_tasks))
+    if devices[0] != CPU or n_jobs == 1 or num_tasks == 1:
+        return local_runner(devices[0], 1)
+    from joblib import effective_n_jobs
+
+    each = max(group.plan.bytes for group in groups)
+    num_processes, note = affordable(min(effective_n_jobs(n_jobs), num_tasks), each, memory_left())
+    return local_runner(CPU, num_processes, note)
+
+
+def _check_any_trained(collector: Collector, num_tasks: int, names: Sequence[str]) -> None:
+    """Raise the first network's error if all of them failed."""
+    outcomes = collector.outcomes
+    if len(outcomes) < num_tasks or any(outcome.status != FAILED for outcome in outcomes.values()):
+        return
+    first = outcomes[0]
+    kind = type(first.error) if isinstance(first.error, WarpfitError) else DeviceError
+    raise kind(
+        f"all {num_tasks} networks failed, the first ({names[0]}) with: {first.message}"
+    ) from first.error

@@ -1,0 +1,150 @@
+"""The rows of a sweep: one copy of the data, and index sets over it for every fold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit import backends
+from warpfit.backends.transfer import to_host
+from warpfit.errors import ConfigError, DataError
+from warpfit.training.inputs import check_count
+
+__all__ = ["Fold", "SweepData", "as_folds"]
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Rows to train on and rows to validate on, (n,) int64 each, of the data that all folds share."""
+
+    train: Indices
+    test: Indices
+
+
+@dataclass(frozen=True)
+class SweepData:
+    """What networks are trained on; networks of one sweep share one such value.
+
+    Parameters
+    ----------
+    x, y : array (N, ...)
+        Checked rows, on the host or on the device that trains.
+    sample_weight : array_like (N,), optional
+        On the host.
+    validation : (x, y), optional
+        For all networks; None where folds have their own.
+    folds : tuple of Fold
+        Empty if there are none.
+    """
+
+    x: Any
+    y: Any
+    sample_weight: Any = None
+    validation: tuple[Any, Any] | None = None
+    folds: tuple[Fold, ...] = ()
+    # The rows of the fold that was asked for last: networks of a fold tend to come together.
+    _last: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def of_fold(self, fold: int | None) -> SweepData:
+        """Return the rows of a fold, gathered where the data lie, with its validation rows; all of them for None."""
+        if fold is None:
+            return self
+        if self._last.get("fold") != fold:
+            self._last.clear()
+            self._last.update(fold=fold, rows=self._gathered(self.folds[fold]))
+        return self._last["rows"]
+
+    def _gathered(self, fold: Fold) -> SweepData:
+        weight = None if self.sample_weight is None else np.asarray(self.sample_weight)[fold.train]
+        return SweepData(
+            _rows(self.x, fold.train),
+            _rows(self.y, fold.train),
+            weight,
+            (_rows(self.x, fold.test), _rows(self.y, fold.test)),
+        )
+
+    def on(self, device: str) -> SweepData:
+        """Return the data with x on a GPU, if that has room for it twice, so that it goes up once for all networks."""
+        ops = backends.get(device)
+        runtime = getattr(ops, "runtime", None)
+        if runtime is None or backends.is_device_array(self.x) or 2 * self.x.nbytes > runtime.memory_left():
+            return self
+        return replace(self, x=ops.asarray(self.x), _last={})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave gathered rows behind: whoever gets a copy gathers its own. What is on a device goes by the host."""
+        return {**self.__dict__, "x": to_host(self.x), "y": to_host(self.y), "_last": {}}
+
+
+def _rows(array: Any, indices: Indices) -> Any:
+    return backends.of(array).take(array, indices)
+
+
+def as_folds(folds: Any, x: Any, y: Any, seed: int) -> tuple[Fold, ...]:
+    """Return checked folds: of a number, pairs of index arrays, or a splitter of scikit-learn; none for None.
+
+    A number deals the rows out in an order that the seed decides, each class evenly where y are labels.
+
+    Raises
+    ------
+    ConfigError, DataError
+        If they are something else, or a fold has no rows, or rows that are not there, or one twice for both.
+    """
+    if folds is None:
+        return ()
+    num_rows, host_y = len(x), to_host(y)
+    if isinstance(folds, int | np.integer):
+        pairs = _dealt_out(check_count("folds", folds, 2), host_y, seed)
+    elif hasattr(folds, "split"):
+        pairs = folds.split(np.empty((num_rows, 0)), host_y)
+    elif isinstance(folds, Iterable) and not isinstance(folds, str):
+        pairs = folds
+    else:
+        raise ConfigError(f"expected folds as a number, pairs (train, test) or a splitter, got {folds!r}")
+    found = tuple(_checked(idx, pair, num_rows) for idx, pair in enumerate(pairs))
+    if not found:
+        raise ConfigError("expected at least one fold, got none")
+    return found
+
+
+def _dealt_out(num_folds: int, y: Any, seed: int) -> Iterable[tuple[Any, Any]]:
+    from sklearn.model_selection import KFold, StratifiedKFold
+
+    if num_folds > len(y):
+        raise ConfigError(f"expected at most as many folds as rows, got {num_folds} folds of {len(y)} rows")
+    has_classes = (
+        y.ndim == 1 and y.dtype.kind in "iub" and np.unique(y, return_counts=True)[1].max() >= num_folds
+    )
+    kind = StratifiedKFold if has_classes else KFold
+    splitter = kind(num_folds, shuffle=True, random_state=seed % 2**32)
+    return list(splitter.split(np.empty((len(y), 0)), y))
+
+
+def _checked(idx: int, pair: Any, num_rows: int) -> Fold:
+    try:
+        train, test = (np.asarray(part) for part in pair)
+    except (TypeError, ValueError):
+        raise ConfigError(f"fold {idx}: expected a pair (train, test) of indices, got {pair!r}") from None
+    return Fold(_indices(idx, "train", train, num_rows), _indices(idx, "test", test, num_rows))
+
+
+def _indices(idx: int, name: str, rows: Any, num_rows: int) -> Indices:
+    if rows.dtype == bool and rows.shape == (num_rows,):
+        rows = np.flatnonzero(rows)
+    if rows.ndim != 1 or rows.dtype.kind not in "iu":
+        raise ConfigError(
+            f"fold {idx}: expected {name} as indices of rows, (n,) integers, got {rows.dtype} of shape {rows.shape}"
+        )
+    if not len(rows):
+        raise DataError(f"fold {idx}: expected at least one row to {name} on, got none")
+    if rows.min() < 0 or rows.max() >= num_rows:
+        raise DataError(
+            f"fold {idx}: expected {name} rows in [0, {num_rows}), got {rows.min()} to {rows.max()}"
+        )
+    return rows.astype(np.int64)

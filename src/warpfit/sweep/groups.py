@@ -1,0 +1,96 @@
+"""Networks of a sweep in groups: a group's differ in nothing that a kernel has as a constant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from warpfit.engines.base import Plan
+from warpfit.nn.dropout import DropoutSpec
+from warpfit.nn.network import NetworkSpec
+from warpfit.sweep.tasks import Task
+
+__all__ = ["Group", "grouped", "kernel_key", "network_name"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Networks of equal shapes, activations, kind of optimizer, batch size, loss, engine and precision.
+
+    What may differ from network to network: initial values, seed, rate and schedule, momentum and the other numbers of
+    the optimizer, dropout's probability, epochs, and the rows (`Task.fold`).
+
+    Attributes
+    ----------
+    plan : Plan
+        Of the group's first network, as `fit` would have it.
+    tasks : tuple of Task
+    """
+
+    plan: Plan
+    tasks: tuple[Task, ...]
+
+    @property
+    def title(self) -> str:
+        """The group in a few words: ``784-64-10 relu, sgd, cross_entropy, batch 64``."""
+        plan = self.plan
+        return (
+            f"{network_name(plan.network)}, {plan.optimizer.kind}, {plan.loss.name}, batch {plan.batch_size}"
+        )
+
+
+def kernel_key(plan: Plan) -> tuple[Any, ...]:
+    """Return what the plans of networks that one kernel can train have in common."""
+    optimizer, network = plan.optimizer, plan.network
+    return (
+        plan.engine,
+        plan.precision,
+        plan.device,
+        _shape(network) if isinstance(network, NetworkSpec) else id(network),
+        plan.loss,
+        plan.trained,
+        plan.batch_size,
+        plan.shuffle,
+        plan.report_every,
+        optimizer.kind,
+        optimizer.slot_names,
+        getattr(optimizer, "nesterov", False),
+        optimizer.clip_norm is None,
+        optimizer.l2 == 0,
+    )
+
+
+def _shape(network: NetworkSpec) -> NetworkSpec:
+    """Return the network without the numbers that a kernel takes as arguments."""
+    layers = [
+        (name, replace(spec, p=0.5) if isinstance(spec, DropoutSpec) and spec.p else spec)
+        for name, spec in network.fused.layers
+    ]
+    return NetworkSpec(tuple(layers), network.input_shape)
+
+
+def grouped(planned: Iterable[tuple[Task, Plan]]) -> list[Group]:
+    """Return the groups of tasks with their plans, in the order of each one's first network."""
+    found: dict[Any, list[tuple[Task, Plan]]] = {}
+    for task, plan in planned:
+        found.setdefault(kernel_key(plan), []).append((task, plan))
+    return [Group(members[0][1], tuple(task for task, _ in members)) for members in found.values()]
+
+
+def network_name(network: Any) -> str:
+    """Return a network in a few words: the widths of linear layers and their activation, else how many layers."""
+    if not isinstance(network, NetworkSpec):
+        return "a module of one's own"
+    if any(len(shape) != 1 for shape in network.shapes):
+        return f"{len(network.layers)} layers on {'×'.join(map(str, network.input_shape))}"
+    sizes = [network.shapes[0][0]]
+    names: list[str] = []
+    for (_, spec), (size, *_) in zip(network.fused.layers, network.fused.shapes[1:], strict=True):
+        if spec.kind == "linear":
+            sizes.append(size)
+            activation = spec.activation.name  # type: ignore[attr-defined]
+            names += [activation] if activation != "identity" and activation not in names else []
+        elif spec.kind not in names:
+            names.append(spec.kind)
+    return " ".join(("-".join(map(str, sizes)), *names))

@@ -1,0 +1,156 @@
+"""Successive halving: at some epochs only the better part of the candidates goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any
+
+from warpfit.errors import ConfigError
+from warpfit.sweep.groups import Group
+from warpfit.sweep.metric import Metric
+from warpfit.sweep.runner import Runner
+from warpfit.sweep.tasks import INTERRUPTED, PAUSED, STOPPED, Outcome, Task
+from warpfit.training.inputs import check_count
+
+__all__ = ["Halving", "as_halving", "run_in_rungs"]
+
+
+@dataclass(frozen=True)
+class Halving:
+    """A rule: after `min_epochs` epochs, and each time `factor` times as many, one in `factor` candidates goes on.
+
+    Parameters
+    ----------
+    factor : float
+        Above 1.
+    min_epochs : int
+        Epochs before the first rung.
+
+    References
+    ----------
+    Jamieson, Talwalkar: Non-stochastic best arm identification and hyperparameter optimization (2016).
+    """
+
+    factor: float = 3.0
+    min_epochs: int = 1
+
+    def __post_init__(self) -> None:
+        if isinstance(self.factor, bool) or not isinstance(self.factor, int | float) or not self.factor > 1:
+            raise ConfigError(f"Halving: expected a factor above 1, got {self.factor!r}")
+        check_count("min_epochs", self.min_epochs, 1)
+
+    def rungs(self, epochs: int) -> list[int]:
+        """Return the epochs after which candidates are compared, for runs of so many epochs."""
+        rungs: list[int] = []
+        at = float(self.min_epochs)
+        while round(at) < epochs:
+            if round(at) not in rungs:
+                rungs.append(round(at))
+            at *= self.factor
+        return rungs
+
+    def survivors(self, num_candidates: int) -> int:
+        """Return how many of the candidates at a rung go on: at least one."""
+        return max(1, ceil(num_candidates / self.factor))
+
+
+def as_halving(halving: Any) -> Halving | None:
+    """Return the rule that `halving` stands for: None, a `Halving`, or its factor."""
+    if halving is None or isinstance(halving, Halving):
+        return halving
+    if isinstance(halving, bool) or not isinstance(halving, int | float):
+        raise ConfigError(f"expected halving as a Halving, its factor or None, got {halving!r}")
+    return Halving(halving)
+
+
+def run_in_rungs(
+    runner: Runner, groups: Sequence[Group], rule: Halving, metric: Metric, num_folds: int
+) -> Iterator[Outcome]:
+    """Train the groups' networks from rung to rung, and yield what came of each, once it is known.
+
+    Folds of a candidate (`num_folds` tasks with numbers that follow on one another) go on or stop together, by their
+    mean. A network that goes on has the bits of one that never paused.
+    """
+    epochs = max(task.arguments["epochs"] for group in groups for task in group.tasks)
+    seconds: dict[int, float] = {}
+    ended: dict[int, Outcome] = {}
+    for until in [*rule.rungs(epochs), None]:
+        paused: dict[int, Outcome] = {}
+        is_interrupted = False
+        for outcome in runner.run(_until(groups, until)):
+            seconds[outcome.number] = outcome.seconds = outcome.seconds + seconds.get(outcome.number, 0.0)
+            is_interrupted |= outcome.status == INTERRUPTED
+            if outcome.status == PAUSED:
+                paused[outcome.number] = outcome
+            else:
+                ended[outcome.number] = outcome
+                yield outcome
+        if until is None or is_interrupted:
+            yield from (_stopped(outcome, "interrupt", INTERRUPTED) for outcome in paused.values())
+            return
+        going_on, verdicts = _decide(rule, metric, paused, ended, num_folds)
+        for number, outcome in paused.items():
+            if number not in going_on:
+                epoch_word = "epoch" if until == 1 else "epochs"
+                outcome.halved_after = until
+                yield _stopped(outcome, f"halving: {verdicts[number]} after {until} {epoch_word}", STOPPED)
+        groups = _going_on(groups, {number: paused[number] for number in going_on})
+        if not groups:
+            return
+
+
+def _until(groups: Sequence[Group], until: int | None) -> list[Group]:
+    return [
+        replace(group, tasks=tuple(replace(task, until=until) for task in group.tasks)) for group in groups
+    ]
+
+
+def _going_on(groups: Sequence[Group], paused: dict[int, Outcome]) -> list[Group]:
+    """Return the groups of the networks that go on, from where they paused."""
+
+    def from_pause(task: Task) -> Task:
+        return replace(task, checkpoint=paused[task.number].checkpoint)
+
+    kept = [
+        replace(group, tasks=tuple(from_pause(task) for task in group.tasks if task.number in paused))
+        for group in groups
+    ]
+    return [group for group in kept if group.tasks]
+
+
+def _decide(
+    rule: Halving, metric: Metric, paused: dict[int, Outcome], ended: dict[int, Outcome], num_folds: int
+) -> tuple[set[int], dict[int, str]]:
+    """Return the networks that go on, and in words where those that do not came in.
+
+    A candidate that is through with its epochs is compared with those that are not.
+    """
+    both = {**ended, **paused}
+    members: dict[int, list[Outcome]] = {}
+    for number in sorted(both):
+        members.setdefault(number // num_folds, []).append(both[number])
+    keys = {candidate: metric.key(outcomes) for candidate, outcomes in members.items()}
+    in_play = [
+        candidate for candidate, outcomes in members.items() if any(o.number in paused for o in outcomes)
+    ]
+    done = [candidate for candidate in members if candidate not in in_play and _is_done(members[candidate])]
+    ranked = sorted(
+        (c for c in (*in_play, *done) if keys[c] is not None),
+        key=lambda c: (keys[c], c),
+    )
+    best = set(ranked[: rule.survivors(len(in_play) + len(done))])
+    place = {candidate: f"{idx + 1} of {len(in_play) + len(done)}" for idx, candidate in enumerate(ranked)}
+    going_on = {o.number for c in in_play if c in best for o in members[c] if o.number in paused}
+    verdicts = {o.number: place.get(c, "a fold has no result") for c in in_play for o in members[c]}
+    return going_on, verdicts
+
+
+def _is_done(outcomes: Iterable[Outcome]) -> bool:
+    return all(outcome.report is not None and outcome.error is None for outcome in outcomes)
+
+
+def _stopped(outcome: Outcome, message: str, status: str) -> Outcome:
+    outcome.status, outcome.message, outcome.checkpoint = status, message, None
+    return outcome

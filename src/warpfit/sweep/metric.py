@@ -1,0 +1,89 @@
+"""What decides which network is better."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from warpfit.errors import ConfigError
+from warpfit.losses import Loss
+from warpfit.sweep.tasks import Outcome
+
+__all__ = ["COLUMNS", "Metric", "as_metric"]
+
+COLUMNS = ("val_accuracy", "val_loss", "accuracy", "loss")
+SCORE = "score"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number of every network, by which candidates are ranked.
+
+    Parameters
+    ----------
+    name : str
+        A column of a report, or ``'score'``, which a function of the user's gives.
+    """
+
+    name: str
+
+    @property
+    def is_greater_better(self) -> bool:
+        return not self.name.endswith("loss")
+
+    def value(self, outcome: Outcome) -> float | None:
+        """Return the number of a network, None if it has none or it is not finite."""
+        value = outcome.score if self.name == SCORE else getattr(outcome.report, self.name, None)
+        return value if value is not None and isfinite(value) else None
+
+    def key(self, outcomes: Iterable[Outcome]) -> tuple[float, float] | None:
+        """Return what sorts a candidate by its networks, the best first: the mean over folds, then the loss.
+
+        None if one of them has no number.
+        """
+        outcomes = list(outcomes)
+        values = [self.value(outcome) for outcome in outcomes]
+        known = [value for value in values if value is not None]
+        if len(known) < len(values) or not known:
+            return None
+        mean = sum(known) / len(known)
+        return -mean if self.is_greater_better else mean, sum(map(_loss, outcomes)) / len(known)
+
+
+def _loss(outcome: Outcome) -> float:
+    report = outcome.report
+    if report is None:
+        return 0.0
+    return report.loss if report.val_loss is None else report.val_loss
+
+
+def as_metric(metric: Any, losses: Iterable[Loss], *, has_validation: bool) -> Metric:
+    """Return the metric that is asked for; None is the accuracy, where all losses count right rows, else the loss.
+
+    Raises
+    ------
+    ConfigError
+        If it is neither a column nor a function, or needs validation rows or accuracies that are not there.
+    """
+    counts = all(loss.counts_correct for loss in losses)
+    if metric is None:
+        return Metric(("val_" if has_validation else "") + ("accuracy" if counts else "loss"))
+    if callable(metric):
+        if not has_validation:
+            raise ConfigError(
+                "expected validation_data or folds for a metric that is a function, got neither"
+            )
+        return Metric(SCORE)
+    if metric not in COLUMNS:
+        raise ConfigError(
+            f"expected metric among {', '.join(COLUMNS)}, or a function of model, x and y, got {metric!r}"
+        )
+    if metric.startswith("val_") and not has_validation:
+        raise ConfigError(f"expected validation_data or folds for the metric {metric!r}, got neither")
+    if metric.endswith("accuracy") and not counts:
+        raise ConfigError(
+            f"expected losses that count right rows for the metric {metric!r}, got one that does not"
+        )
+    return Metric(metric)

@@ -1,0 +1,186 @@
+"""How a sweep is computed, found out and checked before anything trains."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from warpfit import backends
+from warpfit.engines.base import Plan, TrainingData
+from warpfit.errors import WarpfitError
+from warpfit.sweep.groups import Group, grouped
+from warpfit.sweep.tasks import Task
+from warpfit.training.fit import draft_of, prepared_targets
+from warpfit.training.plan import plan as make_plan
+from warpfit.training.state import state_of
+
+__all__ = ["GroupPlan", "SweepPlan", "describe", "memory_left", "plan_groups"]
+
+DRAFTED = ("loss", "epochs", "batch_size", "device", "precision", "loss_scale", "engine", "shuffle")
+MEMORY_SHARE = 0.8  # of what is free, for processes
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """A group of networks in words, how many they are, and how the first of them is trained."""
+
+    title: str
+    num_networks: int
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """How a sweep is computed, and why so.
+
+    Attributes
+    ----------
+    num_candidates, num_folds : int
+        `num_folds` is 0 without folds.
+    device : str
+    groups : tuple of GroupPlan
+    at_once : int
+        Networks that are trained at the same time.
+    waves : int
+        How often so many, for all networks to have had their turn.
+    bytes : int
+        Memory that the networks at work take, data included.
+    reason : str
+        Who trains them, and why so.
+    """
+
+    num_candidates: int
+    num_folds: int
+    device: str
+    groups: tuple[GroupPlan, ...]
+    at_once: int
+    waves: int
+    bytes: int
+    reason: str
+
+    @property
+    def num_networks(self) -> int:
+        return sum(group.num_networks for group in self.groups)
+
+    def __str__(self) -> str:
+        folds = f" × {self.num_folds} folds" if self.num_folds else ""
+        networks = _counted(self.num_networks, "network")
+        head = f"{networks} ({_counted(self.num_candidates, 'candidate')}{folds}) on {self.device}: {self.reason}"
+        waves = (
+            f"; {self.waves:,} waves of {self.at_once:,}, {self.bytes / 2**20:,.0f} MiB"
+            if self.at_once > 1
+            else ""
+        )
+        lines = [
+            f"  {group.title}: {_counted(group.num_networks, 'network')}, "
+            f"{group.plan.engine} in {group.plan.precision}"
+            for group in self.groups
+        ]
+        return "\n".join((head + waves, *lines))
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def describe(
+    groups: Sequence[Group], *, num_candidates: int, num_folds: int, device: str, at_once: int, reason: str
+) -> SweepPlan:
+    """Return the plan of a sweep whose groups are trained `at_once` networks at a time."""
+    num_networks = sum(len(group.tasks) for group in groups)
+    at_once = min(at_once, num_networks)
+    return SweepPlan(
+        num_candidates=num_candidates,
+        num_folds=num_folds,
+        device=device,
+        groups=tuple(GroupPlan(group.title, len(group.tasks), group.plan) for group in groups),
+        at_once=at_once,
+        waves=-(-num_networks // at_once),
+        bytes=at_once * max(group.plan.bytes for group in groups),
+        reason=reason,
+    )
+
+
+def plan_groups(tasks: Iterable[Task], names: Sequence[str] = ()) -> list[Group]:
+    """Return the groups of tasks, each with the plan that `fit` would make for its first network.
+
+    Parameters
+    ----------
+    tasks : iterable of Task
+    names : sequence of str
+        What errors call each task.
+
+    Raises
+    ------
+    WarpfitError
+        As `fit` would for one of them.
+    """
+    drafts = []
+    for idx, task in enumerate(tasks):
+        try:
+            drafts.append((task, _draft(task)))
+        except WarpfitError as error:
+            raise _named(error, names, idx) from error
+    positions = {id(task): idx for idx, (task, _) in enumerate(drafts)}
+    groups = grouped(drafts)
+    planned = []
+    for group in groups:
+        first = group.tasks[0]
+        try:
+            planned.append(Group(_full_plan(first, group.plan), group.tasks))
+        except WarpfitError as error:
+            raise _named(error, names, positions[id(first)]) from error
+    return planned
+
+
+def _named(error: WarpfitError, names: Sequence[str], idx: int) -> WarpfitError:
+    return type(error)(f"candidate {names[idx]}: {error}") if names else error
+
+
+def _draft(task: Task) -> Plan:
+    given = {"report_every": 1, **task.arguments}
+    return draft_of(
+        task.model,
+        task.optimizer,
+        task.data.x,
+        report_every=given["report_every"],
+        **{name: given[name] for name in DRAFTED},
+    )
+
+
+def _full_plan(task: Task, draft: Plan) -> Plan:
+    """Return a task's plan with engine, precision, memory and reason, for all rows of the data."""
+    ops, data = backends.get(draft.device), task.data
+    y: Any = prepared_targets(draft, data.y, len(data.x))
+    state = state_of(task.model, task.optimizer, ops, draft.dtype, 0)
+    return make_plan(draft, state, TrainingData(data.x, y, data.sample_weight))
+
+
+def memory_left() -> int | None:
+    """Return the bytes of this machine's memory that are free, None where it does not say."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            found = dict(line.split(":", 1) for line in lines)
+        return int(found["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def affordable(num_processes: int, bytes_each: int, bytes_left: int | None) -> tuple[int, str]:
+    """Return how many processes have room in memory, and in words why that is fewer than there might be."""
+    if bytes_left is None or num_processes * bytes_each <= MEMORY_SHARE * bytes_left:
+        return num_processes, ""
+    room = max(1, int(MEMORY_SHARE * bytes_left) // max(1, bytes_each))
+    fits = min(num_processes, room)
+    if fits == num_processes:
+        return fits, ""
+    return fits, (
+        f"{num_processes} would take {num_processes * bytes_each / 2**20:,.0f} MiB, and "
+        f"{MEMORY_SHARE * bytes_left / 2**20:,.0f} are to be had"
+    )

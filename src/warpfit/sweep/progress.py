@@ -1,0 +1,85 @@
+"""How far a sweep is: a line that moves on a terminal, a line now and then anywhere else."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from time import monotonic
+from typing import Any
+
+from warpfit.sweep.records import Collector
+from warpfit.sweep.tasks import DONE, Outcome
+
+__all__ = ["SweepProgress"]
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class SweepProgress:
+    """Says how many networks are done, running and stopped, and which candidate is the best so far.
+
+    Parameters
+    ----------
+    total : int
+        Networks.
+    at_once : int
+        Networks that are trained at the same time.
+    collector : Collector
+        Which knows the best.
+    is_shown : bool
+    """
+
+    def __init__(self, total: int, at_once: int, collector: Collector, *, is_shown: bool) -> None:
+        self.total, self.at_once, self.collector = total, at_once, collector
+        self.is_shown = is_shown
+        self.ended: Counter[str] = Counter()
+        self._bar: Any = None
+        self._task: Any = None
+        self._last_line = monotonic()
+
+    def __enter__(self) -> SweepProgress:
+        if self.is_shown and sys.stderr.isatty():
+            self._start_bar()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _start_bar(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._bar = Progress(
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}", markup=False),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._bar.add_task(self.line, total=self.total)
+        self._bar.start()
+
+    def tell(self, outcome: Outcome) -> None:
+        """Take down that a network is through, and show it."""
+        self.ended[outcome.status] += 1
+        if self._bar is not None:
+            self._bar.update(self._task, advance=1, description=self.line)
+        elif self.is_shown and monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = monotonic()
+            print(f"{self.num_ended}/{self.total} networks: {self.line}", file=sys.stderr, flush=True)
+
+    @property
+    def num_ended(self) -> int:
+        return sum(self.ended.values())
+
+    @property
+    def line(self) -> str:
+        """How far the sweep is, in words."""
+        running = min(self.at_once, self.total - self.num_ended)
+        others = [f"{number} {status}" for status, number in self.ended.items() if status != DONE]
+        best = self.collector.best_words
+        parts = [f"{self.ended[DONE]} done", f"{running} running", *others]
+        return ", ".join(parts) + (f"; best {best}" if best else "")

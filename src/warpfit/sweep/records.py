@@ -1,0 +1,313 @@
+"""What comes out of a sweep: a record of every network, its history, its model, and which is best."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from warpfit.errors import ConfigError
+from warpfit.nn.module import Module
+from warpfit.sweep.candidates import Candidate, candidate_name
+from warpfit.sweep.metric import Metric
+from warpfit.sweep.planning import SweepPlan
+from warpfit.sweep.tasks import NOT_STARTED, Outcome
+from warpfit.training.history import History
+
+__all__ = ["Collector", "Record", "Sweep"]
+
+Record = dict[str, Any]
+
+MEASURED = ("loss", "accuracy", "val_loss", "val_accuracy")
+SHOWN_ROWS = 10
+
+
+@dataclass
+class Sweep:
+    """The results of `fit_many`. Printed, it is a table of the best candidates.
+
+    Attributes
+    ----------
+    records : list of dict
+        One for each network, by candidate, then by fold: ``candidate`` (a dict), ``fold`` (None without folds),
+        ``status`` (``'done'``, ``'stopped'`` by a callback or by halving, ``'diverged'``, ``'failed'``,
+        ``'interrupted'``, ``'not started'``), ``message`` (why), ``epochs`` (whole epochs done), ``seconds``, ``loss``,
+        ``accuracy``, ``val_loss``, ``val_accuracy`` (of the epoch whose weights the model has; None where there is no
+        such number), ``score`` (the metric), ``rank`` (the candidate's, from 1; None without a score).
+    candidates : list of dict
+        One for each candidate: ``candidate``, ``score`` (the mean over folds), ``std`` (over folds), ``rank``.
+    models : list of Module or None
+        As `records`; None for networks without weights worth keeping, or that were not kept.
+    histories : list of History
+        As `records`.
+    metric : Metric
+    plan : SweepPlan
+        How it was computed; print it.
+    seconds : float
+    interrupted : bool
+        Whether Ctrl-C ended it.
+    """
+
+    records: list[Record]
+    candidates: list[Record]
+    models: list[Module | None]
+    histories: list[History]
+    metric: Metric
+    plan: SweepPlan
+    seconds: float = 0.0
+    interrupted: bool = False
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    @property
+    def best(self) -> Record:
+        """The record of the best candidate's network; with folds, of its best fold.
+
+        Raises
+        ------
+        ConfigError
+            If no candidate has a score.
+        """
+        return self.records[self._best_idx]
+
+    @property
+    def best_candidate(self) -> Candidate:
+        """The best candidate."""
+        return self.best["candidate"]
+
+    @property
+    def best_model(self) -> Module:
+        """The model of `best`."""
+        model = self.models[self._best_idx]
+        if model is None:
+            raise ConfigError("expected the best network's model, which was not kept")
+        return model
+
+    @property
+    def best_history(self) -> History:
+        """The history of `best`."""
+        return self.histories[self._best_idx]
+
+    @property
+    def _best_idx(self) -> int:
+        first = [idx for idx, record in enumerate(self.records) if record["rank"] == 1]
+        if not first:
+            reasons = {record["message"] for record in self.records if record["message"]}
+            raise ConfigError(f"expected a network with a score, got none: {'; '.join(sorted(reasons)[:3])}")
+        sign = -1 if self.metric.is_greater_better else 1
+        return min(first, key=lambda idx: (sign * self.records[idx]["score"], idx))
+
+    def to_pandas(self) -> Any:
+        """Return the records as a pandas DataFrame, with a column for each value of the candidates.
+
+        A value that is called like a column of the records is ``candidate.<name>``.
+
+        Raises
+        ------
+        ConfigError
+            If pandas is not installed.
+        """
+        try:
+            from pandas import DataFrame
+        except ImportError:
+            raise ConfigError("to_pandas needs pandas: pip install pandas") from None
+        return DataFrame(self.rows())
+
+    def rows(self) -> list[Record]:
+        """Return the records as flat dicts, a key for each value of the candidates, as `to_pandas` has them."""
+        taken = [name for name in self.records[0] if name != "candidate"]
+        names = list(dict.fromkeys(name for record in self.records for name in record["candidate"]))
+        keys = {name: f"candidate.{name}" if name in taken else name for name in names}
+        return [
+            {
+                **{keys[name]: record["candidate"].get(name) for name in names},
+                **{name: record[name] for name in taken},
+            }
+            for record in self.records
+        ]
+
+    def counts(self) -> dict[str, int]:
+        """Return how many networks ended in which status."""
+        found: dict[str, int] = {}
+        for record in self.records:
+            found[record["status"]] = found.get(record["status"], 0) + 1
+        return found
+
+    def table(self, num_rows: int = SHOWN_ROWS) -> tuple[list[str], list[list[str]]]:
+        """Return header and rows, as text, of the best candidates."""
+        ranked = sorted(
+            range(len(self.candidates)), key=lambda idx: (self.candidates[idx]["rank"] or len(self), idx)
+        )
+        names = list(dict.fromkeys(name for summary in self.candidates for name in summary["candidate"]))
+        has_folds = self.plan.num_folds > 0
+        header = ["rank", *names, self.metric.name, *(["±"] if has_folds else []), "epochs", "s", "status"]
+        return header, [self._row(idx, names, has_folds) for idx in ranked[:num_rows]]
+
+    def _row(self, candidate: int, names: Sequence[str], has_folds: bool) -> list[str]:
+        summary = self.candidates[candidate]
+        folds = max(1, self.plan.num_folds)
+        members = self.records[candidate * folds : (candidate + 1) * folds]
+        statuses = list(dict.fromkeys(record["status"] for record in members))
+        return [
+            _text(summary["rank"]),
+            *(_text(summary["candidate"].get(name)) for name in names),
+            _text(summary["score"]),
+            *([_text(summary["std"])] if has_folds else []),
+            _text(max(record["epochs"] for record in members)),
+            f"{sum(record['seconds'] for record in members):.2f}",
+            ", ".join(statuses),
+        ]
+
+    def __str__(self) -> str:
+        header, rows = self.table()
+        widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+        lines = [
+            "  ".join(f"{text:>{width}}" for text, width in zip(row, widths, strict=True)).rstrip()
+            for row in (header, *rows)
+        ]
+        counts = ", ".join(f"{number:,} {status}" for status, number in self.counts().items())
+        more = len(self.candidates) - len(rows)
+        if more:
+            lines.append(f"... and {more:,} more")
+        return "\n".join((f"{len(self):,} networks: {counts}; {self.seconds:.1f} s", *lines))
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{number} {status}" for status, number in self.counts().items())
+        return f"Sweep({len(self)} networks: {counts})"
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+@dataclass
+class Collector:
+    """Takes outcomes as they come, and makes a `Sweep` of them.
+
+    Parameters
+    ----------
+    candidates : list of dict
+    folds : sequence of int or None
+        ``[None]`` without folds.
+    metric : Metric
+    keeps_models : bool
+        Whether all models are kept, or those of the best candidate only.
+    """
+
+    candidates: list[Candidate]
+    folds: Sequence[int | None]
+    metric: Metric
+    keeps_models: bool = True
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    best: int | None = None
+    _keys: dict[int, Any] = field(default_factory=dict)
+
+    def collect(self, outcome: Outcome) -> None:
+        """Take down what came of a network."""
+        self.outcomes[outcome.number] = outcome
+        candidate = outcome.number // len(self.folds)
+        key = self._key(candidate)
+        if key is None:
+            return
+        self._keys[candidate] = key
+        loser: int | None = candidate
+        if self.best is None or key < self._keys[self.best]:
+            loser, self.best = self.best, candidate
+        if not self.keeps_models and loser is not None:
+            self._forget_models(loser)
+
+    @property
+    def best_words(self) -> str:
+        """The best candidate so far with its score, in words; empty before the first."""
+        if self.best is None:
+            return ""
+        score = self._score(self.best)
+        return f"{self.metric.name} {score:.4g} ({candidate_name(self.candidates[self.best])})"
+
+    def sweep(self, plan: SweepPlan, seconds: float, interrupted: bool) -> Sweep:
+        """Return the results, with records of networks that were not started, too."""
+        ranked = sorted(self._keys, key=lambda candidate: (self._keys[candidate], candidate))
+        ranks = {candidate: idx + 1 for idx, candidate in enumerate(ranked)}
+        numbers = range(len(self.candidates) * len(self.folds))
+        return Sweep(
+            records=[self._record(number, ranks) for number in numbers],
+            candidates=[self._summary(idx, ranks) for idx in range(len(self.candidates))],
+            models=[self._model(number) for number in numbers],
+            histories=[self._history(number) for number in numbers],
+            metric=self.metric,
+            plan=plan,
+            seconds=seconds,
+            interrupted=interrupted,
+        )
+
+    def _members(self, candidate: int) -> list[Outcome]:
+        first = candidate * len(self.folds)
+        numbers = range(first, first + len(self.folds))
+        return [self.outcomes[number] for number in numbers if number in self.outcomes]
+
+    def _key(self, candidate: int) -> Any:
+        """Return what sorts a candidate whose networks are all through, None for others; less is better.
+
+        One that halving stopped comes after all that went on.
+        """
+        members = self._members(candidate)
+        is_through = len(members) == len(self.folds) and all(
+            outcome.status in ("done", "stopped") for outcome in members
+        )
+        key = self.metric.key(members) if is_through else None
+        if key is None:
+            return None
+        halved = [outcome.halved_after for outcome in members if outcome.halved_after is not None]
+        return (-min(halved) if halved else float("-inf"), key)
+
+    def _score(self, candidate: int) -> float:
+        return float(np.mean(self._values(candidate)))
+
+    def _values(self, candidate: int) -> list[float]:
+        values = [self.metric.value(outcome) for outcome in self._members(candidate)]
+        return [value for value in values if value is not None]
+
+    def _summary(self, candidate: int, ranks: dict[int, int]) -> Record:
+        is_ranked = candidate in ranks
+        return {
+            "candidate": self.candidates[candidate],
+            "score": self._score(candidate) if is_ranked else None,
+            "std": float(np.std(self._values(candidate))) if is_ranked else None,
+            "rank": ranks.get(candidate),
+        }
+
+    def _record(self, number: int, ranks: dict[int, int]) -> Record:
+        candidate, fold = divmod(number, len(self.folds))
+        outcome = self.outcomes.get(number)
+        history = self._history(number)
+        return {
+            "candidate": self.candidates[candidate],
+            "fold": self.folds[fold],
+            "status": NOT_STARTED if outcome is None else outcome.status,
+            "message": "" if outcome is None else outcome.message,
+            "epochs": history.reports[-1].epoch if history.reports else 0,
+            "seconds": 0.0 if outcome is None else outcome.seconds,
+            **{name: getattr(outcome and outcome.report, name, None) for name in MEASURED},
+            "score": None if outcome is None else self.metric.value(outcome),
+            "rank": ranks.get(candidate),
+        }
+
+    def _history(self, number: int) -> History:
+        outcome = self.outcomes.get(number)
+        return History() if outcome is None else outcome.history
+
+    def _model(self, number: int) -> Any:
+        outcome = self.outcomes.get(number)
+        return None if outcome is None else outcome.model
+
+    def _forget_models(self, candidate: int) -> None:
+        for outcome in self._members(candidate):
+            outcome.model = None  # type: ignore[assignment]

@@ -1,0 +1,242 @@
+"""Who trains the networks of a sweep: one after the other, in processes, or wherever an executor leads.
+
+This is the seam for an engine that trains many networks at once: a `Runner` that takes groups and yields outcomes,
+returned by `local_runner` for the devices it serves. Nothing else asks how networks are trained.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, Future, as_completed
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from warpfit import backends
+from warpfit.errors import ConfigError, DeviceError
+from warpfit.sweep.groups import Group
+from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task, train
+
+__all__ = ["OneByOne", "Processes", "Runner", "Shards", "in_order", "local_runner", "workers_of"]
+
+CPU = "cpu"
+
+
+class Runner(ABC):
+    """A way to train networks.
+
+    An engine that trains a group's networks at once derives from this. It gets groups that share one `SweepData`, may
+    run them in any order and share the device out to them as it likes, and owes for each task
+
+    * an `Outcome` as soon as it is known, with the weights in the outcome's model, the slots in its optimizer, and the
+      reports in its history, as `fit` leaves them: the bits of `fit` with that task's arguments and the group's plan;
+    * for `Task.until` and `Task.checkpoint`: a pause with a checkpoint's bytes, and going on from one, as `train`;
+    * status ``'diverged'`` with the DivergedError for a network whose loss is not finite, while the others go on;
+    * after Ctrl-C, what is finished, the networks at work as ``'interrupted'``, and no more.
+
+    A task that it cannot take goes to `tasks.train`.
+    """
+
+    @abstractmethod
+    def explain(self, groups: Sequence[Group]) -> str:
+        """Return in words how networks are trained, and why so."""
+
+    @abstractmethod
+    def at_once(self, groups: Sequence[Group]) -> int:
+        """Return how many networks are trained at the same time."""
+
+    @abstractmethod
+    def run(self, groups: Sequence[Group]) -> Iterator[Outcome]:
+        """Train the networks of groups, and yield what came of each as it is known, in any order."""
+
+
+def in_order(groups: Sequence[Group]) -> list[Task]:
+    """Return the tasks of all groups by their numbers."""
+    return sorted((task for group in groups for task in group.tasks), key=lambda task: task.number)
+
+
+@dataclass
+class OneByOne(Runner):
+    """Trains by `fit`, one network after the other, in this process.
+
+    Parameters
+    ----------
+    has_one_thread : bool
+        Whether BLAS has one thread, so that results are those of `Processes`.
+    why : str
+        In words, for the plan.
+    """
+
+    has_one_thread: bool = False
+    why: str = ""
+    _threads: Any = field(default=None, repr=False)
+
+    def explain(self, groups: Sequence[Group]) -> str:
+        return self.why or "one network after the other, in this process"
+
+    def at_once(self, groups: Sequence[Group]) -> int:
+        return 1
+
+    def run(self, groups: Sequence[Group]) -> Iterator[Outcome]:
+        for task in in_order(groups):
+            outcome = self.train(task)
+            yield outcome
+            if outcome.status == INTERRUPTED:
+                return
+
+    def train(self, task: Task) -> Outcome:
+        """Train one network."""
+        with self._limit():
+            return train(task)
+
+    def _limit(self) -> AbstractContextManager[Any]:
+        if not self.has_one_thread:
+            return nullcontext()
+        if self._threads is None:
+            from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+            self._threads = ThreadpoolController()
+        return self._threads.limit(limits=1, user_api="blas")
+
+
+@dataclass
+class Processes(Runner):
+    """Trains on the CPU, in processes of one BLAS thread each, which read the data from memory that they share.
+
+    Parameters
+    ----------
+    num_processes : int
+    note : str
+        Why not more, if that is to be said.
+    """
+
+    num_processes: int
+    note: str = ""
+
+    def explain(self, groups: Sequence[Group]) -> str:
+        return f"{self.num_processes} processes of one BLAS thread each{self.note and '; ' + self.note}"
+
+    def at_once(self, groups: Sequence[Group]) -> int:
+        return self.num_processes
+
+    def run(self, groups: Sequence[Group]) -> Iterator[Outcome]:
+        from joblib import Parallel, delayed
+        from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+        tasks = in_order(groups)
+        parallel = Parallel(n_jobs=self.num_processes, return_as="generator_unordered")
+        try:
+            yield from parallel(delayed(_train_elsewhere)(task) for task in tasks)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise _cannot_be_sent(error) from error
+        except TerminatedWorkerError as error:
+            raise DeviceError(
+                "a process that trained networks was killed, most likely for want of memory; fewer n_jobs may help"
+            ) from error
+
+
+@dataclass
+class Shards(Runner):
+    """Deals the networks out to the workers of an executor, a shard to each.
+
+    Parameters
+    ----------
+    executor : concurrent.futures.Executor
+    devices : sequence of str
+        Shards take them in turn.
+    num_shards : int
+    """
+
+    executor: Executor
+    devices: Sequence[str]
+    num_shards: int
+
+    def explain(self, groups: Sequence[Group]) -> str:
+        kind = type(self.executor).__name__
+        return f"{self.num_shards} shards by {kind}, on {', '.join(self.devices)}"
+
+    def at_once(self, groups: Sequence[Group]) -> int:
+        return self.num_shards
+
+    def run(self, groups: Sequence[Group]) -> Iterator[Outcome]:
+        tasks = in_order(groups)
+        shards = [tasks[first :: self.num_shards] for first in range(min(self.num_shards, len(tasks)))]
+        futures: list[Future[list[Outcome]]] = []
+        try:
+            for idx, shard in enumerate(shards):
+                futures.append(self.executor.submit(run_shard, shard, self.devices[idx % len(self.devices)]))
+            for future in as_completed(futures):
+                yield from self._result(future, shards[futures.index(future)])
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def _result(self, future: Future[list[Outcome]], shard: list[Task]) -> list[Outcome]:
+        try:
+            return future.result()
+        except Exception as error:
+            _check_sendable(shard, error)
+            raise DeviceError(
+                f"a worker of {type(self.executor).__name__} ended with {type(error).__name__}: {error}"
+            ) from error
+
+
+def run_shard(tasks: Sequence[Task], device: str) -> list[Outcome]:
+    """Train a shard's networks on a device of this process, and return what came of them."""
+    from warpfit.sweep.planning import plan_groups
+
+    data = tasks[0].data.on(backends.resolve_device(device))
+    placed = [replace(task, data=data, arguments={**task.arguments, "device": device}) for task in tasks]
+    runner = local_runner(backends.resolve_device(device), 1)
+    return [_for_sending(outcome) for outcome in runner.run(plan_groups(placed))]
+
+
+def local_runner(device: str, num_processes: int, note: str = "") -> Runner:
+    """Return what trains networks on a device of this machine: `num_processes` at once on the CPU."""
+    if device != CPU:
+        return OneByOne(why=f"one network after the other, each by `fit` on {device}")
+    if num_processes > 1:
+        return Processes(num_processes, note)
+    words = "one network after the other, with one BLAS thread"
+    return OneByOne(has_one_thread=True, why=f"{words}; {note}" if note else words)
+
+
+def _train_elsewhere(task: Task) -> Outcome:
+    return _for_sending(OneByOne(has_one_thread=True).train(task))
+
+
+def _for_sending(outcome: Outcome) -> Outcome:
+    """Return the outcome without what would not get through to another process."""
+    if outcome.error is not None:
+        try:
+            pickle.loads(pickle.dumps(outcome.error))
+        except Exception:
+            outcome.error = None
+    return outcome
+
+
+def _check_sendable(shard: Sequence[Task], error: Exception) -> None:
+    """Raise ConfigError if it is the shard that does not get through to another process."""
+    try:
+        pickle.dumps(shard)
+    except Exception as reason:
+        raise _cannot_be_sent(reason) from error
+
+
+def _cannot_be_sent(reason: Exception) -> ConfigError:
+    return ConfigError(
+        "expected model, optimizer, callbacks and metric that can be pickled, to be sent to other processes, but "
+        f"{reason}; classes and functions at the top of a module can"
+    )
+
+
+def workers_of(executor: Any) -> int:
+    """Return how many workers an executor has, as far as it says, else the cores of this machine."""
+    for name in ("_max_workers", "num_workers"):
+        count = getattr(executor, name, None)
+        if isinstance(count, int) and count > 0:
+            return count
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

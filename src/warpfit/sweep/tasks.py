@@ -1,0 +1,240 @@
+"""One network of a sweep: what is to be trained, what came out, and how the host trains one."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any
+
+from warpfit.engines.base import EpochReport
+from warpfit.errors import DivergedError, WarpfitError
+from warpfit.nn.module import Module
+from warpfit.optim.base import Optimizer
+from warpfit.sweep.folds import SweepData
+from warpfit.training.callbacks import Callback, Checkpoint, EarlyStopping
+from warpfit.training.fit import fit
+from warpfit.training.history import History
+from warpfit.training.run import Run
+
+__all__ = [
+    "DIVERGED",
+    "DONE",
+    "FAILED",
+    "INTERRUPTED",
+    "NOT_STARTED",
+    "PAUSED",
+    "STOPPED",
+    "Outcome",
+    "Task",
+    "train",
+]
+
+# How a network can end. PAUSED ones go on or are STOPPED, by a rule between epochs; callbacks stop networks as well.
+DONE, STOPPED, DIVERGED, FAILED = "done", "stopped", "diverged", "failed"
+INTERRUPTED, PAUSED, NOT_STARTED = "interrupted", "paused", "not started"
+
+Scoring = Callable[[Module, Any, Any], float]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A network to train.
+
+    Parameters
+    ----------
+    number : int
+        Which network of the sweep.
+    model, optimizer
+        With initial values.
+    data : SweepData
+        That of the whole sweep.
+    fold : int or None
+        Whose rows of the data.
+    arguments : dict
+        Of `fit`, beside model, optimizer, data, callbacks and what a sweep says once.
+    callbacks : sequence of Callback
+    is_shared : bool
+        Whether other tasks have the same model, optimizer and callbacks, which are copied before training then.
+    scoring : function, optional
+        ``scoring(model, x, y)`` on the validation rows, after training.
+    until : int, optional
+        The epoch after which the network is to pause.
+    checkpoint : bytes, optional
+        Of a network that paused, which goes on from there.
+    """
+
+    number: int
+    model: Module
+    optimizer: Optimizer
+    data: SweepData
+    fold: int | None
+    arguments: dict[str, Any]
+    callbacks: Sequence[Callback] = ()
+    is_shared: bool = False
+    scoring: Scoring | None = None
+    until: int | None = None
+    checkpoint: bytes | None = None
+
+
+@dataclass
+class Outcome:
+    """What came of a task.
+
+    Attributes
+    ----------
+    number : int
+        The task's.
+    status : str
+        ``'done'``, ``'stopped'`` (by a callback or by halving), ``'paused'``, ``'diverged'``, ``'failed'`` or
+        ``'interrupted'``.
+    message : str
+        Why, where that is not all epochs.
+    history : History
+    model, optimizer, callbacks
+        After training; the task's own, unless they were copied on the way.
+    seconds : float
+    report : EpochReport or None
+        Of the epoch whose weights the model has; None if there is none.
+    score : float or None
+        Of the task's `scoring`.
+    error : Exception or None
+    checkpoint : bytes or None
+        If it paused.
+    halved_after : int or None
+        The epoch after which halving stopped it.
+    """
+
+    number: int
+    status: str
+    message: str
+    history: History
+    model: Module
+    optimizer: Optimizer
+    callbacks: Sequence[Callback]
+    seconds: float = 0.0
+    report: EpochReport | None = None
+    score: float | None = None
+    error: Exception | None = None
+    checkpoint: bytes | None = field(default=None, repr=False)
+    halved_after: int | None = None
+
+
+class _Recorder(Callback):
+    """Keeps the history at hand, for a run that ends with an error."""
+
+    needs_run = False
+
+    def __init__(self) -> None:
+        self.history = History()
+
+    def on_start(self, run: Run) -> None:
+        self.history = run.history
+
+
+class _Pause(Callback):
+    """Ends the run after an epoch; what is trained at once may reach up to it."""
+
+    reason = "pause"
+
+    def __init__(self, until: int) -> None:
+        self.until = until
+
+    def may_act_after(self, epoch: int) -> bool:
+        return epoch >= self.until
+
+    def on_epoch_end(self, run: Run) -> None:
+        if run.report.epoch >= self.until and run.report.epoch < run.plan.epochs:
+            run.stop(self.reason)
+
+
+def train(task: Task) -> Outcome:
+    """Train one network by `fit`, and return what came out, errors included; Ctrl-C gives one that was interrupted."""
+    model, optimizer, callbacks = task.model, task.optimizer, list(task.callbacks)
+    if task.is_shared:
+        model, optimizer, callbacks = copy.deepcopy((model, optimizer, callbacks))
+    recorder, start = _Recorder(), perf_counter()
+    outcome = Outcome(task.number, FAILED, "", recorder.history, model, optimizer, callbacks)
+    try:
+        rows = task.data.of_fold(task.fold)
+        with _checkpoint_of(task) as checkpoint:
+            history = fit(
+                model,
+                rows.x,
+                rows.y,
+                optimizer=optimizer,
+                validation_data=rows.validation,
+                sample_weight=rows.sample_weight,
+                callbacks=[*callbacks, *checkpoint.callbacks, recorder],
+                resume_from=checkpoint.resume_from,
+                verbose=False,
+                **task.arguments,
+            )
+            outcome.status, outcome.message = _ending(history)
+            if outcome.status == PAUSED:
+                outcome.checkpoint = checkpoint.content
+        outcome.report = _report_of_weights(history, callbacks, outcome.status)
+        if task.scoring is not None and rows.validation is not None:
+            outcome.score = float(task.scoring(model, *rows.validation))
+    except KeyboardInterrupt:
+        outcome.status, outcome.message = INTERRUPTED, "interrupt"
+    except DivergedError as error:
+        outcome.status, outcome.message, outcome.error = DIVERGED, str(error), error
+    except Exception as error:  # of one network: the others go on
+        outcome.status, outcome.error = FAILED, error
+        name = "" if isinstance(error, WarpfitError) else f"{type(error).__name__}: "
+        outcome.message = f"{name}{error}"
+    outcome.history = recorder.history
+    outcome.seconds = perf_counter() - start
+    return outcome
+
+
+def _ending(history: History) -> tuple[str, str]:
+    """Return status and message of a run that ended without an error."""
+    known = {"epochs": (DONE, ""), "interrupt": (INTERRUPTED, "interrupt"), _Pause.reason: (PAUSED, "")}
+    return known.get(history.stopped_by, (STOPPED, history.stopped_by))
+
+
+def _report_of_weights(history: History, callbacks: Sequence[Callback], status: str) -> EpochReport | None:
+    """Return the report of the epoch whose weights the model has: the best one's, if early stopping brought it back."""
+    if not history.reports:
+        return None
+    stopping = next((c for c in callbacks if isinstance(c, EarlyStopping) and c.restore_best), None)
+    if stopping is None or status == INTERRUPTED:
+        return history.reports[-1]
+    return next((r for r in history.reports if r.epoch == stopping.best_epoch), history.reports[-1])
+
+
+@dataclass(frozen=True)
+class _CheckpointFile:
+    """Where a run goes on from, and what pauses it, through a file that both have."""
+
+    path: Path | None = None
+    callbacks: Sequence[Callback] = ()
+    resume_from: Path | None = None
+
+    @property
+    def content(self) -> bytes | None:
+        return None if self.path is None else self.path.read_bytes()
+
+
+@contextmanager
+def _checkpoint_of(task: Task) -> Iterator[_CheckpointFile]:
+    if task.until is None and task.checkpoint is None:
+        yield _CheckpointFile()
+        return
+    with TemporaryDirectory(prefix="warpfit-sweep-") as folder:
+        file = _CheckpointFile(Path(folder) / "network.safetensors")
+        path = file.path
+        if task.checkpoint is not None and path is not None:
+            path.write_bytes(task.checkpoint)
+            file = replace(file, resume_from=path)
+        if task.until is not None and path is not None:
+            # Written at the end in any case; between epochs never.
+            pause = [_Pause(task.until), Checkpoint(path, every=1 << 62)]
+            file = replace(file, callbacks=pause)
+        yield file
