@@ -32,7 +32,7 @@ from warpfit.training import (
 )
 
 if TYPE_CHECKING:
-    from warpfit.estimators import MLPClassifier, MLPRegressor, from_sklearn
+    from warpfit.estimators import MLPClassifier, MLPRegressor, RandomizedSweepCV, SweepCV, from_sklearn
 
 __version__ = "0.1.0.dev0"
 
@@ -48,7 +48,9 @@ __all__ = [
     "MLPClassifier",
     "MLPRegressor",
     "Profile",
+    "RandomizedSweepCV",
     "Sweep",
+    "SweepCV",
     "Tensor",
     "autograd",
     "data",
@@ -72,7 +74,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import the estimators when they are first asked for: scikit-learn takes longer to import than all else."""
-    if name in ("MLPClassifier", "MLPRegressor", "from_sklearn"):
+    if name in ("MLPClassifier", "MLPRegressor", "RandomizedSweepCV", "SweepCV", "from_sklearn"):
         from warpfit import estimators
 
         return getattr(estimators, name)

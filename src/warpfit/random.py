@@ -25,7 +25,17 @@ import numpy.typing as npt
 
 from warpfit.errors import ConfigError
 
-__all__ = ["DROPOUT", "INIT", "ORDER", "check_seed", "manual_seed", "next_seed", "philox", "seeded", "stream_key"]
+__all__ = [
+    "DROPOUT",
+    "INIT",
+    "ORDER",
+    "check_seed",
+    "manual_seed",
+    "next_seed",
+    "philox",
+    "seeded",
+    "stream_key",
+]
 
 Words = npt.NDArray[np.uint32]
 Key = tuple[int, int]

@@ -32,6 +32,9 @@ class EpochLog(Callback):
     def __init__(self, estimator: Any, num_rows: int) -> None:
         self.estimator, self.num_rows = estimator, num_rows
 
+    def on_start(self, run: Run) -> None:
+        self.estimator.n_iter_ = 0
+
     def on_epoch_end(self, run: Run) -> None:
         report = run.report
         self.record(_mean_over_rows(report.step_losses, run.plan.batch_size, report.num_rows))

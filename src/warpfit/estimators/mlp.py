@@ -6,7 +6,8 @@ import copy
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Integral, Real
@@ -38,11 +39,13 @@ from warpfit.estimators.recipes import (
     weights_of,
 )
 from warpfit.losses import Loss
-from warpfit.nn import Sequential
+from warpfit.nn import Module, Sequential
 from warpfit.optim import Constant, Optimizer, Schedule
+from warpfit.sweep.folds import SweepData
+from warpfit.sweep.runner import run_here
+from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task
 from warpfit.training.callbacks import Callback
 from warpfit.training.evaluate import predict, predict_network
-from warpfit.training.fit import fit
 from warpfit.training.lbfgs import fit_lbfgs
 from warpfit.training.run import Run
 
@@ -50,13 +53,17 @@ __all__ = ["BaseMLP"]
 
 Array = npt.NDArray[Any]
 Weights = tuple[list[Array], list[Array]]
+# A fit that stands still while others train its networks.
+Training = Generator[list[Task], Sequence[Outcome], None]
 
 STOCHASTIC_SOLVERS = ("sgd", "adam", "adamw")
 FLOATS = (np.float64, np.float32)
 LARGEST_AUTO_BATCH = 200
 PREDICTED_ROWS = 1 << 14
-# From what trains one network to the user's call: through `_optimize`, `_fit`, `fit` and scikit-learn's context.
-STACKLEVEL = 6
+# From what `_task` and `_finish` call to the user's call: through these, `_training`, `_fit`, `fit`, and
+# scikit-learn's context.
+STACKLEVEL = 7
+INTERRUPTED_BY = "interrupt"
 
 
 @dataclass(frozen=True)
@@ -197,6 +204,26 @@ class BaseMLP(BaseEstimator, ABC):
         *,
         incremental: bool = False,
     ) -> Self:
+        training = self._training(X, y, sample_weight, X_val, y_val, incremental=incremental)
+        outcomes = run_here(next(training))
+        with suppress(StopIteration):
+            training.send(outcomes)
+        return self
+
+    def _training(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        X_val: Any = None,
+        y_val: Any = None,
+        *,
+        incremental: bool = False,
+    ) -> Training:
+        """Prepare a fit; yield once, the networks to train; and finish it with what is sent back: their outcomes.
+
+        Whoever has several fits to do can so train all their networks together.
+        """
         hidden = self._hidden_layer_sizes()
         is_first = not hasattr(self, "coefs_") or not (self.warm_start or incremental)
         if not is_first:
@@ -207,18 +234,25 @@ class BaseMLP(BaseEstimator, ABC):
         self.n_outputs_ = rows.y.shape[1]
         validation = self._validation_rows(X_val, y_val)
         self._check_validation(validation, incremental)
-        trained: list[Self] = []
+        networks: list[Self] = []
+        tasks: list[Task] = []
         for network, rng in self._networks(is_first):
             if is_first:
                 network._initialize([rows.X.shape[1], *hidden, self.n_outputs_], rng, rows.X.dtype)
             if self._sets_rows_aside() and validation is None:
                 rows, validation = self._split(rows, rng)
+            networks.append(network)
+            if self.solver != "lbfgs":
+                tasks.append(network._task(len(tasks), rows, validation, rng, incremental))
+        outcomes: Sequence[Outcome | None] = yield tasks
+        if self.solver == "lbfgs":
+            outcomes = [None] * len(networks)
+        trained = []
+        for network, outcome in zip(networks, outcomes, strict=False):  # fewer, if Ctrl-C came
+            network._finish(rows, outcome, incremental)
             trained.append(network)
-            if network._optimize(rows, validation, rng, incremental) == "interrupt":
-                break
         untouched = [] if is_first else self._fitted_networks()[len(trained) :]
         self._take_over_networks(trained + untouched)
-        return self
 
     def _check_validation(self, validation: Rows | None, incremental: bool) -> None:
         if self.solver == "lbfgs":
@@ -232,15 +266,14 @@ class BaseMLP(BaseEstimator, ABC):
     def _sets_rows_aside(self) -> bool:
         return self.early_stopping and self.solver in STOCHASTIC_SOLVERS
 
-    def _optimize(
-        self, rows: Rows, validation: Rows | None, rng: np.random.RandomState, incremental: bool
-    ) -> str:
-        """Train this network alone, and return why training ended."""
-        is_full_batch = self.solver == "lbfgs"
-        ended_by = self._minimize(rows) if is_full_batch else self._train(rows, validation, rng, incremental)
+    def _finish(self, rows: Rows, outcome: Outcome | None, incremental: bool) -> None:
+        """Take over what came of this network's training; without an outcome, minimize its loss now."""
+        if outcome is None:
+            self._minimize(rows)
+        else:
+            self._take_outcome(outcome, incremental)
         if not all(np.isfinite(array).all() for array in (*self.coefs_, *self.intercepts_)):
             raise _not_finite()
-        return ended_by
 
     # -- ensembles -----------------------------------------------------------------------------------------
 
@@ -308,48 +341,62 @@ class BaseMLP(BaseEstimator, ABC):
 
     # -- the stochastic solvers ----------------------------------------------------------------------------
 
-    def _train(
-        self, rows: Rows, validation: Rows | None, rng: np.random.RandomState, incremental: bool
-    ) -> str:
-        """Train for up to `max_iter` epochs, or one if incremental, and return why that ended."""
+    def _task(
+        self,
+        number: int,
+        rows: Rows,
+        validation: Rows | None,
+        rng: np.random.RandomState,
+        incremental: bool,
+    ) -> Task:
+        """Return this network as a task: up to `max_iter` epochs, or one if incremental."""
         if validation is not None:
             self._begin_validation()
-        self.n_iter_ = 0
         model = self._model((self.coefs_, self.intercepts_), self.dropout)
         optimizer = self._optimizer(model, rows, incremental)
         log = EpochLog(self, len(rows))
         convergence = Convergence(self, self._scorer(validation))
-        try:
-            history = fit(
-                model,
+        return Task(
+            number=number,
+            model=model,
+            optimizer=optimizer,
+            data=SweepData(
                 rows.X,
                 self._targets(rows.y),
-                loss=self._loss(),
-                optimizer=optimizer,
-                epochs=1 if incremental else self.max_iter,
-                batch_size=self._batch_size(len(rows)),
-                validation_data=None if validation is None else (validation.X, self._targets(validation.y)),
-                sample_weight=rows.weight,
-                device=self.device,
-                precision=self.precision,
-                engine=self.engine,
+                rows.weight,
+                None if validation is None else (validation.X, self._targets(validation.y)),
+            ),
+            fold=None,
+            arguments={
+                "loss": self._loss(),
+                "epochs": 1 if incremental else self.max_iter,
+                "batch_size": self._batch_size(len(rows)),
+                "device": self.device,
+                "precision": self.precision,
+                "loss_scale": "auto",
+                "engine": self.engine,
                 # Calls that go on from one another see other orders and masks.
-                seed=int(rng.randint(np.iinfo(np.int32).max)) + self.t_,
-                shuffle=self.shuffle,
-                callbacks=[log, convergence, *self._callbacks()],
-                verbose=False,
-            )
-        except DivergedError as error:
-            self._give_up(error, log, convergence)
-            return "divergence"
-        self._take_over(model, optimizer)
-        if not (incremental and history.stopped_by == "epochs"):
-            self._warn_of(history.stopped_by)
-        return history.stopped_by
+                "seed": int(rng.randint(np.iinfo(np.int32).max)) + self.t_,
+                "shuffle": self.shuffle,
+            },
+            callbacks=[log, convergence, *self._callbacks()],
+        )
+
+    def _take_outcome(self, outcome: Outcome, incremental: bool) -> None:
+        """Take over what a run has left, and warn if it ended by something else than the rule."""
+        if isinstance(outcome.error, DivergedError):
+            self._give_up(outcome.error, *outcome.callbacks[:2])
+            return
+        if outcome.error is not None:
+            raise outcome.error
+        self._take_over(outcome.model, outcome.optimizer)
+        stopped_by = INTERRUPTED_BY if outcome.status == INTERRUPTED else outcome.history.stopped_by
+        if not (incremental and stopped_by == "epochs"):
+            self._warn_of(stopped_by)
 
     def _warn_of(self, stopped_by: str) -> None:
         """Warn if a run ended by something else than the rule."""
-        if stopped_by == "interrupt":
+        if stopped_by == INTERRUPTED_BY:
             warnings.warn("Training interrupted by user.", stacklevel=STACKLEVEL + 1)
         elif stopped_by == "epochs":
             warnings.warn(
@@ -359,14 +406,14 @@ class BaseMLP(BaseEstimator, ABC):
                 stacklevel=STACKLEVEL + 1,
             )
 
-    def _take_over(self, model: Sequential, optimizer: Optimizer) -> None:
+    def _take_over(self, model: Module, optimizer: Optimizer) -> None:
         """Hold on the host what a run has left: the best weights, with early stopping, else the last."""
         arrays = {name: holder.data for name, holder in model.named_arrays().items()}
         last = weights_of(arrays, self.coefs_[0].dtype)
         self.coefs_, self.intercepts_ = (self.early_stopping and self._best_weights) or last
         self._optimizer_state = optimizer.state_dict()
 
-    def _give_up(self, error: DivergedError, log: EpochLog, convergence: Convergence) -> None:
+    def _give_up(self, error: DivergedError, log: Any, convergence: Any) -> None:
         """End a run whose loss is no number: with early stopping the best weights remain, else it is an error."""
         if not self.early_stopping:
             raise _not_finite() from error
@@ -453,7 +500,7 @@ class BaseMLP(BaseEstimator, ABC):
         if self.batch_size > num_rows:
             warnings.warn(
                 "Got `batch_size` less than 1 or larger than sample size. It is going to be clipped",
-                stacklevel=STACKLEVEL + 1,
+                stacklevel=STACKLEVEL,
             )
         return int(min(self.batch_size, num_rows))
 
@@ -462,8 +509,8 @@ class BaseMLP(BaseEstimator, ABC):
 
     # -- the solver 'lbfgs' --------------------------------------------------------------------------------
 
-    def _minimize(self, rows: Rows) -> str:
-        """Run L-BFGS, and return SciPy's words for why it ended."""
+    def _minimize(self, rows: Rows) -> None:
+        """Run L-BFGS."""
         model = self._model((self.coefs_, self.intercepts_)).to(resolve_device(self.device))
         result = fit_lbfgs(
             model,
@@ -486,7 +533,6 @@ class BaseMLP(BaseEstimator, ABC):
                 ConvergenceWarning,
                 stacklevel=STACKLEVEL,
             )
-        return result.message
 
     # -- prediction ----------------------------------------------------------------------------------------
 

@@ -216,11 +216,12 @@ def _devices(device: Any, executor: Any) -> list[str]:
         raise ConfigError(
             f"expected executor to be a concurrent.futures.Executor or None, got {type(executor).__name__}"
         )
-    devices = [device] if isinstance(device, str) else list(device)
-    if not devices or not all(isinstance(each, str) for each in devices):
+    devices = [device] if isinstance(device, str) else device
+    is_list = isinstance(devices, Sequence) and len(devices) > 0
+    if not is_list or not all(isinstance(each, str) for each in devices):
         raise ConfigError(f"expected a device or several, got {device!r}")
     if executor is not None:
-        return devices
+        return list(devices)
     if len(devices) > 1:
         raise ConfigError(
             f"expected an executor to train on several devices, such as ProcessPoolExecutor({len(devices)}), got None"

@@ -94,14 +94,14 @@ def as_folds(folds: Any, x: Any, y: Any, seed: int) -> tuple[Fold, ...]:
     Raises
     ------
     ConfigError, DataError
-        If they are something else, or a fold has no rows, or rows that are not there, or one twice for both.
+        If they are something else, or a fold has no rows, or rows that are not there.
     """
     if folds is None:
         return ()
     num_rows, host_y = len(x), to_host(y)
     if isinstance(folds, int | np.integer):
         pairs = _dealt_out(check_count("folds", folds, 2), host_y, seed)
-    elif hasattr(folds, "split"):
+    elif hasattr(folds, "split") and not isinstance(folds, str):
         pairs = folds.split(np.empty((num_rows, 0)), host_y)
     elif isinstance(folds, Iterable) and not isinstance(folds, str):
         pairs = folds

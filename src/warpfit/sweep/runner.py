@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, Future, as_completed
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,7 +20,7 @@ from warpfit.errors import ConfigError, DeviceError
 from warpfit.sweep.groups import Group
 from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task, train
 
-__all__ = ["OneByOne", "Processes", "Runner", "Shards", "in_order", "local_runner", "workers_of"]
+__all__ = ["OneByOne", "Processes", "Runner", "Shards", "in_order", "local_runner", "run_here", "workers_of"]
 
 CPU = "cpu"
 
@@ -81,7 +81,11 @@ class OneByOne(Runner):
         return 1
 
     def run(self, groups: Sequence[Group]) -> Iterator[Outcome]:
-        for task in in_order(groups):
+        return self.run_tasks(in_order(groups))
+
+    def run_tasks(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
+        """Train tasks in their order, as `run` does those of groups."""
+        for task in tasks:
             outcome = self.train(task)
             yield outcome
             if outcome.status == INTERRUPTED:
@@ -124,15 +128,15 @@ class Processes(Runner):
 
     def run(self, groups: Sequence[Group]) -> Iterator[Outcome]:
         from joblib import Parallel, delayed
-        from joblib.externals.loky.process_executor import TerminatedWorkerError
 
         tasks = in_order(groups)
         parallel = Parallel(n_jobs=self.num_processes, return_as="generator_unordered")
         try:
             yield from parallel(delayed(_train_elsewhere)(task) for task in tasks)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise _cannot_be_sent(error) from error
-        except TerminatedWorkerError as error:
+            _check_sendable(tasks, error, _joblibs_pickle())
+            raise
+        except BrokenExecutor as error:
             raise DeviceError(
                 "a process that trained networks was killed, most likely for want of memory; fewer n_jobs may help"
             ) from error
@@ -178,7 +182,7 @@ class Shards(Runner):
         try:
             return future.result()
         except Exception as error:
-            _check_sendable(shard, error)
+            _check_sendable(shard, error, pickle.dumps)
             raise DeviceError(
                 f"a worker of {type(self.executor).__name__} ended with {type(error).__name__}: {error}"
             ) from error
@@ -204,6 +208,22 @@ def local_runner(device: str, num_processes: int, note: str = "") -> Runner:
     return OneByOne(has_one_thread=True, why=f"{words}; {note}" if note else words)
 
 
+def run_here(tasks: Sequence[Task]) -> list[Outcome]:
+    """Train networks in this process, and return what came of them, in the order of their numbers.
+
+    On a GPU, by what trains many there; on the CPU one after the other, with as many BLAS threads as there are.
+    After Ctrl-C only those are returned that were at work before it.
+    """
+    device = backends.resolve_device(tasks[0].arguments["device"]) if tasks else CPU
+    if device == CPU or len(tasks) == 1:
+        found = OneByOne().run_tasks(tasks)
+    else:
+        from warpfit.sweep.planning import plan_groups
+
+        found = local_runner(device, 1).run(plan_groups(tasks))
+    return sorted(found, key=lambda outcome: outcome.number)
+
+
 def _train_elsewhere(task: Task) -> Outcome:
     return _for_sending(OneByOne(has_one_thread=True).train(task))
 
@@ -218,19 +238,25 @@ def _for_sending(outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _check_sendable(shard: Sequence[Task], error: Exception) -> None:
-    """Raise ConfigError if it is the shard that does not get through to another process."""
+def _check_sendable(tasks: Sequence[Task], error: Exception, dumps: Callable[[Any], bytes]) -> None:
+    """Raise ConfigError if it is a task that does not get through to another process."""
+    for task in tasks:
+        try:
+            dumps(replace(task, data=None))  # type: ignore[arg-type]
+        except Exception as reason:
+            raise ConfigError(
+                "expected model, optimizer, callbacks and metric that can be pickled, to be sent to other processes, "
+                f"but {reason}; objects of classes and functions at the top of a module can"
+            ) from error
+
+
+def _joblibs_pickle() -> Callable[[Any], bytes]:
+    """Return what joblib pickles with; releases before 1.6 bring it along."""
     try:
-        pickle.dumps(shard)
-    except Exception as reason:
-        raise _cannot_be_sent(reason) from error
-
-
-def _cannot_be_sent(reason: Exception) -> ConfigError:
-    return ConfigError(
-        "expected model, optimizer, callbacks and metric that can be pickled, to be sent to other processes, but "
-        f"{reason}; classes and functions at the top of a module can"
-    )
+        from cloudpickle import dumps
+    except ImportError:
+        from joblib.externals.cloudpickle import dumps
+    return dumps
 
 
 def workers_of(executor: Any) -> int:
@@ -239,4 +265,7 @@ def workers_of(executor: Any) -> int:
         count = getattr(executor, name, None)
         if isinstance(count, int) and count > 0:
             return count
+    client: Any = getattr(executor, "_client", None)
+    if hasattr(client, "nthreads"):  # Dask's
+        return max(1, sum(client.nthreads().values()))
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,251 @@
+"""Many fits of estimators with different parameters on parts of the same rows, and their scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, as_completed
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from traceback import format_exc
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import clone
+from sklearn.metrics._scorer import _MultimetricScorer
+from sklearn.model_selection._validation import _fit_and_score, _score
+from sklearn.utils.metaestimators import _safe_split
+from sklearn.utils.parallel import Parallel, delayed
+from sklearn.utils.validation import _check_method_params, _num_samples
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from warpfit.estimators.mlp import BaseMLP, Training
+from warpfit.sweep.runner import run_here, workers_of
+from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task
+
+__all__ = ["Fits", "Result", "fit_by_executor", "fit_in_processes", "fit_together"]
+
+Indices = npt.NDArray[np.int64]
+# What scikit-learn's search makes its results of.
+Result = dict[str, Any]
+
+# Networks that are prepared before any of them trains: their initial values lie in memory.
+WAVE = 1024
+
+
+@dataclass(frozen=True)
+class Fits:
+    """Fits to be done, and how they are scored.
+
+    Parameters
+    ----------
+    estimator : BaseMLP
+        Not fitted; each fit has a clone.
+    X, y
+        All rows.
+    pairs : sequence of (dict, (train, test))
+        Parameters, and indices of the rows to train and to score on.
+    scorer : function or _MultimetricScorer
+    fit_params, score_params : dict
+        What has a value for each row of X is taken apart as X is.
+    return_train_score : bool
+    error_score : float or 'raise'
+    """
+
+    estimator: BaseMLP
+    X: Any
+    y: Any
+    pairs: Sequence[tuple[dict[str, Any], tuple[Indices, Indices]]]
+    scorer: Any
+    fit_params: dict[str, Any] = field(default_factory=dict)
+    score_params: dict[str, Any] = field(default_factory=dict)
+    return_train_score: bool = False
+    error_score: float | str = np.nan
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+
+def fit_together(fits: Fits) -> list[Result]:
+    """Fit and score in this process, all networks of a wave in one go.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        After Ctrl-C: a search with half of its scores is none.
+    """
+    results: list[Result] = []
+    with threadpool_limits(limits=1, user_api="blas"):  # so that scores are those of `fit_in_processes`
+        for start in range(0, len(fits), WAVE):
+            results += _fit_wave(replace(fits, pairs=fits.pairs[start : start + WAVE]))
+    return results
+
+
+def _fit_wave(fits: Fits) -> list[Result]:
+    parts: dict[int, _Parts] = {}
+    started = []
+    for parameters, split in fits.pairs:
+        if id(split) not in parts:
+            parts[id(split)] = _Parts.of(fits, *split)
+        started.append(_Started(fits, parameters, parts[id(split)]))
+    numbered = [
+        (fit, replace(task, number=number))
+        for number, (fit, task) in enumerate((fit, task) for fit in started for task in fit.tasks)
+    ]
+    outcomes = run_here([task for _, task in numbered])
+    if any(outcome.status == INTERRUPTED for outcome in outcomes):
+        raise KeyboardInterrupt
+    for (fit, _), outcome in zip(numbered, outcomes, strict=True):
+        fit.outcomes.append(outcome)
+    return [fit.result() for fit in started]
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The rows of a split, which all fits on it share."""
+
+    X_train: Any
+    y_train: Any
+    X_test: Any
+    y_test: Any
+    fit_params: dict[str, Any]
+    train_score_params: dict[str, Any]
+    test_score_params: dict[str, Any]
+
+    @classmethod
+    def of(cls, fits: Fits, train: Indices, test: Indices) -> _Parts:
+        X_train, y_train = _safe_split(fits.estimator, fits.X, fits.y, train)
+        X_test, y_test = _safe_split(fits.estimator, fits.X, fits.y, test, train)
+        return cls(
+            X_train,
+            y_train,
+            X_test,
+            y_test,
+            _check_method_params(fits.X, params=fits.fit_params, indices=train),
+            _check_method_params(fits.X, params=fits.score_params, indices=train),
+            _check_method_params(fits.X, params=fits.score_params, indices=test),
+        )
+
+
+class _Started:
+    """A fit that stands still until its networks are trained.
+
+    Attributes
+    ----------
+    tasks : list of Task
+        Its networks; none if the fit has failed before.
+    outcomes : list of Outcome
+        Theirs, once they are there.
+    """
+
+    def __init__(self, fits: Fits, parameters: dict[str, Any], parts: _Parts) -> None:
+        self.fits, self.parts = fits, parts
+        self.tasks: list[Task] = []
+        self.outcomes: list[Outcome] = []
+        self.error: str | None = None
+        self.training: Training | None = None
+        start = perf_counter()
+        try:
+            self.estimator = clone(fits.estimator).set_params(**clone(parameters, safe=False))
+            self.estimator._validate_params()
+            self.training = self.estimator._training(parts.X_train, parts.y_train, **parts.fit_params)
+            self.tasks = next(self.training)
+        except Exception:
+            self._fail()
+        self.seconds = perf_counter() - start
+
+    def _fail(self) -> None:
+        """Keep the error of the fit for the search, which warns of it, or raise it if that is wanted."""
+        if self.fits.error_score == "raise":
+            raise
+        self.error = format_exc()
+
+    def result(self) -> Result:
+        """Finish the fit, and return its scores and times."""
+        start = perf_counter()
+        if self.error is None and self.training is not None:
+            try:
+                self.training.send(self.outcomes)
+            except StopIteration:
+                pass
+            except Exception:
+                self._fail()
+        trained = sum(outcome.seconds for outcome in self.outcomes)
+        fit_time = self.seconds + trained + perf_counter() - start
+        start = perf_counter()
+        test_scores = self._scores(self.parts.X_test, self.parts.y_test, self.parts.test_score_params)
+        score_time = perf_counter() - start
+        result: Result = {
+            "fit_error": self.error,
+            "test_scores": test_scores,
+            "n_test_samples": _num_samples(self.parts.X_test),
+            "fit_time": fit_time,
+            "score_time": score_time,
+        }
+        if self.fits.return_train_score:
+            result["train_scores"] = self._scores(
+                self.parts.X_train, self.parts.y_train, self.parts.train_score_params
+            )
+        return result
+
+    def _scores(self, X: Any, y: Any, params: dict[str, Any]) -> Any:
+        scorer, error_score = self.fits.scorer, self.fits.error_score
+        if self.error is None:
+            return _score(self.estimator, X, y, scorer, params, error_score)
+        if isinstance(scorer, _MultimetricScorer):
+            return dict.fromkeys(scorer._scorers, error_score)
+        return error_score
+
+
+def fit_in_processes(fits: Fits, num_processes: int) -> list[Result]:
+    """Fit and score on the CPU, `num_processes` at once, each with one BLAS thread."""
+    parallel = Parallel(n_jobs=num_processes)
+    common = replace(fits, pairs=())
+    found: list[Result] = parallel(
+        delayed(_fit_alone)(common, parameters, *split) for parameters, split in fits.pairs
+    )
+    return found
+
+
+def _fit_alone(fits: Fits, parameters: dict[str, Any], train: Indices, test: Indices) -> Result:
+    with threadpool_limits(limits=1, user_api="blas"):
+        found: Result = _fit_and_score(
+            clone(fits.estimator),
+            fits.X,
+            fits.y,
+            scorer=fits.scorer,
+            train=train,
+            test=test,
+            verbose=0,
+            parameters=parameters,
+            fit_params=fits.fit_params,
+            score_params=fits.score_params,
+            return_train_score=fits.return_train_score,
+            return_n_test_samples=True,
+            return_times=True,
+            error_score=fits.error_score,
+        )
+    return found
+
+
+def fit_by_executor(fits: Fits, executor: Executor, num_shards: int) -> list[Result]:
+    """Fit and score where an executor's workers are, a shard of the fits on each; -1 is one shard a worker."""
+    num_shards = min(len(fits), num_shards if num_shards > 0 else workers_of(executor))
+    positions = [range(first, len(fits), num_shards) for first in range(num_shards)]
+    futures = {
+        executor.submit(fit_together, replace(fits, pairs=[fits.pairs[idx] for idx in shard])): shard
+        for shard in positions
+    }
+    results: dict[int, Result] = {}
+    try:
+        for future in as_completed(futures):
+            results.update(zip(futures[future], future.result(), strict=True))
+    finally:
+        for future in futures:
+            future.cancel()
+    return list(_in_order(results))
+
+
+def _in_order(results: dict[int, Result]) -> Iterator[Result]:
+    for idx in sorted(results):
+        yield results[idx]

@@ -1,0 +1,310 @@
+"""SweepCV and RandomizedSweepCV: scikit-learn's searches, every candidate and fold of which trains in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from itertools import product
+from time import perf_counter
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from joblib import effective_n_jobs
+from sklearn.base import _fit_context, clone, is_classifier
+from sklearn.metrics._scorer import _MultimetricScorer
+from sklearn.model_selection import (
+    GridSearchCV,
+    ParameterGrid,
+    ParameterSampler,
+    RandomizedSearchCV,
+    check_cv,
+)
+from sklearn.model_selection._validation import _insert_error_scores, _warn_or_raise_about_fit_failures
+from sklearn.utils.validation import _check_method_params, indexable
+
+from warpfit.backends import resolve_device
+from warpfit.errors import ConfigError
+from warpfit.estimators.many_fits import Fits, Result, fit_by_executor, fit_in_processes, fit_together
+from warpfit.estimators.mlp import BaseMLP
+
+__all__ = ["RandomizedSweepCV", "SweepCV"]
+
+Candidate = dict[str, Any]
+
+
+class _Sweep:
+    """How both searches fit: what scikit-learn's do, with all fits at once in the midst of it."""
+
+    estimator: Any
+    executor: Executor | None
+    n_jobs: int | None
+
+    def _candidates(self) -> list[Candidate]:
+        raise NotImplementedError
+
+    def _fit_search(self, X: Any, y: Any, params: dict[str, Any]) -> None:
+        """Set everything that a fitted search has."""
+        search: Any = self  # with scikit-learn's own methods beside these
+        if not isinstance(self.estimator, BaseMLP):
+            raise ConfigError(
+                f"expected warpfit's MLPClassifier or MLPRegressor, got {type(self.estimator).__name__}; "
+                "scikit-learn's GridSearchCV and RandomizedSearchCV take any estimator"
+            )
+        scorer, refit_metric = search._get_scorers()
+        X, y = indexable(X, y)
+        routed = search._get_routed_params_for_fit(_check_method_params(X, params=params))
+        splits = self._splits(X, y, routed.splitter.split)
+        candidates = self._candidates()
+        fits = Fits(
+            estimator=clone(self.estimator),
+            X=X,
+            y=y,
+            pairs=list(product(candidates, splits)),
+            scorer=scorer,
+            fit_params=routed.estimator.fit,
+            score_params=routed.scorer.score,
+            return_train_score=search.return_train_score,
+            error_score=search.error_score,
+        )
+        if search.verbose > 0:
+            print(
+                f"Fitting {len(splits)} folds for each of {len(candidates)} candidates, totalling {len(fits)} fits"
+            )
+        self._take_results(candidates, len(splits), self._results(fits), refit_metric)
+        if search.refit:
+            self._refit(X, y, routed.estimator.fit)
+        search.scorer_ = scorer._scorers if isinstance(scorer, _MultimetricScorer) else scorer
+
+    def _splits(self, X: Any, y: Any, split_params: dict[str, Any]) -> list[Any]:
+        search: Any = self
+        splitter = check_cv(search.cv, y, classifier=is_classifier(self.estimator))
+        search.n_splits_ = splitter.get_n_splits(X, y, **split_params)
+        splits = list(splitter.split(X, y, **split_params))
+        if len(splits) != search.n_splits_:
+            raise ValueError(
+                "cv.split and cv.get_n_splits return inconsistent results. "
+                f"Expected {search.n_splits_} splits, got {len(splits)}"
+            )
+        return splits
+
+    def _results(self, fits: Fits) -> list[Result]:
+        """Do all fits: by the executor, in processes on the CPU, or here."""
+        if self.executor is not None:
+            return fit_by_executor(fits, self.executor, self.n_jobs or -1)
+        num_processes = min(effective_n_jobs(self.n_jobs), len(fits))
+        if num_processes > 1 and resolve_device(self.estimator.device) == "cpu":
+            return fit_in_processes(fits, num_processes)
+        return fit_together(fits)
+
+    def _take_results(
+        self, candidates: list[Candidate], num_splits: int, results: list[Result], refit_metric: str
+    ) -> None:
+        """Set `cv_results_`, and which candidate is best."""
+        search: Any = self
+        _warn_or_raise_about_fit_failures(results, search.error_score)
+        if callable(search.scoring):
+            _insert_error_scores(results, search.error_score)
+        search.cv_results_ = search._format_results(candidates, num_splits, results)
+        first = results[0]["test_scores"]
+        search.multimetric_ = isinstance(first, dict)
+        if callable(search.scoring) and search.multimetric_:
+            search._check_refit_for_multimetric(first)
+            refit_metric = search.refit
+        if not search.refit and search.multimetric_:
+            return
+        best = search._select_best_index(search.refit, refit_metric, search.cv_results_)
+        search.best_index_ = best
+        if not callable(search.refit):
+            search.best_score_ = search.cv_results_[f"mean_test_{refit_metric}"][best]
+        search.best_params_ = search.cv_results_["params"][best]
+
+    def _refit(self, X: Any, y: Any, fit_params: dict[str, Any]) -> None:
+        search: Any = self
+        best = clone(self.estimator).set_params(**clone(search.best_params_, safe=False))
+        start = perf_counter()
+        search.best_estimator_ = best.fit(X, y, **fit_params)
+        search.refit_time_ = perf_counter() - start
+        if hasattr(best, "feature_names_in_"):
+            search.feature_names_in_ = best.feature_names_in_
+
+
+class SweepCV(_Sweep, GridSearchCV):
+    """`GridSearchCV` for this package's estimators: every candidate and every fold trains in one go.
+
+    Scores, and everything else but times, are `GridSearchCV`'s with the same estimator and the same splits, to the bit
+    (on the CPU, with one BLAS thread).
+
+    Parameters
+    ----------
+    estimator : MLPClassifier or MLPRegressor
+        Of this package. Its ``device`` says where all is trained.
+    param_grid : dict of str to sequence, or list of such
+        Names of the estimator's parameters with the values to try.
+    cv : int, splitter of scikit-learn, or iterable of (train, test)
+        A number means folds, with the classes in equal shares for a classifier.
+    scoring : str, function, list, tuple, dict or None
+        None is the estimator's own score.
+    refit : bool, str or function
+        Whether `best_estimator_` is fitted on all rows; with several metrics, the one that decides, or a function from
+        `cv_results_` to the index of the best candidate.
+    n_jobs : int or None
+        On the CPU, fits at the same time, in processes of one BLAS thread each; -1 is one a core, None is 1 or what
+        joblib's context says. With an executor, the number of shards. Scores do not depend on it.
+    verbose : int
+        Whether it is said how many fits there are.
+    error_score : 'raise' or float
+        The score of a fit that fails; a warning says so.
+    return_train_score : bool
+    executor : concurrent.futures.Executor, optional
+        Whose workers fit, a shard of candidates and folds on each.
+
+    Attributes
+    ----------
+    cv_results_ : dict of str to ndarray (n_candidates,)
+        ``params``, ``param_<name>``, ``split<i>_test_score``, ``mean_test_score``, ``std_test_score``,
+        ``rank_test_score``, ``mean_fit_time``, ``std_fit_time``, ``mean_score_time``, ``std_score_time``, and the same
+        of train scores; ``_<metric>`` in place of ``_score`` with several metrics.
+    best_estimator_, best_score_, best_params_, best_index_
+    scorer_ : function or dict
+    n_splits_ : int
+    refit_time_ : float
+        Seconds.
+    multimetric_ : bool
+    classes_, n_features_in_, feature_names_in_
+        `best_estimator_`'s.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_classification
+    >>> from warpfit import MLPClassifier, SweepCV
+    >>> X, y = make_classification(random_state=1)
+    >>> classifier = MLPClassifier(16, max_iter=200, learning_rate_init=0.01, random_state=1, device="cpu")
+    >>> search = SweepCV(classifier, {"alpha": [1e-4, 1.0]}, cv=3, n_jobs=1).fit(X, y)
+    >>> search.cv_results_["rank_test_score"].shape
+    (2,)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **GridSearchCV._parameter_constraints,
+        "executor": [Executor, None],
+    }
+
+    def __init__(
+        self,
+        estimator: BaseMLP,
+        param_grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Sequence[Any]]],
+        *,
+        cv: Any = 5,
+        scoring: Any = None,
+        refit: Any = True,
+        n_jobs: int | None = -1,
+        verbose: int = 0,
+        error_score: float | str = np.nan,
+        return_train_score: bool = False,
+        executor: Executor | None = None,
+    ) -> None:
+        super().__init__(
+            estimator,
+            param_grid,
+            cv=cv,
+            scoring=scoring,
+            refit=refit,
+            n_jobs=n_jobs,
+            verbose=verbose,
+            error_score=error_score,
+            return_train_score=return_train_score,
+        )
+        self.executor = executor
+
+    @_fit_context(prefer_skip_nested_validation=False)
+    def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
+        """Fit every candidate on every fold, and the best one on all rows.
+
+        Parameters
+        ----------
+        X : array_like (n_samples, n_features)
+        y : array_like (n_samples,) or (n_samples, n_outputs)
+        **params
+            For the estimator's `fit`, the splitter (``groups``) and the scorer, as `GridSearchCV` hands them on.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ConfigError
+            If the estimator is none of this package's.
+        ValueError
+            If all fits fail.
+        KeyboardInterrupt
+            After Ctrl-C.
+        """
+        self._fit_search(X, y, params)
+        return self
+
+    def _candidates(self) -> list[Candidate]:
+        return list(ParameterGrid(self.param_grid))
+
+
+class RandomizedSweepCV(_Sweep, RandomizedSearchCV):
+    """`RandomizedSearchCV` for this package's estimators: every candidate and every fold trains in one go.
+
+    Parameters
+    ----------
+    estimator : MLPClassifier or MLPRegressor
+    param_distributions : dict of str to sequence or distribution, or list of such
+        Names of parameters with values, or with what SciPy draws them from (``rvs``).
+    n_iter : int
+        Candidates that are drawn.
+    random_state : int, RandomState or None
+        Of the drawing.
+    cv, scoring, refit, n_jobs, verbose, error_score, return_train_score, executor
+        As `SweepCV`'s, as are all attributes.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **RandomizedSearchCV._parameter_constraints,
+        "executor": [Executor, None],
+    }
+
+    def __init__(
+        self,
+        estimator: BaseMLP,
+        param_distributions: Any,
+        *,
+        n_iter: int = 10,
+        random_state: Any = None,
+        cv: Any = 5,
+        scoring: Any = None,
+        refit: Any = True,
+        n_jobs: int | None = -1,
+        verbose: int = 0,
+        error_score: float | str = np.nan,
+        return_train_score: bool = False,
+        executor: Executor | None = None,
+    ) -> None:
+        super().__init__(
+            estimator,
+            param_distributions,
+            n_iter=n_iter,
+            random_state=random_state,
+            cv=cv,
+            scoring=scoring,
+            refit=refit,
+            n_jobs=n_jobs,
+            verbose=verbose,
+            error_score=error_score,
+            return_train_score=return_train_score,
+        )
+        self.executor = executor
+
+    @_fit_context(prefer_skip_nested_validation=False)
+    def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
+        """Fit every candidate that is drawn on every fold, and the best one on all rows; as `SweepCV.fit`."""
+        self._fit_search(X, y, params)
+        return self
+
+    def _candidates(self) -> list[Candidate]:
+        sampler = ParameterSampler(self.param_distributions, self.n_iter, random_state=self.random_state)
+        return list(sampler)

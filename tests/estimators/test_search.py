@@ -1,0 +1,213 @@
+"""SweepCV and RandomizedSweepCV beside scikit-learn's searches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import loguniform
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes, load_digits
+from sklearn.exceptions import ConvergenceWarning, FitFailedWarning
+from sklearn.linear_model import Ridge
+from sklearn.metrics import accuracy_score, make_scorer
+from sklearn.model_selection import GridSearchCV, GroupKFold, RandomizedSearchCV, ShuffleSplit
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from threadpoolctl import threadpool_limits
+
+from support.training import InterruptAt
+from warpfit import MLPClassifier, MLPRegressor, RandomizedSweepCV, SweepCV
+from warpfit.errors import ConfigError
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+DIGITS = load_digits(return_X_y=True)
+X, Y = DIGITS[0][:150] / 16, DIGITS[1][:150]
+FEW: dict[str, Any] = {"max_iter": 3, "learning_rate_init": 0.02, "random_state": 0, "device": "cpu"}
+CLASSIFIER = MLPClassifier(8, **FEW)
+GRID = {"alpha": [1e-4, 1.0], "solver": ["adam", "sgd", "lbfgs"]}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Give scikit-learn's search as many BLAS threads as ours has."""
+    with threadpool_limits(limits=1, user_api="blas"):
+        yield
+
+
+def assert_same_search(ours: Any, theirs: Any) -> None:
+    """Assert that two searches hold the same, to the bit, but for times."""
+    assert list(ours.cv_results_) == list(theirs.cv_results_)
+    for key, values in theirs.cv_results_.items():
+        assert len(ours.cv_results_[key]) == len(values)
+        if "time" not in key:
+            np.testing.assert_array_equal(ours.cv_results_[key], values, err_msg=key)
+    fitted = {name for name in vars(theirs) if name.endswith("_") and not name.startswith("_")}
+    assert fitted == {name for name in vars(ours) if name.endswith("_") and not name.startswith("_")}
+    for name in ("best_index_", "best_params_", "best_score_", "n_splits_", "multimetric_"):
+        assert getattr(ours, name, None) == getattr(theirs, name, None)
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_scores_are_grid_search_cvs(n_jobs: int) -> None:
+    theirs = GridSearchCV(CLASSIFIER, GRID, cv=3, return_train_score=True).fit(X, Y)
+    ours = SweepCV(CLASSIFIER, GRID, cv=3, return_train_score=True, n_jobs=n_jobs).fit(X, Y)
+    assert_same_search(ours, theirs)
+    np.testing.assert_array_equal(ours.predict_proba(X), theirs.predict_proba(X))
+    np.testing.assert_array_equal(ours.classes_, theirs.classes_)
+    assert ours.score(X, Y) == theirs.score(X, Y)
+    assert (ours.cv_results_["mean_fit_time"] > 0).all()
+    assert ours.refit_time_ > 0
+
+
+def test_ensembles_and_early_stopping_are_searched_too() -> None:
+    grid = {"n_ensemble": [1, 2], "early_stopping": [False, True]}
+    theirs = GridSearchCV(CLASSIFIER, grid, cv=2).fit(X, Y)
+    assert_same_search(SweepCV(CLASSIFIER, grid, cv=2, n_jobs=1).fit(X, Y), theirs)
+
+
+def test_regressors_metrics_and_splitters() -> None:
+    rows, targets = load_diabetes(return_X_y=True)
+    rows, targets = rows[:100], targets[:100] / 100
+    settings: dict[str, Any] = {
+        "cv": ShuffleSplit(2, random_state=0),
+        "scoring": ["r2", "neg_mean_squared_error"],
+        "refit": "r2",
+    }
+    regressor = MLPRegressor(hidden_layer_sizes=8, **FEW)
+    grid = [{"alpha": [0.1]}, {"activation": ["tanh", "relu"]}]
+    theirs = GridSearchCV(regressor, grid, **settings).fit(rows, targets)
+    assert_same_search(SweepCV(regressor, grid, n_jobs=1, **settings).fit(rows, targets), theirs)
+
+
+def test_candidates_are_drawn_as_randomized_search_cv_does() -> None:
+    distributions = {"alpha": loguniform(1e-4, 1), "hidden_layer_sizes": [(4,), (8, 4)]}
+    settings: dict[str, Any] = {"n_iter": 3, "random_state": 5, "cv": 2}
+    theirs = RandomizedSearchCV(CLASSIFIER, distributions, **settings).fit(X, Y)
+    assert_same_search(RandomizedSweepCV(CLASSIFIER, distributions, n_jobs=1, **settings).fit(X, Y), theirs)
+
+
+def test_weights_and_groups_are_taken_apart_with_the_rows() -> None:
+    grid, groups = {"alpha": [1e-3, 1.0]}, np.arange(len(X)) % 5
+    given = {"sample_weight": np.linspace(0.1, 2, len(X)), "groups": groups}
+    theirs = GridSearchCV(CLASSIFIER, grid, cv=GroupKFold(2)).fit(X, Y, **given)
+    assert_same_search(SweepCV(CLASSIFIER, grid, cv=GroupKFold(2), n_jobs=1).fit(X, Y, **given), theirs)
+
+
+def pick_first(results: Any) -> int:
+    return 0
+
+
+def both(estimator: Any, X: Any, y: Any) -> dict[str, float]:
+    return {"right": estimator.score(X, y), "rows": float(len(y))}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"refit": False},
+        {"refit": pick_first},
+        {"scoring": make_scorer(accuracy_score)},
+        {"scoring": both, "refit": "right"},
+        {"scoring": ["accuracy", "f1_macro"], "refit": False},
+    ],
+)
+def test_every_kind_of_scoring_and_refitting(settings: dict[str, Any]) -> None:
+    grid = {"alpha": [1e-3, 1.0]}
+    theirs = GridSearchCV(CLASSIFIER, grid, cv=2, **settings).fit(X, Y)
+    assert_same_search(SweepCV(CLASSIFIER, grid, cv=2, n_jobs=1, **settings).fit(X, Y), theirs)
+
+
+NOT_FINITE = "ignore:One or more of the test scores are non-finite"
+
+
+@pytest.mark.filterwarnings(NOT_FINITE, NOT_FINITE.replace("test", "train"))
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_fits_that_fail_have_the_error_score_and_a_warning(n_jobs: int) -> None:
+    grid = {"learning_rate_init": [0.01, -1.0], "solver": ["adam"]}
+    search = SweepCV(CLASSIFIER, grid, cv=2, n_jobs=n_jobs, return_train_score=True)
+    with pytest.warns(FitFailedWarning, match="2 fits failed out of a total of 4"):
+        search.fit(X, Y)
+    assert np.isnan(search.cv_results_["mean_test_score"]).tolist() == [False, True]
+    assert search.best_params_["learning_rate_init"] == 0.01
+    with pytest.raises(ValueError, match="learning_rate_init"):
+        clone(search).set_params(error_score="raise").fit(X, Y)
+    with pytest.raises(ValueError, match="All the 2 fits failed"):
+        SweepCV(CLASSIFIER, {"alpha": [-1]}, cv=2, n_jobs=n_jobs).fit(X, Y)
+
+
+@pytest.mark.filterwarnings(NOT_FINITE)
+def test_a_network_that_diverges_fails_alone() -> None:
+    grid = {"learning_rate_init": [0.01, 1e30], "solver": ["sgd"]}
+    search = SweepCV(MLPRegressor(hidden_layer_sizes=8, **FEW), grid, cv=2, n_jobs=1)
+    with pytest.warns(FitFailedWarning, match="non-finite parameter weights"):
+        search.fit(X, Y.astype(float))
+    assert np.isnan(search.cv_results_["mean_test_score"]).tolist() == [False, True]
+
+
+def test_an_executors_workers_give_the_same() -> None:
+    one = SweepCV(CLASSIFIER, GRID, cv=2, n_jobs=1).fit(X, Y)
+    with ThreadPoolExecutor(1) as executor:
+        for num_shards in (-1, 3):
+            search = SweepCV(CLASSIFIER, GRID, cv=2, executor=executor, n_jobs=num_shards)
+            assert_same_search(search.fit(X, Y), one)
+
+
+def test_ctrl_c_ends_the_search() -> None:
+    class Interrupting(InterruptAt):
+        def __deepcopy__(self, memo: Any) -> Any:  # clones share it
+            return self
+
+    classifier = clone(CLASSIFIER).set_params(callbacks=[Interrupting(5)])
+    with pytest.raises(KeyboardInterrupt):
+        SweepCV(classifier, GRID, cv=2, n_jobs=1).fit(X, Y)
+
+
+def test_other_estimators_are_scikit_learns_business() -> None:
+    with pytest.raises(ConfigError, match="expected warpfit's MLPClassifier or MLPRegressor, got Ridge"):
+        SweepCV(Ridge(), {"alpha": [1]}).fit(X, Y)
+
+
+def test_parameters_are_checked_and_cloned() -> None:
+    search = SweepCV(CLASSIFIER, GRID, cv=2, n_jobs=1)
+    assert clone(search).get_params()["estimator__max_iter"] == 3
+    with pytest.raises(ValueError, match="The 'executor' parameter of SweepCV"):
+        SweepCV(CLASSIFIER, GRID, executor=3).fit(X, Y)
+    assert "SweepCV" in repr(search)
+
+
+def test_how_many_fits_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    SweepCV(CLASSIFIER, GRID, cv=2, n_jobs=1, verbose=1).fit(X, Y)
+    assert capsys.readouterr().out.startswith("Fitting 2 folds for each of 6 candidates, totalling 12 fits")
+
+
+def test_networks_that_are_not_done_are_still_warned_of() -> None:
+    with pytest.warns(ConvergenceWarning, match="Maximum iterations"):
+        SweepCV(CLASSIFIER, {"alpha": [0.1]}, cv=2, n_jobs=1, refit=False).fit(X, Y)
+
+
+# With a state, because the checks set that of the search only.
+SMALL: dict[str, Any] = {
+    "hidden_layer_sizes": 8,
+    "learning_rate_init": 0.03,
+    "max_iter": 60,
+    "random_state": 0,
+    "device": "cpu",
+}
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")  # by the splitter, of y with inf
+@pytest.mark.in_turns(6)
+@parametrize_with_checks(
+    [
+        SweepCV(MLPClassifier(**SMALL), {"alpha": [1e-4, 1e-3]}, cv=2, error_score="raise", n_jobs=1),
+        RandomizedSweepCV(
+            MLPRegressor(**SMALL), {"alpha": [1e-4, 1e-3]}, n_iter=2, cv=2, error_score="raise", n_jobs=1
+        ),
+    ]
+)
+def test_scikit_learns_checks(estimator: Any, check: Any) -> None:
+    check(estimator)

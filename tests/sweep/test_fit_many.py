@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import warpfit as wf
+from support.sweeps import build
+from support.training import InterruptAt, assert_same_weights, blobs, mlp, same_weights, sgd
+from warpfit.errors import ConfigError, DataError, DeviceError, ShapeError
+from warpfit.random import next_seed
+
+X, Y = blobs(90)
+GRID = {"lr": [0.05, 0.3], "width": [4, 8]}
+
+
+def sweep(grid: Any = None, **arguments: Any) -> wf.Sweep:
+    if "candidates" not in arguments:
+        arguments["grid"] = GRID if grid is None else grid
+    given = {"epochs": 3, "batch_size": 16, "n_jobs": 1, "device": "cpu", "verbose": False, **arguments}
+    return wf.fit_many(given.pop("build", build), X, Y, **given)
+
+
+def alone(candidate: dict[str, Any], x: Any = X, y: Any = Y, seed: int = 0, **arguments: Any) -> Any:
+    """Return model and history of a candidate that `fit` trains by itself."""
+    wf.manual_seed(seed)
+    model, optimizer = build(candidate)
+    given = {"epochs": 3, "batch_size": 16, "device": "cpu", "verbose": False, **arguments}
+    return model, wf.fit(model, x, y, optimizer=optimizer, seed=seed, **given)
+
+
+def test_every_network_has_the_bits_of_one_that_is_trained_alone() -> None:
+    candidates = [
+        {"lr": 0.05, "width": 4},
+        {"lr": 0.3, "momentum": 0.9, "dropout": 0.3, "seed": 5},
+        {"lr": 0.01, "optimizer": "adam", "batch_size": 32, "epochs": 2},
+    ]
+    found = sweep(candidates=candidates, validation_data=(X[:20], Y[:20]))
+    for idx, candidate in enumerate(candidates):
+        own = {name: candidate[name] for name in ("seed", "batch_size", "epochs") if name in candidate}
+        model, history = alone(candidate, validation_data=(X[:20], Y[:20]), **own)
+        assert_same_weights(found.models[idx], model)
+        np.testing.assert_array_equal(found.histories[idx].step_losses, history.step_losses)
+        record = found.records[idx]
+        assert record["candidate"] == candidate
+        assert record["epochs"] == len(history)
+        for name in ("loss", "accuracy", "val_loss", "val_accuracy"):
+            assert record[name] == history[name][-1]
+        assert (record["status"], record["message"], record["fold"]) == ("done", "", None)
+
+
+def test_folds_train_on_their_rows_and_are_validated_on_the_others() -> None:
+    rows = np.arange(len(X))
+    folds = [(rows[30:], rows[:30]), (rows[:60], rows[60:])]
+    found = sweep({"lr": [0.1, 0.3]}, folds=folds)
+    assert [(r["candidate"]["lr"], r["fold"]) for r in found] == [(0.1, 0), (0.1, 1), (0.3, 0), (0.3, 1)]
+    for record, model in zip(found, found.models, strict=True):
+        train, test = folds[record["fold"]]
+        expected, history = alone(record["candidate"], X[train], Y[train], validation_data=(X[test], Y[test]))
+        assert_same_weights(model, expected)
+        assert record["score"] == history["val_accuracy"][-1]
+    for idx, summary in enumerate(found.candidates):
+        scores = [record["score"] for record in found.records[2 * idx : 2 * idx + 2]]
+        assert summary["score"] == pytest.approx(np.mean(scores))
+        assert summary["std"] == pytest.approx(np.std(scores))
+
+
+def test_results_do_not_depend_on_the_number_of_processes() -> None:
+    arguments = {"folds": 2, "callbacks": [wf.EarlyStopping("loss", patience=1)], "epochs": 4}
+    one, two = sweep(n_jobs=1, **arguments), sweep(n_jobs=2, **arguments)
+    assert "one network after the other" in one.plan.reason
+    assert "2 processes" in two.plan.reason
+    for ours, theirs in zip(one.models, two.models, strict=True):
+        assert_same_weights(ours, theirs)
+    for ours, theirs in zip(one, two, strict=True):
+        assert {**ours, "seconds": 0} == {**theirs, "seconds": 0}
+
+
+def test_models_that_cannot_be_sent_to_processes() -> None:
+    class Local(wf.nn.Module):
+        def __init__(self) -> None:
+            self.inner, self.lock = mlp(6, 3), open(__file__)  # noqa: SIM115
+
+        def forward(self, x: Any) -> Any:
+            return self.inner(x)
+
+    def local(candidate: Any) -> Any:
+        model = Local()
+        model.lock.close()
+        return model, sgd(model)
+
+    with pytest.raises(
+        ConfigError, match="callbacks and metric that can be pickled, .* but Cannot pickle closed files"
+    ):
+        sweep({"lr": [1, 2]}, build=local, n_jobs=2)
+
+
+def test_a_network_that_diverges_leaves_the_others_alone() -> None:
+    found = sweep({"lr": [0.1, 1e38, 0.2]})
+    statuses = [record["status"] for record in found]
+    assert statuses == ["done", "diverged", "done"]
+    assert "not finite in epoch 1" in found.records[1]["message"]
+    assert found.records[1]["rank"] is None
+    assert_same_weights(found.models[2], alone({"lr": 0.2})[0])
+
+
+def test_a_network_that_fails_leaves_the_others_alone() -> None:
+    class Fragile(wf.Callback):
+        def on_epoch_end(self, run: Any) -> None:
+            if run.plan.optimizer.lr.lr == 0.2:
+                raise RuntimeError("no luck")
+
+    found = sweep({"lr": [0.1, 0.2]}, callbacks=[Fragile()])
+    assert [record["status"] for record in found] == ["done", "failed"]
+    assert found.records[1]["message"] == "RuntimeError: no luck"
+    with pytest.raises(DeviceError, match=r"all 1 networks failed, the first \(lr=0.2\) with: RuntimeError"):
+        sweep({"lr": [0.2]}, callbacks=[Fragile()])
+
+
+def test_ctrl_c_keeps_what_is_finished() -> None:
+    steps = -(-len(X) // 16)
+
+    class Interrupting(InterruptAt):
+        count = 0
+
+        def on_step(self, step: int, steps_per_epoch: int) -> None:
+            Interrupting.count += 1
+            if Interrupting.count == 4 * steps + 2:  # in the second network's second epoch
+                raise KeyboardInterrupt
+
+    found = sweep({"lr": [0.1, 0.2, 0.3]}, callbacks=[Interrupting(0)])
+    assert found.interrupted
+    assert [record["status"] for record in found] == ["done", "interrupted", "not started"]
+    assert [record["epochs"] for record in found] == [3, 1, 0]
+    assert found.best["candidate"] == {"lr": 0.1}
+    assert found.models[2] is None
+    assert_same_weights(found.models[0], alone({"lr": 0.1})[0])
+
+
+def test_early_stopping_is_each_networks_own() -> None:
+    stopping = wf.EarlyStopping("val_loss", patience=1)
+    folds = 2
+    found = sweep({"lr": [0.3, 2.0], "momentum": [0.9]}, folds=folds, callbacks=[stopping], epochs=30)
+    assert stopping.best is None  # copies were at work
+    lengths = {len(history) for history in found.histories}
+    assert len(lengths) > 1
+    for record, history in zip(found, found.histories, strict=True):
+        if record["status"] == "stopped":
+            assert "early stopping" in record["message"]
+            assert record["val_loss"] == min(history["val_loss"])
+
+
+def test_initial_values_are_the_seeds_and_the_users_own_sequence_goes_on() -> None:
+    wf.manual_seed(7)
+    next_seed()
+    expected = next_seed()
+    wf.manual_seed(7)
+    next_seed()
+    found = sweep({"seed": [0, 1, 0]}, epochs=0)
+    assert next_seed() == expected
+    assert same_weights(found.models[0], found.models[2])
+    assert not same_weights(found.models[0], found.models[1])
+
+
+def test_the_metric_decides() -> None:
+    by_loss = sweep(metric="loss")
+    losses = [record["loss"] for record in by_loss]
+    assert by_loss.best["loss"] == min(losses)
+    assert [record["rank"] for record in by_loss] == (1 + np.argsort(np.argsort(losses))).tolist()
+    found = sweep(metric=lambda model, x, y: float(model.num_parameters), validation_data=(X, Y))
+    assert found.best["candidate"]["width"] == 8
+    assert found.metric.name == "score"
+    assert wf.evaluate(found.best_model, X, Y).loss > 0
+
+
+def test_only_the_best_models_are_kept_if_asked_for() -> None:
+    everything, found = sweep(folds=2), sweep(folds=2, keep_models=False)
+    assert sum(model is not None for model in found.models) == 2
+    assert_same_weights(found.best_model, everything.best_model)
+    assert [r["score"] for r in found] == [r["score"] for r in everything]
+
+
+def test_on_a_device_networks_come_out_as_alone_there(cuda: str) -> None:
+    candidates = [{"lr": 0.1}, {"lr": 0.3}]
+    rows = np.arange(48)
+    folds = [(rows[16:], rows[:16])]
+    settings = {"epochs": 1, "batch_size": 32, "engine": "layerwise", "device": cuda}
+    found = sweep(candidates=candidates, folds=folds, **settings)
+    assert found.plan.device == "cuda:0"
+    assert "one network after the other, each by `fit` on cuda:0" in str(found.plan)
+    expected, _ = alone(candidates[1], X[16:48], Y[16:48], validation_data=(X[:16], Y[:16]), **settings)
+    assert_same_weights(found.models[1], expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "words"),
+    [
+        ({"folds": 2, "validation_data": (X, Y)}, ConfigError, "expected validation_data or folds, got both"),
+        ({"validation_data": 3}, ConfigError, "validation_data as a pair"),
+        ({"metric": "f1"}, ConfigError, "expected metric among val_accuracy"),
+        ({"metric": "val_loss"}, ConfigError, "validation_data or folds for the metric 'val_loss'"),
+        ({"metric": len}, ConfigError, "metric that is a function"),
+        ({"halving": 1}, ConfigError, "factor above 1, got 1"),
+        ({"halving": "3"}, ConfigError, "expected halving as a Halving"),
+        ({"device": "gpu7"}, ConfigError, "gpu7"),
+        ({"device": ["cpu", "cpu"]}, ConfigError, "executor to train on several devices"),
+        ({"device": 3}, ConfigError, "expected a device or several, got 3"),
+        ({"executor": 3}, ConfigError, "executor to be a concurrent.futures.Executor or None, got int"),
+        ({"n_jobs": 0}, ConfigError, "n_jobs as an integer other than 0"),
+        ({"epochs": 0, "halving": 2}, ConfigError, "epochs to be an integer of at least 1"),
+        ({"callbacks": [3]}, ConfigError, "sequence of Callback objects"),
+        ({"callbacks": [wf.CSVLog("a.csv")]}, ConfigError, "write no file, .* got CSVLog"),
+        ({"seed": -1}, ConfigError, "seed"),
+        ({"grid": {"seed": [-1]}}, ConfigError, "candidate seed=-1: expected a seed"),
+        ({"grid": {"epochs": [0.5]}}, ConfigError, "candidate epochs=0.5: expected epochs"),
+        ({"grid": {"loss": ["hinge"]}}, ConfigError, "candidate loss=hinge: "),
+        ({"grid": {"batch_size": [16, 0]}}, ConfigError, "candidate batch_size=0: "),
+        (
+            {"build": lambda candidate: 3},
+            ConfigError,
+            r"candidate lr=0.05 width=4: .* \(model, optimizer\), got 3",
+        ),
+        ({"build": lambda candidate: (3, 4)}, ConfigError, "got int and int"),
+        ({"sample_weight": [1.0]}, ShapeError, "sample_weight"),
+    ],
+)
+def test_bad_arguments_are_found_before_anything_trains(
+    arguments: dict[str, Any], kind: type[Exception], words: str
+) -> None:
+    grid = arguments.pop("grid", GRID)
+    with pytest.raises(kind, match=words):
+        sweep(grid, **arguments)
+    arguments["grid"] = grid
+
+
+def test_a_build_that_raises_names_the_candidate() -> None:
+    def fussy(candidate: dict[str, Any]) -> Any:
+        if candidate["width"] == 8:
+            raise KeyError("depth")
+        return build(candidate)
+
+    with pytest.raises(ConfigError, match="candidate lr=0.05 width=8: build raised KeyError: 'depth'"):
+        sweep(build=fussy)
+
+
+def test_a_build_that_makes_one_model_for_all() -> None:
+    model = mlp(6, 3)
+    with pytest.raises(ConfigError, match="new model for each candidate, got an earlier one for lr=2"):
+        sweep({"lr": [1, 2]}, build=lambda candidate: (model, sgd(model)))
+
+
+def test_rows_that_are_no_data() -> None:
+    with pytest.raises(DataError, match="expected x to be finite"):
+        wf.fit_many(build, X * np.nan, Y, grid=GRID)
+    with pytest.raises(ShapeError, match="as many rows in y as in x"):
+        wf.fit_many(build, X, Y[:3], grid=GRID)
+
+
+def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep(halving=2)
+    assert list(tmp_path.iterdir()) == []
