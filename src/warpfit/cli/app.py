@@ -29,6 +29,7 @@ from warpfit.cli import (
     predict,
     train,
 )
+from warpfit.cli import cache, datasets, evaluate, gradcheck, info, plan, predict, sweep, train
 from warpfit.errors import CompileError, DeviceWarning, DivergedError, KernelError, WarpfitError
 
 __all__ = ["app", "main"]
@@ -48,6 +49,8 @@ app = typer.Typer(
 for _module in (train, evaluate, predict, plan, ladder, playground, info, gradcheck, datasets, cache, bench):
     _command = getattr(_module, _module.__name__.rpartition(".")[2])
     app.command(context_settings=getattr(_module, "CONTEXT_SETTINGS", None))(_command)
+for _module in (train, sweep, evaluate, predict, plan, info, gradcheck, datasets, cache):
+    app.command()(getattr(_module, _module.__name__.rpartition(".")[2]))
 
 
 def _print_version(wanted: bool) -> None:

@@ -26,24 +26,26 @@ if TYPE_CHECKING:
     from warpfit.training.jobs import Job, Outcome
     from warpfit.training.run import Run
 
-__all__ = ["train"]
+__all__ = ["Integer", "Number", "Text", "default_of", "option", "switch", "train"]
 
 INTERRUPTED = 130
 DATA, NETWORK, OPTIMIZER, RUN, RESULTS = "Data", "Network", "Optimizer", "Run", "Results"
 
 
-def _option(panel: str, metavar: str, text: str, default: str | None = None) -> Any:
+def option(panel: str, metavar: str, text: str, default: str | None = None) -> Any:
     """Return an option that is None if not given, so that a settings file can stand in for it."""
     return typer.Option(
         help=text + (f" (default: {default})" if default else ""), metavar=metavar, rich_help_panel=panel
     )
 
 
-def _switch(panel: str, flags: str, text: str) -> Any:
+def switch(panel: str, flags: str, text: str) -> Any:
+    """Return a pair of options, or one, that is None if not given."""
     return typer.Option(flags, help=text, rich_help_panel=panel)
 
 
-def _default(name: str) -> str:
+def default_of(name: str) -> str:
+    """Return the default of a setting, as text."""
     return str(getattr(TrainSettings, name))
 
 
@@ -56,7 +58,7 @@ def train(
     context: typer.Context,
     data: Annotated[
         Text,
-        _option(
+        option(
             DATA,
             "NAME|PATH",
             "A known dataset (see `warpfit datasets`), an .npz file, a .csv file, or a folder of images with a "
@@ -64,84 +66,80 @@ def train(
             "mnist; digits without MNIST and network",
         ),
     ] = None,
-    data_dir: Annotated[Text, _option(DATA, "DIR", "Folder to look for known datasets in first.")] = None,
-    label_column: Annotated[Text, _option(DATA, "NAME", "Column of a .csv file that has the labels.")] = None,
-    limit: Annotated[Integer, _option(DATA, "N", "Train on the first N rows only; 0 for all.")] = None,
-    model: Annotated[Text, _option(NETWORK, "NAME", f"{' or '.join(MODELS)}.", _default("model"))] = None,
+    data_dir: Annotated[Text, option(DATA, "DIR", "Folder to look for known datasets in first.")] = None,
+    label_column: Annotated[Text, option(DATA, "NAME", "Column of a .csv file that has the labels.")] = None,
+    limit: Annotated[Integer, option(DATA, "N", "Train on the first N rows only; 0 for all.")] = None,
+    model: Annotated[Text, option(NETWORK, "NAME", f"{' or '.join(MODELS)}.", default_of("model"))] = None,
     hidden: Annotated[
         Text,
-        _option(NETWORK, "N,N,...", "Widths of the hidden layers, or none.", "256; 128 for cnn"),
+        option(NETWORK, "N,N,...", "Widths of the hidden layers, or none.", "256; 128 for cnn"),
     ] = None,
     activation: Annotated[
-        Text, _option(NETWORK, "NAME", "relu, gelu, silu, tanh, ...", _default("activation"))
+        Text, option(NETWORK, "NAME", "relu, gelu, silu, tanh, ...", default_of("activation"))
     ] = None,
     dropout: Annotated[
-        Number, _option(NETWORK, "P", "Share of hidden units dropped while training.", "0; 0.5 for cnn")
+        Number, option(NETWORK, "P", "Share of hidden units dropped while training.", "0; 0.5 for cnn")
     ] = None,
     optimizer: Annotated[
-        Text, _option(OPTIMIZER, "NAME", f"{', '.join(OPTIMIZERS)}.", _default("optimizer"))
+        Text, option(OPTIMIZER, "NAME", f"{', '.join(OPTIMIZERS)}.", default_of("optimizer"))
     ] = None,
-    lr: Annotated[Number, _option(OPTIMIZER, "X", "Learning rate.", "0.05 for sgd, else 0.001")] = None,
+    lr: Annotated[Number, option(OPTIMIZER, "X", "Learning rate.", "0.05 for sgd, else 0.001")] = None,
     momentum: Annotated[
-        Number, _option(OPTIMIZER, "X", "For sgd and rmsprop.", "0.9 for sgd, 0 for rmsprop")
+        Number, option(OPTIMIZER, "X", "For sgd and rmsprop.", "0.9 for sgd, 0 for rmsprop")
     ] = None,
     nesterov: Annotated[
-        bool | None, _switch(OPTIMIZER, "--nesterov/--no-nesterov", "Look ahead along the momentum.")
+        bool | None, switch(OPTIMIZER, "--nesterov/--no-nesterov", "Look ahead along the momentum.")
     ] = None,
-    weight_decay: Annotated[
-        Number, _option(OPTIMIZER, "X", "Weight decay.", "0.01 for adamw, else 0")
-    ] = None,
+    weight_decay: Annotated[Number, option(OPTIMIZER, "X", "Weight decay.", "0.01 for adamw, else 0")] = None,
     clip_norm: Annotated[
-        Number, _option(OPTIMIZER, "X", "Largest norm of all gradients together; 0 for any.")
+        Number, option(OPTIMIZER, "X", "Largest norm of all gradients together; 0 for any.")
     ] = None,
     schedule: Annotated[
         Text,
-        _option(OPTIMIZER, "NAME", f"Of the learning rate: {', '.join(SCHEDULES)}.", _default("schedule")),
+        option(OPTIMIZER, "NAME", f"Of the learning rate: {', '.join(SCHEDULES)}.", default_of("schedule")),
     ] = None,
     warmup_epochs: Annotated[
-        Number, _option(OPTIMIZER, "X", "Epochs of linear rise, for cosine.", _default("warmup_epochs"))
+        Number, option(OPTIMIZER, "X", "Epochs of linear rise, for cosine.", default_of("warmup_epochs"))
     ] = None,
     loss: Annotated[
         Text,
-        _option(
-            OPTIMIZER, "NAME", f"{', '.join(LOSSES)}; auto is cross_entropy for classes, mse for floats."
-        ),
+        option(OPTIMIZER, "NAME", f"{', '.join(LOSSES)}; auto is cross_entropy for classes, mse for floats."),
     ] = None,
-    label_smoothing: Annotated[Number, _option(OPTIMIZER, "X", "For cross_entropy.")] = None,
+    label_smoothing: Annotated[Number, option(OPTIMIZER, "X", "For cross_entropy.")] = None,
     epochs: Annotated[
         Integer,
-        _option(
+        option(
             RUN, "N", "Passes over the data.", "5, 10 for cnn; more for small data: 1,000 steps, at most 100"
         ),
     ] = None,
-    batch_size: Annotated[Integer, _option(RUN, "N", "Rows a step.", _default("batch_size"))] = None,
+    batch_size: Annotated[Integer, option(RUN, "N", "Rows a step.", default_of("batch_size"))] = None,
     precision: Annotated[
         Text,
-        _option(
+        option(
             RUN,
             "NAME",
             f"auto, {', '.join(PRECISIONS)}; the last three on a GPU. auto is float16 or bfloat16 for the engine "
             "one_launch, as the data needs, else float32.",
-            _default("precision"),
+            default_of("precision"),
         ),
     ] = None,
-    device: Annotated[Text, _option(RUN, "NAME", DEVICE_HELP, _default("device"))] = None,
+    device: Annotated[Text, option(RUN, "NAME", DEVICE_HELP, default_of("device"))] = None,
     engine: Annotated[
         Text,
-        _option(
+        option(
             RUN,
             "NAME",
             f"auto, {', '.join(ENGINES)}. auto is one_launch on a GPU where that can run the network, else graph, and "
             "layerwise on the CPU; what is printed says why.",
-            _default("engine"),
+            default_of("engine"),
         ),
     ] = None,
     seed: Annotated[
-        Integer, _option(RUN, "N", "Of initial values, epoch order and dropout.", _default("seed"))
+        Integer, option(RUN, "N", "Of initial values, epoch order and dropout.", default_of("seed"))
     ] = None,
     early_stopping: Annotated[
         Integer,
-        _option(
+        option(
             RUN,
             "N",
             "Stop after N epochs without a better validation loss, and keep the best weights. A tenth of the "
@@ -149,17 +147,17 @@ def train(
         ),
     ] = None,
     checkpoint_every: Annotated[
-        Integer, _option(RUN, "N", "Write a checkpoint every N epochs, and on Ctrl-C.")
+        Integer, option(RUN, "N", "Write a checkpoint every N epochs, and on Ctrl-C.")
     ] = None,
     resume: Annotated[
         Text,
-        _option(
+        option(
             RUN, "PATH", "Go on from a checkpoint, with the settings beside it where no --config is given."
         ),
     ] = None,
     config: Annotated[
         Text,
-        _option(RUN, "FILE", "Settings in TOML, by the names of these options, which win over the file."),
+        option(RUN, "FILE", "Settings in TOML, by the names of these options, which win over the file."),
     ] = None,
     out: Annotated[Text, _option(RESULTS, "DIR", "Folder for the results.", "runs/<time>")] = None,
     profile: Annotated[
@@ -169,6 +167,8 @@ def train(
         ),
     ] = None,
     quiet: Annotated[bool | None, _switch(RESULTS, "--quiet", "Print nothing but errors.")] = None,
+    out: Annotated[Text, option(RESULTS, "DIR", "Folder for the results.", "runs/<time>")] = None,
+    quiet: Annotated[bool | None, switch(RESULTS, "--quiet", "Print nothing but errors.")] = None,
 ) -> None:
     """Train a network, test it, and write model, history and pictures into a folder."""
     flags = dict(context.params)

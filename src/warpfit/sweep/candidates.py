@@ -10,7 +10,7 @@ import numpy as np
 
 from warpfit.errors import ConfigError
 
-__all__ = ["FIT_ARGUMENTS", "Candidate", "as_candidates", "candidate_name", "fit_arguments"]
+__all__ = ["FIT_ARGUMENTS", "Candidate", "as_candidates", "candidate_name", "fit_arguments", "value_text"]
 
 Candidate = dict[str, Any]
 
@@ -95,8 +95,13 @@ def fit_arguments(candidate: Candidate, defaults: Mapping[str, Any]) -> dict[str
 
 def candidate_name(candidate: Candidate) -> str:
     """Return a candidate in one line: ``lr=0.1 width=64``."""
-    return " ".join(f"{name}={_short(value)}" for name, value in candidate.items()) or "(no values)"
+    return " ".join(f"{name}={value_text(value)}" for name, value in candidate.items()) or "(no values)"
 
 
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def value_text(value: Any) -> str:
+    """Return a value in a few characters: four digits of a float, widths joined by hyphens, ``-`` for None."""
+    if value is None:
+        return "-"
+    if isinstance(value, tuple | list):
+        return "-".join(map(str, value)) or "none"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -10,7 +10,7 @@ import numpy as np
 
 from warpfit.errors import ConfigError
 from warpfit.nn.module import Module
-from warpfit.sweep.candidates import Candidate, candidate_name
+from warpfit.sweep.candidates import Candidate, candidate_name, value_text
 from warpfit.sweep.metric import Metric
 from warpfit.sweep.planning import SweepPlan
 from warpfit.sweep.tasks import NOT_STARTED, Outcome
@@ -155,11 +155,11 @@ class Sweep:
         members = self.records[candidate * folds : (candidate + 1) * folds]
         statuses = list(dict.fromkeys(record["status"] for record in members))
         return [
-            _text(summary["rank"]),
-            *(_text(summary["candidate"].get(name)) for name in names),
-            _text(summary["score"]),
-            *([_text(summary["std"])] if has_folds else []),
-            _text(max(record["epochs"] for record in members)),
+            value_text(summary["rank"]),
+            *(value_text(summary["candidate"].get(name)) for name in names),
+            value_text(summary["score"]),
+            *([value_text(summary["std"])] if has_folds else []),
+            value_text(max(record["epochs"] for record in members)),
             f"{sum(record['seconds'] for record in members):.2f}",
             ", ".join(statuses),
         ]
@@ -180,12 +180,6 @@ class Sweep:
     def __repr__(self) -> str:
         counts = ", ".join(f"{number} {status}" for status, number in self.counts().items())
         return f"Sweep({len(self)} networks: {counts})"
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 @dataclass

@@ -32,7 +32,7 @@ from warpfit.training.run_folder import RunFolder
 from warpfit.training.settings import CHECKPOINT_NAME, TRACE_NAME, TrainSettings, checkpoint_file
 from warpfit.training.trained import ModelCard, Score, TrainedModel
 
-__all__ = ["Job", "Outcome", "prepare"]
+__all__ = ["Job", "Outcome", "hold_out", "model_card", "num_outputs", "opened", "prepare"]
 
 Array = npt.NDArray[Any]
 Rows = tuple[Array, Array]
@@ -80,7 +80,7 @@ class Job:
     def title(self) -> str:
         """Data and model in a few words."""
         settings, shape = self.settings, self.trained.card.network_shape
-        widths = "-".join(map(str, (*shape[:1], *(settings.hidden or ()), _num_outputs(self.dataset))))
+        widths = "-".join(map(str, (*shape[:1], *(settings.hidden or ()), num_outputs(self.dataset))))
         return f"{self.dataset.name}, {'mlp ' + widths if settings.model == 'mlp' else settings.model}"
 
     @property
@@ -156,22 +156,34 @@ def prepare(settings: TrainSettings) -> Job:
     ConfigError, DataError, ShapeError
         If settings and data do not go together, or the data cannot be had.
     """
+    settings, dataset = opened(settings)
+    validation = (dataset.x_test, dataset.y_test) if len(dataset.x_test) else None
+    if settings.watches_validation:
+        dataset, validation = hold_out(dataset, settings.seed)
+    settings = settings.resolved(num_rows=len(dataset.x_train), has_classes=bool(dataset.class_names))
+    manual_seed(settings.seed)
+    shape = network_shape(settings.model, dataset.x_train.shape[1:])
+    model, loss = make_model(settings, shape, num_outputs(dataset)), make_loss(settings)
+    trained = TrainedModel(model, model_card(settings, dataset, shape, loss))
+    if validation is not None:
+        validation = (trained.inputs(validation[0]), validation[1])
+    return Job(settings, dataset, validation, trained, make_optimizer(settings, model), loss)
+
+
+def opened(settings: TrainSettings) -> tuple[TrainSettings, Dataset]:
+    """Return the data that settings name, with the training rows that they ask for, and the settings with full paths.
+
+    Raises
+    ------
+    ConfigError, DataError
+        If the data cannot be had.
+    """
     source = settings.data or mnist_or_digits(settings.data_dir)
     settings = _with_full_paths(replace(settings, data=source))
     dataset = open_data(source, data_dir=settings.data_dir, label_column=settings.label_column)
     if settings.limit:
         dataset = _with_training_rows(dataset, slice(settings.limit))
-    validation = (dataset.x_test, dataset.y_test) if len(dataset.x_test) else None
-    if settings.watches_validation:
-        dataset, validation = _hold_out(dataset, settings.seed)
-    settings = settings.resolved(num_rows=len(dataset.x_train), has_classes=bool(dataset.class_names))
-    manual_seed(settings.seed)
-    shape = network_shape(settings.model, dataset.x_train.shape[1:])
-    model, loss = make_model(settings, shape, _num_outputs(dataset)), make_loss(settings)
-    trained = TrainedModel(model, _card(settings, dataset, shape, loss))
-    if validation is not None:
-        validation = (trained.inputs(validation[0]), validation[1])
-    return Job(settings, dataset, validation, trained, make_optimizer(settings, model), loss)
+    return settings, dataset
 
 
 def _with_full_paths(settings: TrainSettings) -> TrainSettings:
@@ -189,7 +201,7 @@ def _with_training_rows(dataset: Dataset, rows: slice | Array) -> Dataset:
     return replace(dataset, x_train=dataset.x_train[rows], y_train=dataset.y_train[rows])
 
 
-def _hold_out(dataset: Dataset, seed: int) -> tuple[Dataset, Rows]:
+def hold_out(dataset: Dataset, seed: int) -> tuple[Dataset, Rows]:
     """Return the dataset without a tenth of its training rows, and these."""
     kept, held_out = split_rows(dataset.y_train, VALIDATION_FRACTION, seed)
     if not len(held_out):
@@ -200,11 +212,13 @@ def _hold_out(dataset: Dataset, seed: int) -> tuple[Dataset, Rows]:
     return _with_training_rows(dataset, kept), validation
 
 
-def _num_outputs(dataset: Dataset) -> int:
+def num_outputs(dataset: Dataset) -> int:
+    """Return how many outputs a network for the dataset has."""
     return dataset.num_classes or prod(dataset.y_train.shape[1:])
 
 
-def _card(settings: TrainSettings, dataset: Dataset, shape: tuple[int, ...], loss: Loss) -> ModelCard:
+def model_card(settings: TrainSettings, dataset: Dataset, shape: tuple[int, ...], loss: Loss) -> ModelCard:
+    """Return what the file of a model that is trained on the dataset says of it."""
     x = dataset.x_train
     in_unit_interval = x.size > 0 and x.min() >= 0 and x.max() <= 1
     return ModelCard(

@@ -1,0 +1,189 @@
+"""``warpfit sweep``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from warpfit.backends.base import PRECISIONS
+from warpfit.cli.console import DEVICE_HELP, Printer, percent
+from warpfit.cli.train import (
+    DATA,
+    INTERRUPTED,
+    NETWORK,
+    OPTIMIZER,
+    RESULTS,
+    RUN,
+    Integer,
+    Number,
+    Text,
+    default_of,
+    option,
+    switch,
+)
+from warpfit.training.plan import ENGINES
+from warpfit.training.settings import LOSSES, MODELS, OPTIMIZERS, SCHEDULES, default_folder
+
+if TYPE_CHECKING:
+    from warpfit.sweep.jobs import SweepJob, SweepOutcome
+
+__all__ = ["sweep"]
+
+FAILED = 1
+SWEEP = "Sweep"
+
+
+def sweep(
+    context: typer.Context,
+    data: Annotated[
+        Text,
+        option(DATA, "NAME|PATH", "As for `warpfit train`.", "mnist; digits without MNIST and network"),
+    ] = None,
+    data_dir: Annotated[Text, option(DATA, "DIR", "Folder to look for known datasets in first.")] = None,
+    label_column: Annotated[Text, option(DATA, "NAME", "Column of a .csv file that has the labels.")] = None,
+    limit: Annotated[Integer, option(DATA, "N", "Use the first N training rows only; 0 for all.")] = None,
+    model: Annotated[Text, option(NETWORK, "NAME", f"{' or '.join(MODELS)}.", default_of("model"))] = None,
+    hidden: Annotated[
+        Text,
+        option(NETWORK, "N-N,...", "Widths of the hidden layers, as 64,128-64, or none.", "256; 128 for cnn"),
+    ] = None,
+    activation: Annotated[
+        Text, option(NETWORK, "NAME,...", "relu, gelu, silu, tanh, ...", default_of("activation"))
+    ] = None,
+    dropout: Annotated[
+        Text, option(NETWORK, "P,...", "Share of hidden units dropped while training.", "0; 0.5 for cnn")
+    ] = None,
+    optimizer: Annotated[
+        Text, option(OPTIMIZER, "NAME,...", f"{', '.join(OPTIMIZERS)}.", default_of("optimizer"))
+    ] = None,
+    lr: Annotated[Text, option(OPTIMIZER, "X,...", "Learning rate.", "0.05 for sgd, else 0.001")] = None,
+    momentum: Annotated[
+        Text, option(OPTIMIZER, "X,...", "For sgd and rmsprop.", "0.9 for sgd, 0 for rmsprop")
+    ] = None,
+    nesterov: Annotated[
+        bool | None, switch(OPTIMIZER, "--nesterov/--no-nesterov", "Look ahead along the momentum.")
+    ] = None,
+    weight_decay: Annotated[
+        Text, option(OPTIMIZER, "X,...", "Weight decay.", "0.01 for adamw, else 0")
+    ] = None,
+    clip_norm: Annotated[
+        Text, option(OPTIMIZER, "X,...", "Largest norm of all gradients together; 0 for any.")
+    ] = None,
+    schedule: Annotated[
+        Text,
+        option(
+            OPTIMIZER,
+            "NAME,...",
+            f"Of the learning rate: {', '.join(SCHEDULES)}.",
+            default_of("schedule"),
+        ),
+    ] = None,
+    loss: Annotated[
+        Text,
+        option(OPTIMIZER, "NAME", f"{', '.join(LOSSES)}; auto is cross_entropy for classes, mse for floats."),
+    ] = None,
+    label_smoothing: Annotated[Number, option(OPTIMIZER, "X", "For cross_entropy.")] = None,
+    epochs: Annotated[Text, option(RUN, "N,...", "Passes over the data.", "as for `warpfit train`")] = None,
+    batch_size: Annotated[Text, option(RUN, "N,...", "Rows a step.", default_of("batch_size"))] = None,
+    precision: Annotated[
+        Text,
+        option(
+            RUN,
+            "NAME",
+            f"auto, {', '.join(PRECISIONS)}; the last three on a GPU.",
+            default_of("precision"),
+        ),
+    ] = None,
+    device: Annotated[Text, option(RUN, "NAME", DEVICE_HELP, default_of("device"))] = None,
+    engine: Annotated[Text, option(RUN, "NAME", f"auto, {', '.join(ENGINES)}.", default_of("engine"))] = None,
+    seed: Annotated[
+        Integer, option(RUN, "N", "Of initial values, epoch order and dropout.", default_of("seed"))
+    ] = None,
+    early_stopping: Annotated[
+        Integer, option(RUN, "N", "Stop each network after N epochs without a better validation loss.")
+    ] = None,
+    seeds: Annotated[
+        Integer, option(SWEEP, "N", "Train every candidate with N seeds, from --seed on.", "1")
+    ] = None,
+    folds: Annotated[
+        Integer,
+        option(
+            SWEEP,
+            "N",
+            "Cross-validate over N folds. Without, a tenth of the training rows is held out to validate on.",
+        ),
+    ] = None,
+    halving: Annotated[
+        Number,
+        option(
+            SWEEP, "X", "After 1, X, X², ... epochs only one in X candidates goes on; 0 lets all go on.", "0"
+        ),
+    ] = None,
+    metric: Annotated[
+        Text,
+        option(
+            SWEEP,
+            "NAME",
+            "What decides: val_accuracy, val_loss, accuracy or loss.",
+            "val_accuracy for classes, else val_loss",
+        ),
+    ] = None,
+    jobs: Annotated[
+        Integer, option(SWEEP, "N", "Networks at the same time on the CPU; -1 is one a core.", "-1")
+    ] = None,
+    out: Annotated[Text, option(RESULTS, "DIR", "Folder for the results.", "runs/<time>")] = None,
+    quiet: Annotated[bool | None, switch(RESULTS, "--quiet", "Print nothing but errors.")] = None,
+) -> None:
+    """Train a network for every combination of values (lists like 0.01,0.1), and say which is best."""
+    from warpfit.sweep.jobs import prepare_sweep
+    from warpfit.sweep.settings import sweep_settings
+
+    settings = sweep_settings(context.params)
+    printer = Printer(quiet=settings.base.quiet)
+    job = prepare_sweep(settings)
+    _print_job(printer, job)
+    outcome = job.run(settings.base.out or default_folder())
+    _print_outcome(printer, job, outcome)
+    if outcome.sweep.interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if not any(record["rank"] for record in outcome.sweep):
+        raise typer.Exit(FAILED)
+
+
+def _print_job(printer: Printer, job: SweepJob) -> None:
+    from warpfit.backends import resolve_device
+    from warpfit.sweep.candidates import value_text
+
+    base = job.settings.base
+    printer.fallback(base.device, resolve_device(base.device))
+    printer.line(str(job.dataset), style="bold")
+    for name, values in job.settings.grid.items():
+        printer.line(f"{name}: {', '.join(map(value_text, values))}")
+    printer.line(f"{len(job.settings.candidates()):,} candidates; validation: {job.validation_source}")
+
+
+def _print_outcome(printer: Printer, job: SweepJob, outcome: SweepOutcome) -> None:
+    found = outcome.sweep
+    printer.line(str(found.plan))
+    printer.line()
+    header, rows = found.table()
+    printer.table(header, rows, right=header[:1])
+    printer.line()
+    counts = ", ".join(f"{number:,} {status}" for status, number in found.counts().items())
+    pairs = [("networks", counts), ("seconds", f"{found.seconds:.2f}")]
+    if outcome.test is not None:
+        evaluation = outcome.test.evaluation
+        name, value = "test loss", f"{evaluation.loss:.4f}"
+        if evaluation.accuracy is not None:
+            name, value = "test accuracy", percent(evaluation.accuracy)
+        pairs.append((name, f"{value}, of the best network"))
+    printer.pairs(pairs)
+    printer.line()
+    for path in outcome.files:
+        printer.line(str(path))
+    if outcome.missing:
+        printer.line(outcome.missing)
+    toml = next((path for path in outcome.files if path.suffix == ".toml"), None)
+    if toml is not None and job.settings.folds:
+        printer.line(f"`warpfit train --config {toml}` trains the best candidate on all rows.")

@@ -1,0 +1,182 @@
+"""A sweep from its settings to its folder of results."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from warpfit.data import Dataset
+from warpfit.files import atomic_path, make_folder
+from warpfit.sweep.candidates import Candidate, value_text
+from warpfit.sweep.fit_many import fit_many
+from warpfit.sweep.plots import plot_sweep
+from warpfit.sweep.records import Record, Sweep
+from warpfit.sweep.settings import SweepSettings
+from warpfit.training.callbacks import EarlyStopping
+from warpfit.training.jobs import hold_out, model_card, num_outputs, opened
+from warpfit.training.recipes import make_loss, make_model, make_optimizer, network_shape
+from warpfit.training.settings import TrainSettings
+from warpfit.training.trained import Score, TrainedModel
+
+__all__ = ["SweepJob", "SweepOutcome", "prepare_sweep"]
+
+Rows = tuple[npt.NDArray[Any], npt.NDArray[Any]]
+
+
+@dataclass
+class SweepOutcome:
+    """What came out of a sweep: its results, the best model's test (None with folds), its files."""
+
+    sweep: Sweep
+    test: Score | None = None
+    files: list[Path] = field(default_factory=list)
+    missing: str | None = None
+
+
+@dataclass(frozen=True)
+class SweepJob:
+    """A sweep that is ready to run.
+
+    Attributes
+    ----------
+    settings : SweepSettings
+    dataset : Dataset
+        With the rows to train on, less those held out for validation.
+    validation : (x, y) or None
+        Rows held out from the training set; None with folds.
+    """
+
+    settings: SweepSettings
+    dataset: Dataset
+    validation: Rows | None
+
+    def resolved(self, candidate: Candidate) -> TrainSettings:
+        """Return the settings of a candidate with nothing left open."""
+        return self.settings.of(candidate).resolved(
+            num_rows=len(self.dataset.x_train), has_classes=bool(self.dataset.class_names)
+        )
+
+    @property
+    def validation_source(self) -> str:
+        """Where the validation rows come from, in a few words."""
+        if self.validation is None:
+            return f"{self.settings.folds} folds of the training set"
+        return f"{len(self.validation[0]):,} rows of the training set"
+
+    def run(self, folder: str | Path) -> SweepOutcome:
+        """Train all networks, test the best one, and write the results into a folder.
+
+        Raises
+        ------
+        WarpfitError
+            As `fit_many`; ConfigError if the folder cannot be written to.
+        """
+        base = self.settings.base
+        shape = network_shape(base.model, self.dataset.x_train.shape[1:])
+        x, y = self.dataset.x_train, self.dataset.y_train
+        outputs = num_outputs(self.dataset)
+        first = self.resolved({})
+
+        def build(candidate: Candidate) -> Any:
+            settings = self.resolved(candidate)
+            model = make_model(settings, shape, outputs)
+            return model, make_optimizer(settings, model)
+
+        sweep = fit_many(
+            build,
+            x.reshape(len(x), *shape),
+            y,
+            candidates=self.settings.candidates(),
+            folds=self.settings.folds or None,
+            loss=make_loss(first),
+            epochs=first.epochs or 1,
+            batch_size=base.batch_size,
+            validation_data=self.validation and (self.validation[0].reshape(-1, *shape), self.validation[1]),
+            metric=self.settings.metric,
+            halving=self.settings.halving,
+            device=base.device,
+            precision=base.precision,
+            engine=base.engine,
+            seed=base.seed,
+            callbacks=[EarlyStopping(patience=base.early_stopping)] if base.early_stopping else [],
+            n_jobs=self.settings.jobs,
+            keep_models=False,
+            verbose=not base.quiet,
+        )
+        outcome = SweepOutcome(sweep)
+        self._write(make_folder_of(folder), outcome, shape)
+        return outcome
+
+    def _write(self, folder: Path, outcome: SweepOutcome, shape: tuple[int, ...]) -> None:
+        sweep = outcome.sweep
+        outcome.files.append(folder / "sweep.csv")
+        _write_csv(outcome.files[-1], sweep.rows())
+        if any(record["rank"] == 1 for record in sweep):
+            self._write_best(folder, outcome, shape)
+        if find_spec("matplotlib") is None:
+            outcome.missing = (
+                "matplotlib is not installed, so there is no picture: pip install 'warpfit[plot]'"
+            )
+            return
+        outcome.files.append(folder / "sweep.png")
+        figure = plot_sweep(sweep, f"{self.dataset.name}, {len(sweep):,} networks")
+        with atomic_path(outcome.files[-1]) as temporary:
+            figure.savefig(temporary, format="png", dpi=120)
+
+    def _write_best(self, folder: Path, outcome: SweepOutcome, shape: tuple[int, ...]) -> None:
+        """Write the best candidate's settings, for ``warpfit train``, and without folds its model."""
+        settings = self.resolved(outcome.sweep.best_candidate)
+        outcome.files.append(folder / "best.toml")
+        with atomic_path(outcome.files[-1]) as temporary:
+            temporary.write_text(settings.to_toml(), encoding="utf-8")
+        if self.settings.folds:
+            return
+        card = model_card(settings, self.dataset, shape, make_loss(settings))
+        trained = TrainedModel(outcome.sweep.best_model, card)  # type: ignore[arg-type]
+        outcome.files.append(folder / "model.safetensors")
+        trained.save(outcome.files[-1])
+        if len(self.dataset.x_test):
+            outcome.test = trained.test_on(self.dataset)
+
+
+def make_folder_of(folder: str | Path) -> Path:
+    """Return the path of a folder, which is there now."""
+    path = Path(folder).expanduser()
+    make_folder(path)
+    return path
+
+
+def _write_csv(path: Path, rows: Sequence[Record]) -> None:
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+
+
+def _cell(value: Any) -> Any:
+    return value_text(value) if isinstance(value, tuple) else value
+
+
+def prepare_sweep(settings: SweepSettings) -> SweepJob:
+    """Return the job that settings describe: data loaded, nothing trained, nothing written.
+
+    Raises
+    ------
+    ConfigError, DataError, ShapeError
+        If settings and data do not go together, or the data cannot be had.
+    """
+    base, dataset = opened(settings.base)
+    settings = replace(settings, base=base)
+    validation: Rows | None = None
+    if not settings.folds:
+        dataset, validation = hold_out(dataset, base.seed)
+    job = SweepJob(settings, dataset, validation)
+    for candidate in settings.candidates():
+        job.resolved(candidate)
+    return job
