@@ -16,7 +16,7 @@ from support.commands import Invoke, run_python
 from warpfit.cli.app import app
 from warpfit.gradcheck import GradcheckResult, InputCheck
 
-COMMANDS = ("train", "evaluate", "predict", "info", "gradcheck", "datasets", "cache")
+COMMANDS = ("train", "sweep", "evaluate", "predict", "info", "gradcheck", "datasets", "cache")
 
 
 def test_help_names_every_command() -> None:

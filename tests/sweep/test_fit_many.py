@@ -92,7 +92,7 @@ def test_models_that_cannot_be_sent_to_processes() -> None:
         return model, sgd(model)
 
     with pytest.raises(
-        ConfigError, match="callbacks and metric that can be pickled, .* but Cannot pickle closed files"
+        ConfigError, match=r"callbacks and metric that can be pickled, .* but Cannot pickle closed files"
     ):
         sweep({"lr": [1, 2]}, build=local, n_jobs=2)
 
@@ -241,7 +241,7 @@ def test_a_build_that_raises_names_the_candidate() -> None:
             raise KeyError("depth")
         return build(candidate)
 
-    with pytest.raises(ConfigError, match="candidate lr=0.05 width=8: build raised KeyError: 'depth'"):
+    with pytest.raises(ConfigError, match=r"candidate lr=0.05 width=8: build raised KeyError: 'depth'"):
         sweep(build=fussy)
 
 

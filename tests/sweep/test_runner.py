@@ -112,7 +112,7 @@ def test_what_cannot_be_sent_is_said() -> None:
         model = Local()
         return model, sgd(model)
 
-    with pytest.raises(ConfigError, match="that can be pickled, to be sent to other processes, but .*Local"):
+    with pytest.raises(ConfigError, match=r"that can be pickled, to be sent to other processes, but .*Local"):
         sweep(executor=Broken(), build=local)
 
 

@@ -27,6 +27,7 @@ from warpfit.training.settings import LOSSES, MODELS, OPTIMIZERS, SCHEDULES, def
 
 if TYPE_CHECKING:
     from warpfit.sweep.jobs import SweepJob, SweepOutcome
+    from warpfit.sweep.planning import SweepPlan
 
 __all__ = ["sweep"]
 
@@ -142,8 +143,7 @@ def sweep(
     settings = sweep_settings(context.params)
     printer = Printer(quiet=settings.base.quiet)
     job = prepare_sweep(settings)
-    _print_job(printer, job)
-    outcome = job.run(settings.base.out or default_folder())
+    outcome = job.run(settings.base.out or default_folder(), lambda plan: _print_plan(printer, job, plan))
     _print_outcome(printer, job, outcome)
     if outcome.sweep.interrupted:
         raise typer.Exit(INTERRUPTED)
@@ -151,21 +151,19 @@ def sweep(
         raise typer.Exit(FAILED)
 
 
-def _print_job(printer: Printer, job: SweepJob) -> None:
-    from warpfit.backends import resolve_device
+def _print_plan(printer: Printer, job: SweepJob, plan: SweepPlan) -> None:
     from warpfit.sweep.candidates import value_text
 
-    base = job.settings.base
-    printer.fallback(base.device, resolve_device(base.device))
+    printer.fallback(job.settings.base.device, plan.device)
     printer.line(str(job.dataset), style="bold")
     for name, values in job.settings.grid.items():
         printer.line(f"{name}: {', '.join(map(value_text, values))}")
     printer.line(f"{len(job.settings.candidates()):,} candidates; validation: {job.validation_source}")
+    printer.line(str(plan))
 
 
 def _print_outcome(printer: Printer, job: SweepJob, outcome: SweepOutcome) -> None:
     found = outcome.sweep
-    printer.line(str(found.plan))
     printer.line()
     header, rows = found.table()
     printer.table(header, rows, right=header[:1])

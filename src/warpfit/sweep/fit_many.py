@@ -19,7 +19,7 @@ from warpfit.sweep.folds import SweepData, as_folds
 from warpfit.sweep.groups import Group
 from warpfit.sweep.halving import Halving, as_halving, run_in_rungs
 from warpfit.sweep.metric import as_metric
-from warpfit.sweep.planning import affordable, describe, memory_left, plan_groups
+from warpfit.sweep.planning import SweepPlan, affordable, describe, memory_left, plan_groups
 from warpfit.sweep.progress import SweepProgress
 from warpfit.sweep.records import Collector, Sweep
 from warpfit.sweep.runner import CPU, Runner, Shards, local_runner, workers_of
@@ -59,6 +59,7 @@ def fit_many(
     executor: Executor | None = None,
     n_jobs: int = -1,
     keep_models: bool = True,
+    on_plan: Callable[[SweepPlan], None] | None = None,
     verbose: bool = True,
 ) -> Sweep:
     """Train a network for every candidate, and for every fold if there are some, and say which is best.
@@ -107,6 +108,8 @@ def fit_many(
         not depend on it.
     keep_models : bool
         Whether all models are kept, or those of the best candidate only.
+    on_plan : function, optional
+        Called with the plan when everything is checked, before the first network trains.
     verbose : bool
         Whether to show progress: on a terminal a line that moves, elsewhere a line now and then, on standard error.
 
@@ -176,6 +179,8 @@ def fit_many(
         at_once=runner.at_once(groups),
         reason=runner.explain(groups),
     )
+    if on_plan is not None:
+        on_plan(plan)
     num_members = len(fold_numbers)
     outcomes = run_in_rungs(runner, groups, rule, decider, num_members) if rule else runner.run(groups)
     collector = Collector(found, fold_numbers, decider, keep_models)

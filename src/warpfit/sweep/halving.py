@@ -76,27 +76,33 @@ def run_in_rungs(
     epochs = max(task.arguments["epochs"] for group in groups for task in group.tasks)
     seconds: dict[int, float] = {}
     ended: dict[int, Outcome] = {}
+    paused: dict[int, Outcome] = {}
     for until in [*rule.rungs(epochs), None]:
-        paused: dict[int, Outcome] = {}
-        is_interrupted = False
-        for outcome in runner.run(_until(groups, until)):
-            seconds[outcome.number] = outcome.seconds = outcome.seconds + seconds.get(outcome.number, 0.0)
-            is_interrupted |= outcome.status == INTERRUPTED
-            if outcome.status == PAUSED:
-                paused[outcome.number] = outcome
-            else:
-                ended[outcome.number] = outcome
-                yield outcome
-        if until is None or is_interrupted:
-            yield from (_stopped(outcome, "interrupt", INTERRUPTED) for outcome in paused.values())
+        before, paused, is_interrupted = paused, {}, False
+        try:
+            for outcome in runner.run(_until(groups, until)):
+                seconds[outcome.number] = outcome.seconds = outcome.seconds + seconds.get(outcome.number, 0.0)
+                is_interrupted |= outcome.status == INTERRUPTED
+                before.pop(outcome.number, None)
+                if outcome.status == PAUSED:
+                    paused[outcome.number] = outcome
+                else:
+                    ended[outcome.number] = outcome
+                    yield outcome
+        except KeyboardInterrupt:
+            is_interrupted = True
+        if is_interrupted:
+            # Those at this rung, and those whose turn had not come again since the last one.
+            for outcome in (*paused.values(), *before.values()):
+                yield _stopped(outcome, "interrupt", INTERRUPTED)
             return
         going_on, verdicts = _decide(rule, metric, paused, ended, num_folds)
-        for number, outcome in paused.items():
-            if number not in going_on:
-                epoch_word = "epoch" if until == 1 else "epochs"
-                outcome.halved_after = until
-                yield _stopped(outcome, f"halving: {verdicts[number]} after {until} {epoch_word}", STOPPED)
-        groups = _going_on(groups, {number: paused[number] for number in going_on})
+        for number in sorted(set(paused) - going_on):
+            outcome = paused.pop(number)
+            outcome.halved_after = until
+            after = f"after {until} epoch{'' if until == 1 else 's'}"
+            yield _stopped(outcome, f"halving: {verdicts[number]} {after}", STOPPED)
+        groups = _going_on(groups, paused)
         if not groups:
             return
 

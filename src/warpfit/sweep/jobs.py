@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +16,7 @@ from warpfit.data import Dataset
 from warpfit.files import atomic_path, make_folder
 from warpfit.sweep.candidates import Candidate, value_text
 from warpfit.sweep.fit_many import fit_many
+from warpfit.sweep.planning import SweepPlan
 from warpfit.sweep.plots import plot_sweep
 from warpfit.sweep.records import Record, Sweep
 from warpfit.sweep.settings import SweepSettings
@@ -69,8 +71,10 @@ class SweepJob:
             return f"{self.settings.folds} folds of the training set"
         return f"{len(self.validation[0]):,} rows of the training set"
 
-    def run(self, folder: str | Path) -> SweepOutcome:
+    def run(self, folder: str | Path, on_plan: Callable[[SweepPlan], None]) -> SweepOutcome:
         """Train all networks, test the best one, and write the results into a folder.
+
+        The folder is made, and `on_plan` called, when `fit_many` has checked its arguments.
 
         Raises
         ------
@@ -83,34 +87,45 @@ class SweepJob:
         outputs = num_outputs(self.dataset)
         first = self.resolved({})
 
+        results = _Folder(folder)
+
+        def start(plan: SweepPlan) -> None:
+            results.make()
+            on_plan(plan)
+
         def build(candidate: Candidate) -> Any:
             settings = self.resolved(candidate)
             model = make_model(settings, shape, outputs)
             return model, make_optimizer(settings, model)
 
-        sweep = fit_many(
-            build,
-            x.reshape(len(x), *shape),
-            y,
-            candidates=self.settings.candidates(),
-            folds=self.settings.folds or None,
-            loss=make_loss(first),
-            epochs=first.epochs or 1,
-            batch_size=base.batch_size,
-            validation_data=self.validation and (self.validation[0].reshape(-1, *shape), self.validation[1]),
-            metric=self.settings.metric,
-            halving=self.settings.halving,
-            device=base.device,
-            precision=base.precision,
-            engine=base.engine,
-            seed=base.seed,
-            callbacks=[EarlyStopping(patience=base.early_stopping)] if base.early_stopping else [],
-            n_jobs=self.settings.jobs,
-            keep_models=False,
-            verbose=not base.quiet,
-        )
-        outcome = SweepOutcome(sweep)
-        self._write(make_folder_of(folder), outcome, shape)
+        try:
+            sweep = fit_many(
+                build,
+                x.reshape(len(x), *shape),
+                y,
+                candidates=self.settings.candidates(),
+                folds=self.settings.folds or None,
+                loss=make_loss(first),
+                epochs=first.epochs or 1,
+                batch_size=base.batch_size,
+                validation_data=self.validation
+                and (self.validation[0].reshape(-1, *shape), self.validation[1]),
+                metric=self.settings.metric,
+                halving=self.settings.halving,
+                device=base.device,
+                precision=base.precision,
+                engine=base.engine,
+                seed=base.seed,
+                callbacks=[EarlyStopping(patience=base.early_stopping)] if base.early_stopping else [],
+                n_jobs=self.settings.jobs,
+                keep_models=False,
+                on_plan=start,
+                verbose=not base.quiet,
+            )
+            outcome = SweepOutcome(sweep)
+            self._write(results.path, outcome, shape)
+        finally:
+            results.remove_if_empty()
         return outcome
 
     def _write(self, folder: Path, outcome: SweepOutcome, shape: tuple[int, ...]) -> None:
@@ -145,11 +160,21 @@ class SweepJob:
             outcome.test = trained.test_on(self.dataset)
 
 
-def make_folder_of(folder: str | Path) -> Path:
-    """Return the path of a folder, which is there now."""
-    path = Path(folder).expanduser()
-    make_folder(path)
-    return path
+class _Folder:
+    """A folder that is taken away again if nothing came into it."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).expanduser()
+        self._made: list[Path] = []
+
+    def make(self) -> None:
+        self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        make_folder(self.path)
+
+    def remove_if_empty(self) -> None:
+        with suppress(OSError):  # one that is not empty stays, and so do those above it
+            for folder in self._made:
+                folder.rmdir()
 
 
 def _write_csv(path: Path, rows: Sequence[Record]) -> None:

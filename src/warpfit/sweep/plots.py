@@ -40,7 +40,8 @@ def plot_sweep(sweep: Sweep, title: str = "") -> Any:
         _spread([scale.height(summary["candidate"].get(name)) for summary in ranked])
         for name, scale in zip(names, scales, strict=True)
     ]
-    for summary, heights in reversed(list(zip(ranked, zip(*columns, strict=True), strict=True))):
+    lines = list(zip(*columns, strict=True)) or [()] * len(ranked)
+    for summary, heights in reversed(list(zip(ranked, lines, strict=True))):
         is_scored, is_best = summary["score"] is not None, summary["rank"] == 1
         end = last.height(summary["score"]) if is_scored else -0.05
         axes.plot(
@@ -49,6 +50,7 @@ def plot_sweep(sweep: Sweep, title: str = "") -> Any:
             alpha=1.0 if is_best else alpha,
             linewidth=3.0 if is_best else 1.2,
             zorder=3 if is_best else 2 if is_scored else 1,
+            marker="" if names else "o",
         )
     _draw_axes(axes, [*names, sweep.metric.name], [*scales, last])
     axes.set_title(title)

@@ -91,13 +91,14 @@ def evaluate_network(
     record = ops.zeros((-(-len(x) // batch_size), 3), "float64")
     for idx, (rows, outputs) in enumerate(_batches(ops, network, arrays, x, batch_size, dtype)):
         targets = moved(y[rows], ops)
-        mean, weight, _ = loss.vjp(
-            ops,
-            outputs,
-            targets,
-            class_weight=class_weight,
-            sample_weight=None if sample_weight is None else moved(sample_weight[rows], ops),
-        )
+        with np.errstate(over="ignore", invalid="ignore"):  # as for the outputs
+            mean, weight, _ = loss.vjp(
+                ops,
+                outputs,
+                targets,
+                class_weight=class_weight,
+                sample_weight=None if sample_weight is None else moved(sample_weight[rows], ops),
+            )
         ops.record_step(record, idx, mean, weight, loss.count_correct(ops, outputs, targets), None)
     means, total_weights, correct = ops.to_numpy(record).T
     total = total_weights.sum()

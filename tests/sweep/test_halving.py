@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import warpfit as wf
+from support.sweeps import build
+from support.training import assert_same_weights, blobs
+from warpfit.errors import ConfigError
+
+X, Y = blobs(90)
+RATES = [0.001, 0.01, 0.05, 0.1, 0.2, 0.4]
+
+
+def sweep(**arguments: Any) -> wf.Sweep:
+    given = {
+        "grid": {"lr": RATES},
+        "epochs": 9,
+        "batch_size": 16,
+        "metric": "loss",
+        "n_jobs": 1,
+        "device": "cpu",
+        "verbose": False,
+        **arguments,
+    }
+    return wf.fit_many(build, X, Y, **given)
+
+
+def test_rungs_and_survivors() -> None:
+    rule = wf.Halving(3)
+    assert rule.rungs(30) == [1, 3, 9, 27]
+    assert rule.rungs(27) == [1, 3, 9]
+    assert rule.rungs(1) == []
+    assert wf.Halving(1.5, min_epochs=2).rungs(8) == [2, 3, 4, 7]
+    assert wf.Halving(1.1).rungs(4) == [1, 2, 3]
+    assert [rule.survivors(n) for n in (1, 2, 3, 4, 9, 10)] == [1, 1, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"factor": 1}, "factor above 1, got 1"),
+        ({"factor": float("nan")}, "factor above 1, got nan"),
+        ({"factor": True}, "factor above 1, got True"),
+        ({"min_epochs": 0}, "min_epochs to be an integer of at least 1"),
+    ],
+)
+def test_rules_that_are_none(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        wf.Halving(**arguments)
+
+
+def test_the_better_go_on_and_have_the_bits_of_a_run_without_rungs() -> None:
+    through, halved = sweep(), sweep(halving=3)
+    epochs = [record["epochs"] for record in halved]
+    losses = np.array([history["loss"] for history in through.histories])  # (candidates, epochs)
+    in_play = list(range(len(RATES)))
+    expected = [0] * len(RATES)
+    for rung, survivors in ((1, 2), (3, 1), (9, 1)):
+        for idx in in_play:
+            expected[idx] = rung
+        in_play = sorted(in_play, key=lambda idx: losses[idx, rung - 1])[:survivors]
+    assert epochs == expected
+    (last,) = in_play
+    assert_same_weights(halved.models[last], through.models[last])
+    np.testing.assert_array_equal(halved.histories[last].step_losses, through.histories[last].step_losses)
+    assert halved.best["candidate"] == {"lr": RATES[last]}
+    assert halved.best["status"] == "done"
+
+
+def test_those_that_do_not_say_why_and_keep_what_they_have() -> None:
+    found = sweep(halving=wf.Halving(2, min_epochs=2))
+    stopped = [record for record in found if record["status"] == "stopped"]
+    assert len(stopped) == 5
+    first = [record["message"] for record in stopped if record["epochs"] == 2]
+    assert sorted(first) == [f"halving: {place} of 6 after 2 epochs" for place in (4, 5, 6)]
+    for record, history in zip(found, found.histories, strict=True):
+        assert len(history) == record["epochs"]
+        assert record["loss"] == history["loss"][-1]
+    ranks = {record["epochs"]: record["rank"] for record in found}
+    assert ranks[9] < ranks[8] < ranks[4] < ranks[2]
+
+
+def test_stateful_optimizers_early_stopping_and_folds_survive_a_pause() -> None:
+    arguments: dict[str, Any] = {
+        "candidates": [{"lr": 0.01, "optimizer": "adam", "dropout": 0.2}, {"lr": 0.1, "momentum": 0.9}],
+        "grid": None,
+        "folds": 2,
+        "metric": "val_loss",
+        "callbacks": [wf.EarlyStopping("val_loss", patience=4)],
+    }
+    through, halved = sweep(**arguments), sweep(halving=2, **arguments)
+    best = [idx for idx, record in enumerate(halved) if record["rank"] == 1]
+    assert len(best) == 2
+    for idx in best:
+        assert_same_weights(halved.models[idx], through.models[idx])
+        for name in ("epochs", "status", "val_loss", "score"):
+            assert halved.records[idx][name] == through.records[idx][name]
+    others = {record["epochs"] for record in halved if record["rank"] == 2}
+    assert len(others) == 1  # folds of a candidate stop together
+
+
+def test_schedules_follow_the_whole_run_not_the_rung() -> None:
+    def scheduled(candidate: dict[str, Any]) -> Any:
+        model, _ = build(candidate)
+        return model, wf.optim.SGD(model.parameters(), lr=wf.optim.Cosine(candidate["lr"]))
+
+    arguments: dict[str, Any] = {
+        "epochs": 4,
+        "batch_size": 16,
+        "n_jobs": 1,
+        "device": "cpu",
+        "verbose": False,
+    }
+    grid = {"lr": [0.05, 0.3]}
+    through = wf.fit_many(scheduled, X, Y, grid=grid, **arguments)
+    halved = wf.fit_many(scheduled, X, Y, grid=grid, halving=2, **arguments)
+    best = next(idx for idx, record in enumerate(halved) if record["rank"] == 1)
+    assert_same_weights(halved.models[best], through.models[best])
+    assert halved.histories[best]["lr"] == through.histories[best]["lr"]
+
+
+def test_diverged_networks_are_out_and_shorter_ones_stay_in() -> None:
+    candidates = [{"lr": 1e38}, {"lr": 0.2, "epochs": 2}, {"lr": 0.1}, {"lr": 0.001}]
+    found = sweep(grid=None, candidates=candidates, halving=2)
+    statuses = [record["status"] for record in found]
+    assert statuses[0] == "diverged"
+    assert statuses[1] == "done"
+    assert found.records[1]["epochs"] == 2
+    assert "stopped" in statuses
+
+
+def test_ctrl_c_at_a_rung_keeps_what_paused() -> None:
+    class Interrupting(wf.Callback):
+        count = 0
+
+        def on_epoch_end(self, run: Any) -> None:
+            Interrupting.count += 1
+            if Interrupting.count == len(RATES) + 1:  # the first epoch after the first rung
+                raise KeyboardInterrupt
+
+    found = sweep(halving=3, callbacks=[Interrupting()])
+    assert found.interrupted
+    counts = found.counts()
+    assert counts == {"stopped": 4, "interrupted": 2}  # one at work, one whose turn had not come
+    assert [record["epochs"] for record in found] == [1] * len(RATES)
