@@ -39,6 +39,7 @@ PAGES = (
     "docs/performance.md",
     "docs/profiling.md",
 )
+PAGES = ("README.md", "docs/accuracy-gap.md", "docs/kernels.md", "docs/performance.md", "docs/sweep.md")
 BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Results = dict[str, Any]
@@ -658,6 +659,54 @@ def ladder(results: Results) -> str:
         about += f"{result.epochs} epochs, lr {result.lr:g}; {result.seconds:.0f} s for all of it\n\n"
         text += ("\n" if text else "") + about + _table(header, rows) + f"\n{said}"
     return text + _source(results)
+def sweep(results: Results) -> str:
+    """Return the tables of many networks at once, and of the search, with the picture over the number of networks."""
+    rows = []
+    for row in results["rows"].values():
+        best = row["best_peer"]
+        ratio = f"**{row['ratio']['float16']:.1f}**" if "float16" in row["ratio"] else "-"
+        rows.append(
+                row["network"],
+                str(row["batch"]),
+                f"{row['networks']:,}",
+                *(_a_network(row, f"warpfit {precision}") for precision in ("float16", "bfloat16")),
+                f"{row['floor_us']:.4f}",
+                _a_network(row, best),
+                _sweep_peer(best),
+                ratio,
+        )
+    header = ["network", "batch", "networks", "warpfit float16, µs per network and step", "bfloat16"]
+    header += ["floor: tensor cores", "best peer", "which", "its time over ours"]
+    text = _table(header, rows) if rows else ""
+    if "search" in results:
+        text += ("\n" if text else "") + _search(results["search"])
+    text += _source(results)
+    if "curve" in results:
+        text += "\n![Seconds an epoch over the number of networks](images/sweep.png)\n"
+    return text
+def _a_network(row: Results, program: str | None) -> str:
+    """Return the microseconds per network and step of a program, with their spread."""
+    us = row["programs"].get(program, {}).get("us")
+    return f"{us['median']:.3f} ({us['min']:.3f} to {us['max']:.3f})" if us else "-"
+def _sweep_peer(program: str | None) -> str:
+    from sweep import PEERS
+    if program is None:
+        return "-"
+    name, precision = program.split()
+    return f"{PEERS[name].label}, {precision}"
+def _search(measured: Results) -> str:
+    """Return the table of the seconds that a search takes."""
+    rows = []
+    for name, cell in measured["programs"].items():
+        fits = cell.get("extrapolated_from")
+        how = f"extrapolated from {fits} fits" if fits else "measured"
+        rows.append(
+            [name, *([f"{cell['seconds']:.1f}", how] if "seconds" in cell else ["-", cell["reason"]])]
+        )
+    title = (
+        f"{measured['candidates']} candidates × {measured['folds']} folds, {measured['epochs']} epochs each"
+    )
+    return _table([title, "seconds", ""], rows)
 
 
 # By the name of a table, or by the name of its results file where they differ.
@@ -691,6 +740,7 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "train": train,
     "report_run": report_run,
     "counters": counters,
+    "sweep": sweep,
 }
 FILES = {
     "layerwise_cnn": "layerwise",
