@@ -95,3 +95,14 @@ def test_targets_that_pages_name_are_there() -> None:
     named = set(re.findall(r"(?:^|`)make ([a-z][a-z-]*)", text, re.MULTILINE))
     assert {"train", "test", "notebook", "docs"} <= named
     assert [name for name in named if not re.search(rf"^{name}(?: [a-z-]+)*:", makefile, re.MULTILINE)] == []
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_the_examples_of_sweeps(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    blocks = examples("docs/sweep.md")
+    for code in blocks:
+        exec(compile(code, "docs/sweep.md", "exec"), names)
+    assert len(blocks) == 5
+    assert len(names["table"]) == 18
+    assert abs(names["history"]["loss"][-1] - names["sweep"].records[0]["loss"]) < 1e-5
+    assert names["search"].best_score_ > 0.7
+    assert "{'stopped': 16, 'done': 2} 9" in capsys.readouterr().out

@@ -13,7 +13,7 @@ from sklearn.datasets import make_classification
 from sklearn.model_selection import GridSearchCV
 
 from conftest import on_gpu
-from warpfit.estimators import MLPClassifier, MLPRegressor
+from warpfit.estimators import MLPClassifier, MLPRegressor, SweepCV
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -98,3 +98,19 @@ def test_workers_share_a_gpu(data: tuple[Array, Array], backend: str) -> None:
         several.fit(*data)
     np.testing.assert_array_equal(several.cv_results_["mean_test_score"], one.cv_results_["mean_test_score"])
     np.testing.assert_array_equal(several.predict_proba(data[0]), one.predict_proba(data[0]))
+
+
+@pytest.mark.parametrize("engine", ["layerwise", "auto"])
+def test_a_search_on_a_device_has_the_scores_of_single_fits(
+    cuda: str, data: tuple[Array, Array], engine: str
+) -> None:
+    X, y = data
+    settings = {**FEW, "max_iter": 2, "engine": engine, "device": cuda}
+    grid = {"learning_rate_init": [0.01, 0.1], "n_ensemble": [1, 2]}
+    theirs, ours = (
+        kind(MLPClassifier(**settings), grid, cv=2, refit=False, n_jobs=1).fit(X, y)
+        for kind in (GridSearchCV, SweepCV)
+    )
+    for split in range(2):
+        name = f"split{split}_test_score"
+        np.testing.assert_array_equal(ours.cv_results_[name], theirs.cv_results_[name])

@@ -142,7 +142,7 @@ def test_ctrl_c_keeps_what_is_finished() -> None:
 def test_early_stopping_is_each_networks_own() -> None:
     stopping = wf.EarlyStopping("val_loss", patience=1)
     folds = 2
-    found = sweep({"lr": [0.3, 2.0], "momentum": [0.9]}, folds=folds, callbacks=[stopping], epochs=30)
+    found = sweep({"lr": [0.01, 0.3, 5.0], "momentum": [0.9]}, folds=folds, callbacks=[stopping], epochs=30)
     assert stopping.best is None  # copies were at work
     lengths = {len(history) for history in found.histories}
     assert len(lengths) > 1

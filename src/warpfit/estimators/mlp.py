@@ -389,7 +389,9 @@ class BaseMLP(BaseEstimator, ABC):
             return
         if outcome.error is not None:
             raise outcome.error
-        self._take_over(outcome.model, outcome.optimizer)
+        model, optimizer = outcome.model, outcome.optimizer
+        if model is not None and optimizer is not None:
+            self._take_over(model, optimizer)
         stopped_by = INTERRUPTED_BY if outcome.status == INTERRUPTED else outcome.history.stopped_by
         if not (incremental and stopped_by == "epochs"):
             self._warn_of(stopped_by)

@@ -237,7 +237,7 @@ def _devices(device: Any, executor: Any) -> list[str]:
 def _data(x: Any, y: Any, sample_weight: Any, validation_data: Any, folds: Any, seed: int) -> SweepData:
     rows, targets = as_rows("x", x), as_rows("y", y)
     check_same_length("y", targets, len(rows))
-    as_sample_weight(sample_weight, len(rows), "float32")
+    weight = as_sample_weight(sample_weight, len(rows), "float64")
     if folds is not None and validation_data is not None:
         raise ConfigError("expected validation_data or folds, got both")
     if validation_data is not None:
@@ -246,7 +246,7 @@ def _data(x: Any, y: Any, sample_weight: Any, validation_data: Any, folds: Any, 
         except (TypeError, ValueError):
             raise ConfigError("expected validation_data as a pair (x, y)") from None
         validation_data = as_rows("validation x", val_x), as_rows("validation y", val_y)
-    return SweepData(rows, targets, sample_weight, validation_data, as_folds(folds, rows, targets, seed))
+    return SweepData(rows, targets, weight, validation_data, as_folds(folds, rows, targets, seed))
 
 
 def _tasks(

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from warpfit import backends
 from warpfit.backends.transfer import to_host
+from warpfit.data.order import epoch_order
 from warpfit.errors import ConfigError, DataError
 from warpfit.training.inputs import check_count
 
@@ -35,7 +36,7 @@ class SweepData:
     ----------
     x, y : array (N, ...)
         Checked rows, on the host or on the device that trains.
-    sample_weight : array_like (N,), optional
+    sample_weight : ndarray (N,), optional
         On the host.
     validation : (x, y), optional
         For all networks; None where folds have their own.
@@ -61,7 +62,7 @@ class SweepData:
         return self._last["rows"]
 
     def _gathered(self, fold: Fold) -> SweepData:
-        weight = None if self.sample_weight is None else np.asarray(self.sample_weight)[fold.train]
+        weight = None if self.sample_weight is None else self.sample_weight[fold.train]
         return SweepData(
             _rows(self.x, fold.train),
             _rows(self.y, fold.train),
@@ -114,16 +115,15 @@ def as_folds(folds: Any, x: Any, y: Any, seed: int) -> tuple[Fold, ...]:
 
 
 def _dealt_out(num_folds: int, y: Any, seed: int) -> Iterable[tuple[Any, Any]]:
-    from sklearn.model_selection import KFold, StratifiedKFold
-
+    """Return pairs that hold every row once as a test row: dealt out in the seed's order, class by class for labels."""
     if num_folds > len(y):
         raise ConfigError(f"expected at most as many folds as rows, got {num_folds} folds of {len(y)} rows")
-    has_classes = (
-        y.ndim == 1 and y.dtype.kind in "iub" and np.unique(y, return_counts=True)[1].max() >= num_folds
-    )
-    kind = StratifiedKFold if has_classes else KFold
-    splitter = kind(num_folds, shuffle=True, random_state=seed % 2**32)
-    return list(splitter.split(np.empty((len(y), 0)), y))
+    order = epoch_order(len(y), seed, 0)
+    if y.ndim == 1 and y.dtype.kind in "iub":
+        order = order[np.argsort(y[order], kind="stable")]
+    fold_of = np.empty(len(y), np.int64)
+    fold_of[order] = np.arange(len(y)) % num_folds
+    return [(np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)) for fold in range(num_folds)]
 
 
 def _checked(idx: int, pair: Any, num_rows: int) -> Fold:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from warpfit.nn.module import Module
 from warpfit.sweep.candidates import Candidate, candidate_name, value_text
 from warpfit.sweep.metric import Metric
 from warpfit.sweep.planning import SweepPlan
-from warpfit.sweep.tasks import NOT_STARTED, Outcome
+from warpfit.sweep.tasks import FAILED, NOT_STARTED, Outcome
 from warpfit.training.history import History
 
 __all__ = ["Collector", "Record", "Sweep"]
@@ -39,7 +39,7 @@ class Sweep:
     candidates : list of dict
         One for each candidate: ``candidate``, ``score`` (the mean over folds), ``std`` (over folds), ``rank``.
     models : list of Module or None
-        As `records`; None for networks without weights worth keeping, or that were not kept.
+        As `records`; None for networks that failed or were not started, and for those that were not to be kept.
     histories : list of History
         As `records`.
     metric : Metric
@@ -205,8 +205,10 @@ class Collector:
     _keys: dict[int, Any] = field(default_factory=dict)
 
     def collect(self, outcome: Outcome) -> None:
-        """Take down what came of a network."""
-        self.outcomes[outcome.number] = outcome
+        """Take down what came of a network, once: what comes again is the same."""
+        if outcome.number in self.outcomes:
+            return
+        self.outcomes[outcome.number] = replace(outcome, optimizer=None, callbacks=())  # free their memory
         candidate = outcome.number // len(self.folds)
         key = self._key(candidate)
         if key is None:
@@ -300,8 +302,8 @@ class Collector:
 
     def _model(self, number: int) -> Any:
         outcome = self.outcomes.get(number)
-        return None if outcome is None else outcome.model
+        return None if outcome is None or outcome.status == FAILED else outcome.model
 
     def _forget_models(self, candidate: int) -> None:
         for outcome in self._members(candidate):
-            outcome.model = None  # type: ignore[assignment]
+            outcome.model = None

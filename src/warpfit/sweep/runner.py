@@ -10,7 +10,7 @@ import os
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
+from concurrent.futures import BrokenExecutor, Executor, Future, as_completed, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,6 +23,7 @@ from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task, train
 __all__ = ["OneByOne", "Processes", "Runner", "Shards", "in_order", "local_runner", "run_here", "workers_of"]
 
 CPU = "cpu"
+SECONDS_TO_HAND_OVER = 2.0
 
 
 class Runner(ABC):
@@ -174,6 +175,9 @@ class Shards(Runner):
                 futures.append(self.executor.submit(run_shard, shard, self.devices[idx % len(self.devices)]))
             for future in as_completed(futures):
                 yield from self._result(future, shards[futures.index(future)])
+        except KeyboardInterrupt:
+            yield from _handed_over(futures)
+            raise
         finally:
             for future in futures:
                 future.cancel()
@@ -186,6 +190,16 @@ class Shards(Runner):
             raise DeviceError(
                 f"a worker of {type(self.executor).__name__} ended with {type(error).__name__}: {error}"
             ) from error
+
+
+def _handed_over(futures: Sequence[Future[list[Outcome]]]) -> Iterator[Outcome]:
+    """Yield what workers that Ctrl-C reached, too, still hand over; what was yielded before comes again."""
+    for future in futures:
+        future.cancel()
+    done, _ = wait(futures, timeout=SECONDS_TO_HAND_OVER)
+    for future in done:
+        if not future.cancelled() and future.exception() is None:
+            yield from future.result()
 
 
 def run_shard(tasks: Sequence[Task], device: str) -> list[Outcome]:

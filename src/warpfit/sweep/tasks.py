@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
+from warpfit.backends.transfer import to_host
 from warpfit.engines.base import EpochReport
 from warpfit.errors import DivergedError, WarpfitError
 from warpfit.nn.module import Module
@@ -96,7 +97,7 @@ class Outcome:
         Why, where that is not all epochs.
     history : History
     model, optimizer, callbacks
-        After training; the task's own, unless they were copied on the way.
+        After training; the task's own, unless they were copied on the way. None if they were not to be kept.
     seconds : float
     report : EpochReport or None
         Of the epoch whose weights the model has; None if there is none.
@@ -113,8 +114,8 @@ class Outcome:
     status: str
     message: str
     history: History
-    model: Module
-    optimizer: Optimizer
+    model: Module | None
+    optimizer: Optimizer | None
     callbacks: Sequence[Callback]
     seconds: float = 0.0
     report: EpochReport | None = None
@@ -179,7 +180,7 @@ def train(task: Task) -> Outcome:
                 outcome.checkpoint = checkpoint.content
         outcome.report = _report_of_weights(history, callbacks, outcome.status)
         if task.scoring is not None and rows.validation is not None:
-            outcome.score = float(task.scoring(model, *rows.validation))
+            outcome.score = float(task.scoring(model, *map(to_host, rows.validation)))
     except KeyboardInterrupt:
         outcome.status, outcome.message = INTERRUPTED, "interrupt"
     except DivergedError as error:
