@@ -38,8 +38,8 @@ PAGES = (
     "docs/ladder.md",
     "docs/performance.md",
     "docs/profiling.md",
+    "docs/sweep.md",
 )
-PAGES = ("README.md", "docs/accuracy-gap.md", "docs/kernels.md", "docs/performance.md", "docs/sweep.md")
 BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Results = dict[str, Any]
@@ -659,21 +659,18 @@ def ladder(results: Results) -> str:
         about += f"{result.epochs} epochs, lr {result.lr:g}; {result.seconds:.0f} s for all of it\n\n"
         text += ("\n" if text else "") + about + _table(header, rows) + f"\n{said}"
     return text + _source(results)
+
+
 def sweep(results: Results) -> str:
     """Return the tables of many networks at once, and of the search, with the picture over the number of networks."""
     rows = []
     for row in results["rows"].values():
         best = row["best_peer"]
         ratio = f"**{row['ratio']['float16']:.1f}**" if "float16" in row["ratio"] else "-"
+        ours = [_a_network(row, f"warpfit {precision}") for precision in ("float16", "bfloat16")]
+        sizes = [row["network"], str(row["batch"]), f"{row['networks']:,}"]
         rows.append(
-                row["network"],
-                str(row["batch"]),
-                f"{row['networks']:,}",
-                *(_a_network(row, f"warpfit {precision}") for precision in ("float16", "bfloat16")),
-                f"{row['floor_us']:.4f}",
-                _a_network(row, best),
-                _sweep_peer(best),
-                ratio,
+            [*sizes, *ours, f"{row['floor_us']:.4f}", _a_network(row, best), _sweep_peer(best), ratio]
         )
     header = ["network", "batch", "networks", "warpfit float16, µs per network and step", "bfloat16"]
     header += ["floor: tensor cores", "best peer", "which", "its time over ours"]
@@ -684,16 +681,23 @@ def sweep(results: Results) -> str:
     if "curve" in results:
         text += "\n![Seconds an epoch over the number of networks](images/sweep.png)\n"
     return text
+
+
 def _a_network(row: Results, program: str | None) -> str:
     """Return the microseconds per network and step of a program, with their spread."""
     us = row["programs"].get(program, {}).get("us")
     return f"{us['median']:.3f} ({us['min']:.3f} to {us['max']:.3f})" if us else "-"
+
+
 def _sweep_peer(program: str | None) -> str:
     from sweep import PEERS
+
     if program is None:
         return "-"
     name, precision = program.split()
     return f"{PEERS[name].label}, {precision}"
+
+
 def _search(measured: Results) -> str:
     """Return the table of the seconds that a search takes."""
     rows = []

@@ -95,6 +95,8 @@ def test_targets_that_pages_name_are_there() -> None:
     named = set(re.findall(r"(?:^|`)make ([a-z][a-z-]*)", text, re.MULTILINE))
     assert {"train", "test", "notebook", "docs"} <= named
     assert [name for name in named if not re.search(rf"^{name}(?: [a-z-]+)*:", makefile, re.MULTILINE)] == []
+
+
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_the_examples_of_sweeps(capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {"__name__": "__main__"}

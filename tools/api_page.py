@@ -73,9 +73,15 @@ SECTIONS = (
         "Callbacks", "warpfit", ("Callback", "EarlyStopping", "Checkpoint", "CSVLog", "JSONLLog", "Profile")
     ),
     Section(
+        "Many networks at once",
+        "warpfit",
+        ("fit_many", "Halving", "Sweep"),
+        "A network for every candidate and fold: [many networks at once](sweep.md).",
+    ),
+    Section(
         "Estimators",
         "warpfit",
-        ("MLPClassifier", "MLPRegressor", "from_sklearn"),
+        ("MLPClassifier", "MLPRegressor", "SweepCV", "RandomizedSweepCV", "from_sklearn"),
         "scikit-learn's, on every device: [coming from scikit-learn](scikit-learn.md).",
     ),
     Section(

@@ -27,9 +27,9 @@ from warpfit.cli import (
     plan,
     playground,
     predict,
+    sweep,
     train,
 )
-from warpfit.cli import cache, datasets, evaluate, gradcheck, info, plan, predict, sweep, train
 from warpfit.errors import CompileError, DeviceWarning, DivergedError, KernelError, WarpfitError
 
 __all__ = ["app", "main"]
@@ -46,11 +46,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _module in (train, evaluate, predict, plan, ladder, playground, info, gradcheck, datasets, cache, bench):
+for _module in (
+    train,
+    sweep,
+    evaluate,
+    predict,
+    plan,
+    ladder,
+    playground,
+    info,
+    gradcheck,
+    datasets,
+    cache,
+    bench,
+):
     _command = getattr(_module, _module.__name__.rpartition(".")[2])
     app.command(context_settings=getattr(_module, "CONTEXT_SETTINGS", None))(_command)
-for _module in (train, sweep, evaluate, predict, plan, info, gradcheck, datasets, cache):
-    app.command()(getattr(_module, _module.__name__.rpartition(".")[2]))
 
 
 def _print_version(wanted: bool) -> None:

@@ -159,15 +159,13 @@ def train(
         Text,
         option(RUN, "FILE", "Settings in TOML, by the names of these options, which win over the file."),
     ] = None,
-    out: Annotated[Text, _option(RESULTS, "DIR", "Folder for the results.", "runs/<time>")] = None,
+    out: Annotated[Text, option(RESULTS, "DIR", "Folder for the results.", "runs/<time>")] = None,
     profile: Annotated[
         bool | None,
-        _switch(
+        switch(
             RESULTS, "--profile", "Write trace.json, for ui.perfetto.dev, and NVTX ranges for Nsight Systems."
         ),
     ] = None,
-    quiet: Annotated[bool | None, _switch(RESULTS, "--quiet", "Print nothing but errors.")] = None,
-    out: Annotated[Text, option(RESULTS, "DIR", "Folder for the results.", "runs/<time>")] = None,
     quiet: Annotated[bool | None, switch(RESULTS, "--quiet", "Print nothing but errors.")] = None,
 ) -> None:
     """Train a network, test it, and write model, history and pictures into a folder."""

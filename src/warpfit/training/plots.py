@@ -18,7 +18,6 @@ __all__ = ["new_figure", "plot_confusion_matrix", "plot_history"]
 
 def new_figure(width: float, height: float) -> Any:
     """Return an empty matplotlib Figure of a size in inches, or raise ConfigError if matplotlib is not installed."""
-    """Return an empty matplotlib Figure of a size in inches, or raise ConfigError without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
