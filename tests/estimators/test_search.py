@@ -200,7 +200,7 @@ SMALL: dict[str, Any] = {
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast")  # by the splitter, of y with inf
-@pytest.mark.in_turns(6)
+@pytest.mark.in_turns(12)
 @parametrize_with_checks(
     [
         SweepCV(MLPClassifier(**SMALL), {"alpha": [1e-4, 1e-3]}, cv=2, error_score="raise", n_jobs=1),

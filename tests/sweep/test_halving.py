@@ -146,3 +146,12 @@ def test_ctrl_c_at_a_rung_keeps_what_paused() -> None:
     counts = found.counts()
     assert counts == {"stopped": 4, "interrupted": 2}  # one at work, one whose turn had not come
     assert [record["epochs"] for record in found] == [1] * len(RATES)
+
+
+@pytest.mark.parametrize("engine", ["layerwise", "auto"])
+def test_on_a_device_a_pause_changes_no_bit_either(cuda: str, engine: str) -> None:
+    arguments: dict[str, Any] = {"grid": {"lr": [0.05, 0.2]}, "epochs": 3, "device": cuda, "engine": engine}
+    through, halved = sweep(**arguments), sweep(halving=2, **arguments)
+    best = next(idx for idx, record in enumerate(halved) if record["rank"] == 1)
+    assert sorted(record["epochs"] for record in halved) == [1, 3]
+    assert_same_weights(halved.models[best], through.models[best])

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import warpfit as wf
+from support.devices import no_gpu
 from support.sweeps import build
 from support.training import assert_same_weights, blobs, mlp, sgd
 from warpfit.errors import ConfigError, DeviceError
@@ -84,6 +85,17 @@ def test_threads_are_an_executor_too_and_shards_take_devices_in_turn() -> None:
     assert found.plan.reason == "3 shards by ThreadPoolExecutor, on cpu, cpu"
     for ours, theirs in zip(found.models, one.models, strict=True):
         assert_same_weights(ours, theirs)
+
+
+def test_devices_that_only_workers_have_are_their_business(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_gpu(monkeypatch)
+    with (
+        ThreadPoolExecutor(1) as executor,
+        pytest.raises(DeviceError, match=r"a worker of ThreadPoolExecutor ended with DeviceError: .*cuda:0"),
+    ):
+        sweep(executor=executor, device="cuda", precision="float16")
+    with ThreadPoolExecutor(1) as executor, pytest.raises(ConfigError, match="expected device 'auto'"):
+        sweep(executor=executor, device="tpu")
 
 
 class Broken(Executor):

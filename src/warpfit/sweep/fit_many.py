@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import closing
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -164,7 +165,7 @@ def fit_many(
     fold_numbers: list[int | None] = list(range(len(data.folds))) or [None]
     tasks = _tasks(build, found, defaults, data, fold_numbers, callbacks, metric)
     names = [candidate_name(candidate) for candidate in found for _ in fold_numbers]
-    groups = plan_groups(tasks, names)
+    groups = _planned(tasks, names, devices[0], executor)
     decider = as_metric(
         metric,
         (group.plan.loss for group in groups),
@@ -308,6 +309,26 @@ def _built(build: Build, candidate: Candidate, arguments: dict[str, Any]) -> tup
             f"{type(model).__name__} and {type(optimizer).__name__}"
         )
     return model, optimizer
+
+
+def _planned(
+    tasks: Sequence[Task], names: Sequence[str], device: str, executor: Executor | None
+) -> list[Group]:
+    """Return the groups with their plans; on the CPU, if an executor's workers have devices that are not here."""
+    try:
+        backends.resolve_device(device)
+    except DeviceError:
+        if executor is None:
+            raise
+    else:
+        return plan_groups(tasks, names)
+    own = {task.number: task for task in tasks}
+    here = {"device": CPU, "precision": "auto", "engine": "auto", "loss_scale": "auto"}
+    stand_ins = [replace(task, arguments={**task.arguments, **here}) for task in tasks]
+    return [
+        replace(group, tasks=tuple(own[task.number] for task in group.tasks))
+        for group in plan_groups(stand_ins, names)
+    ]
 
 
 def _runner(

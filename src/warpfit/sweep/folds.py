@@ -71,16 +71,23 @@ class SweepData:
         )
 
     def on(self, device: str) -> SweepData:
-        """Return the data with x on a GPU, if that has room for it twice, so that it goes up once for all networks."""
+        """Return the data with the rows of x on a GPU, if it has room for them twice, so that they go up only once."""
         ops = backends.get(device)
         runtime = getattr(ops, "runtime", None)
-        if runtime is None or backends.is_device_array(self.x) or 2 * self.x.nbytes > runtime.memory_left():
+        if runtime is None or backends.is_device_array(self.x):
             return self
-        return replace(self, x=ops.asarray(self.x), _last={})
+        val_x, val_y = self.validation or (None, None)
+        num_bytes = self.x.nbytes + (0 if val_x is None else val_x.nbytes)
+        if 2 * num_bytes > runtime.memory_left():
+            return self
+        validation = None if val_x is None else (ops.asarray(val_x), val_y)
+        return replace(self, x=ops.asarray(self.x), validation=validation, _last={})
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave gathered rows behind: whoever gets a copy gathers its own. What is on a device goes by the host."""
-        return {**self.__dict__, "x": to_host(self.x), "y": to_host(self.y), "_last": {}}
+        validation = self.validation and tuple(map(to_host, self.validation))
+        arrays = {"x": to_host(self.x), "y": to_host(self.y), "validation": validation}
+        return {**self.__dict__, **arrays, "_last": {}}
 
 
 def _rows(array: Any, indices: Indices) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from warpfit import backends
@@ -13,6 +13,7 @@ from warpfit.errors import WarpfitError
 from warpfit.sweep.groups import Group, grouped
 from warpfit.sweep.tasks import Task
 from warpfit.training.fit import draft_of, prepared_targets
+from warpfit.training.plan import is_streamed
 from warpfit.training.plan import plan as make_plan
 from warpfit.training.state import state_of
 
@@ -155,7 +156,10 @@ def _full_plan(task: Task, draft: Plan) -> Plan:
     ops, data = backends.get(draft.device), task.data
     y: Any = prepared_targets(draft, data.y, len(data.x))
     state = state_of(task.model, task.optimizer, ops, draft.dtype, 0)
-    return make_plan(draft, state, TrainingData(data.x, y, data.sample_weight))
+    rows = TrainingData(data.x, y, data.sample_weight)
+    if is_streamed(draft, rows):
+        return make_plan(draft, state, replace(rows, is_streamed=True))
+    return make_plan(draft, state, replace(rows, x=ops.asarray(rows.x), y=ops.asarray(y)))
 
 
 def memory_left() -> int | None:

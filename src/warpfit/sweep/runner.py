@@ -29,8 +29,9 @@ SECONDS_TO_HAND_OVER = 2.0
 class Runner(ABC):
     """A way to train networks.
 
-    An engine that trains a group's networks at once derives from this. It gets groups that share one `SweepData`, may
-    run them in any order and share the device out to them as it likes, and owes for each task
+    An engine that trains a group's networks at once derives from this. Tasks on the same rows have the same
+    `SweepData`, or others with the same array x, on the device if that has room. The engine may run groups in any order
+    and share the device out to them as it likes, and owes for each task
 
     * an `Outcome` as soon as it is known, with the weights in the outcome's model, the slots in its optimizer, and the
       reports in its history, as `fit` leaves them: the bits of `fit` with that task's arguments and the group's plan;
@@ -234,8 +235,20 @@ def run_here(tasks: Sequence[Task]) -> list[Outcome]:
     else:
         from warpfit.sweep.planning import plan_groups
 
-        found = local_runner(device, 1).run(plan_groups(tasks))
+        found = local_runner(device, 1).run(plan_groups(_placed(tasks, device)))
     return sorted(found, key=lambda outcome: outcome.number)
+
+
+def _placed(tasks: Sequence[Task], device: str) -> list[Task]:
+    """Return the tasks with their rows on a device, where each array is once, however many tasks have it."""
+    arrays: dict[int, Any] = {}
+    placed = []
+    for task in tasks:
+        key = id(task.data.x)
+        if key not in arrays:
+            arrays[key] = task.data.on(device).x
+        placed.append(replace(task, data=replace(task.data, x=arrays[key], _last={})))
+    return placed
 
 
 def _train_elsewhere(task: Task) -> Outcome:
