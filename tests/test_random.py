@@ -10,7 +10,18 @@ from scipy.stats import chi2, kstest
 
 from warpfit import random
 from warpfit.errors import ConfigError
-from warpfit.random import DROPOUT, INIT, ORDER, manual_seed, next_seed, normal, philox, stream_key, uniform
+from warpfit.random import (
+    DROPOUT,
+    INIT,
+    ORDER,
+    manual_seed,
+    next_seed,
+    normal,
+    philox,
+    seeded,
+    stream_key,
+    uniform,
+)
 
 ALL = 2**32 - 1
 WORD = st.integers(0, ALL)
@@ -238,3 +249,15 @@ def test_without_manual_seed_every_process_differs(monkeypatch: pytest.MonkeyPat
     first = next_seed()
     monkeypatch.setattr(random, "_seed_source", None)
     assert next_seed() != first
+
+
+def test_a_seeded_block_has_seeds_of_its_own_and_leaves_the_others_as_they_were() -> None:
+    manual_seed(5)
+    first, expected = next_seed(), next_seed()
+    manual_seed(5)
+    assert next_seed() == first
+    with seeded(9):
+        inside = [next_seed(), next_seed()]
+    assert next_seed() == expected
+    manual_seed(9)
+    assert [next_seed(), next_seed()] == inside

@@ -50,12 +50,14 @@ class SweepProgress:
     def _start_bar(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.table import Column
 
+        one_line = Column(no_wrap=True, overflow="ellipsis")
         self._bar = Progress(
-            BarColumn(),
+            BarColumn(bar_width=20),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.description}", markup=False),
+            TextColumn("{task.description}", markup=False, table_column=one_line),
             console=Console(stderr=True),
             transient=True,
         )
