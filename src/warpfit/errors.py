@@ -76,6 +76,8 @@ class DivergedError(WarpfitError, ArithmeticError):
         The learning rate of that step.
     last_finite_loss : float or None
         The loss of the last step whose loss was finite; None if there was none.
+    remedies : str
+        What may help.
     """
 
     def __init__(
@@ -88,18 +90,12 @@ class DivergedError(WarpfitError, ArithmeticError):
         remedies: str = "a lower learning rate or clip_norm",
     ) -> None:
         self.epoch, self.step, self.lr, self.last_finite_loss = epoch, step, lr, last_finite_loss
+        self.remedies = remedies
         before = (
             "no earlier loss was finite"
             if last_finite_loss is None
             else (f"the last finite loss was {last_finite_loss:.6g}")
         )
-        self._given: dict[str, Any] = {
-            "epoch": epoch,
-            "step": step,
-            "lr": lr,
-            "last_finite_loss": last_finite_loss,
-            "remedies": remedies,
-        }
         super().__init__(
             f"the loss or a weight is not finite in epoch {epoch}, step {step}, at learning rate {lr:g}; {before}; "
             f"{remedies} may help"
@@ -107,4 +103,12 @@ class DivergedError(WarpfitError, ArithmeticError):
 
     def __reduce__(self) -> Any:
         """Let it go from process to process."""
-        return partial(DivergedError, **self._given), ()
+        again = partial(
+            DivergedError,
+            epoch=self.epoch,
+            step=self.step,
+            lr=self.lr,
+            last_finite_loss=self.last_finite_loss,
+            remedies=self.remedies,
+        )
+        return again, ()
