@@ -153,6 +153,7 @@ struct Piece {
     int values_stride, slopes_stride;
     int at, row, col;     // where the layer's gradients begin; the first input and output
     int inputs, outputs;  // of the layer
+    int weights_at, biases_at;
 };
 
 template <int L = 0>
@@ -172,7 +173,9 @@ __device__ inline Piece piece_of(const T* shared, int x_stage, int piece) {
             row,
             col,
             SIZES[L],
-            SIZES[L + 1]};
+            SIZES[L + 1],
+            weights_at(L),
+            biases_at(L)};
 }
 
 // The gradient of a piece over all rows that a block has had: of weights, and of biases in the first row of pieces. Columns
@@ -211,38 +214,50 @@ struct PieceSums {
         }
     }
 
+    // f(i, row, col) for each i-th pair of weights that the layer has, of one input and two outputs; the second is not there
+    // if it is beyond the outputs.
+    template <class F>
+    __device__ static void each_pair(const Piece& piece, F f) {
+#pragma unroll
+        for (int i = 0; i < 4 * PIECE_M * PIECE_N; ++i) {
+            const int m = i / 4 / PIECE_N, tile = i / 2 % (2 * PIECE_N), below = i % 2;
+            const int row = piece.row + 16 * m + own_lane() / 4 + 8 * below;
+            const int col = piece.col + 8 * tile + own_lane() % 4 * 2;
+            if (row < piece.inputs && col < piece.outputs) f(i, row, col);
+        }
+    }
+
+    // f(i, col) for each i-th gradient of a bias, which four lanes have.
+    template <class F>
+    __device__ static void each_bias(const Piece& piece, F f) {
+        if (piece.row > 0) return;
+#pragma unroll
+        for (int i = 0; i < 2 * PIECE_N; ++i) {
+            const int col = piece.col + i / 2 * 16 + own_lane() / 4 + 8 * (i % 2);
+            if (col < piece.outputs) f(i, col);
+        }
+    }
+
+    __device__ float2 pair(int i) const {
+        const float (&tile)[4] = weights[i / 4 / PIECE_N][i / 2 % (2 * PIECE_N)];
+        return {tile[i % 2 * 2], tile[i % 2 * 2 + 1]};
+    }
+    __device__ float bias(int i) const { return biases[i / 2][i % 2 * 2]; }
+
     // `to` are the gradients of all layers.
     __device__ void write(float* to, const Piece& piece) const {
-        const int lane = own_lane();
         float* of_layer = to + piece.at;
-#pragma unroll
-        for (int m = 0; m < PIECE_M; ++m) {
-#pragma unroll
-            for (int tile = 0; tile < 2 * PIECE_N; ++tile) {
-#pragma unroll
-                for (int below = 0; below < 2; ++below) {
-                    const int row = piece.row + 16 * m + lane / 4 + 8 * below;
-                    const int col = piece.col + 8 * tile + lane % 4 * 2;
-                    if (row >= piece.inputs || col >= piece.outputs) continue;
-                    const float2 pair = {weights[m][tile][2 * below], weights[m][tile][2 * below + 1]};
-                    float* own = of_layer + row * piece.outputs + col;
-                    if (piece.outputs % 2 == 0) {
-                        *reinterpret_cast<float2*>(own) = pair;
-                    } else {
-                        own[0] = pair.x;
-                        if (col + 1 < piece.outputs) own[1] = pair.y;
-                    }
-                }
+        each_pair(piece, [&](int i, int row, int col) {
+            float* own = of_layer + row * piece.outputs + col;
+            if (piece.outputs % 2 == 0) {
+                *reinterpret_cast<float2*>(own) = pair(i);
+            } else {
+                own[0] = pair(i).x;
+                if (col + 1 < piece.outputs) own[1] = pair(i).y;
             }
-        }
-        if (piece.row > 0 || lane % 4 != 0) return;
-#pragma unroll
-        for (int n = 0; n < PIECE_N; ++n) {
-#pragma unroll
-            for (int below = 0; below < 2; ++below) {
-                const int col = piece.col + 16 * n + lane / 4 + 8 * below;
-                if (col < piece.outputs) of_layer[piece.inputs * piece.outputs + col] = biases[n][2 * below];
-            }
-        }
+        });
+        each_bias(piece, [&](int i, int col) {
+            if (own_lane() % 4 == 0) of_layer[piece.inputs * piece.outputs + col] = bias(i);
+        });
     }
 };

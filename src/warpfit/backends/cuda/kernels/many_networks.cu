@@ -1,0 +1,269 @@
+// Computes: whole training runs of many networks of one shape, a network at a time in each block: for each step of each epoch
+//           forward pass, loss, backward pass, and the optimizer's update. A block that is done takes the next network.
+// Layout:   x (all rows, SIZES[0]) of DTYPE and targets (all rows, outputs) float32, or with CROSS_ENTROPY labels (all rows,)
+//           int64: which rows a network trains on, in which order and at what rates its `Network` says; parameters
+//           (num_networks, 1 + SLOTS, gradients_at(LAYERS)) float32: of each layer its weights (inputs, outputs) and biases,
+//           then what the optimizer remembers of them; queue one zero.
+// Launch:   1-D grid of any number of blocks of WARPS warps; shared bytes as many_networks.py counts them. Defines DTYPE, LAYERS,
+//           WIDTHS, ACTIVATIONS and SLOPES (of each layer), BATCH, LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS, OPTIMIZER, SLOTS,
+//           ADAPTIVE, MOMENTUM, NESTEROV, DECAYS, RATE_IN_VELOCITY, WARPS, BLOCKS (of a multiprocessor), PIECE_M and PIECE_N
+//           (tiles of 16 inputs and outputs of which a warp has the gradients), IN_REGISTERS (of parameters, or in shared
+//           memory); X_STAGES 2 and GATHERS 0.
+// Numerics: as narrow_step.cu; parameters and what is remembered of them in float32. A network's bits follow from its own numbers
+//           alone.
+// Cost:     of a step 6 BATCH FLOP a weight, less 2 BATCH for each of the first layer; its rows are read once.
+// Reference: the layerwise engine over backends/numpy.
+#include "include/narrow_pass.cuh"
+#include "include/narrow_rows.cuh"
+#include "include/permutation.cuh"
+#include "include/update_rules.cuh"
+
+// What is a network's own.
+struct alignas(16) Network {
+    const StepSettings* steps;  // (steps,) of all its epochs
+    const uint32* keys;         // (epochs, 8) of its orders; null for rows one after the other
+    const int* rows;            // (num_rows,) among all; null for the first
+    double* record;             // (epochs, 3): mean loss, rows, and how many are right
+    int* epochs_done;           // fewer than its epochs if its loss is no number any more
+    float scale;                // of gradients, a power of two
+    int num_rows, bits, num_epochs;
+    RuleSettings rule;
+
+    __device__ int num_steps() const { return (num_rows + BATCH - 1) / BATCH; }
+};
+
+static_assert(sizeof(Network) == 80, "many_networks.py packs this struct");
+
+constexpr int TILES = (BATCH + ROWS - 1) / ROWS;
+constexpr int PAIRS = 4 * PIECE_M * PIECE_N, NUMBERS = 2 * PAIRS + 2 * PIECE_N;
+constexpr int PARAMETERS = gradients_at(LAYERS);
+
+// A tile of rows of a step of an epoch.
+struct Place {
+    int epoch, step, tile;
+
+    __device__ Place after(const Network& network) const {
+        if (tile + 1 < TILES) return {epoch, step, tile + 1};
+        return step + 1 < network.num_steps() ? Place{epoch, step + 1, 0} : Place{epoch + 1, 0, 0};
+    }
+
+    // As narrow_rows.cuh takes it.
+    __device__ int64 row(const Network& network) const {
+        const int of_step = tile * ROWS + 16 * own_warp() + own_lane() % 16,
+                  position = step * BATCH + of_step;
+        if (of_step >= BATCH || position >= network.num_rows || epoch >= network.num_epochs) return -1;
+        int row = position;
+        if (network.keys != nullptr) {
+            uint32 keys[8];
+#pragma unroll
+            for (int i = 0; i < 8; ++i) keys[i] = network.keys[8 * epoch + i];
+            row = static_cast<int>(permuted(position, network.num_rows, network.bits, keys));
+        }
+        return network.rows != nullptr ? network.rows[row] : row;
+    }
+};
+
+// The parameters that a thread updates, those of its warp's pieces, and what is remembered of each: numbers of pieces as
+// PieceSums has them, pairs first.
+struct HeldParameters {
+#if IN_REGISTERS
+    float numbers[1 + SLOTS][PIECES_OF_WARP][NUMBERS];
+
+    __device__ explicit HeldParameters(float*) {}
+    __device__ float& at(int slot, int piece, int i) { return numbers[slot][piece][i]; }
+#else
+    float* own;  // those of a thread THREADS apart
+
+    __device__ explicit HeldParameters(float* shared) : own(shared + threadIdx.x) {}
+    __device__ float& at(int slot, int piece, int i) {
+        return own[((slot * PIECES_OF_WARP + piece) * NUMBERS + i) * THREADS];
+    }
+#endif
+
+    // f(piece, i) for each of the warp's.
+    template <class F>
+    __device__ static void each_piece(const T* shared, F f) {
+#pragma unroll
+        for (int i = 0; i < PIECES_OF_WARP; ++i) {
+            const int piece = own_warp() + i * WARPS;
+            if (piece < PIECES) f(piece_of(shared, 0, piece), i);
+        }
+    }
+
+    // f(number, place) for each of a piece, with its place among a network's.
+    template <class F>
+    __device__ void each(const Piece& piece, int idx, int slot, F f) {
+        PieceSums::each_pair(piece, [&](int i, int row, int col) {
+            const int place = piece.at + row * piece.outputs + col;
+            f(at(slot, idx, 2 * i), place);
+            if (col + 1 < piece.outputs) f(at(slot, idx, 2 * i + 1), place + 1);
+        });
+        PieceSums::each_bias(piece, [&](int i, int col) {
+            f(at(slot, idx, 2 * PAIRS + i), piece.at + piece.inputs * piece.outputs + col);
+        });
+    }
+};
+
+// The 16-bit copies that products take.
+struct Copies {
+    T* shared;
+
+    __device__ void store_pair(const Piece& piece, int row, int col, float first, float second) const {
+        const int at = piece.weights_at + row * piece.slopes_stride + col;
+        *reinterpret_cast<unsigned*>(shared + at) = packed<T>(first, col + 1 < piece.outputs ? second : 0);
+    }
+
+    __device__ void store_bias(const Piece& piece, int col, float value) const {
+        if (own_lane() % 4 == 0) shared[piece.biases_at + col] = store<T>(value);
+    }
+
+    // Of everything that a thread holds of a piece.
+    __device__ void store_all(HeldParameters& held, const Piece& piece, int idx) const {
+        PieceSums::each_pair(piece, [&](int i, int row, int col) {
+            store_pair(piece, row, col, held.at(0, idx, 2 * i), held.at(0, idx, 2 * i + 1));
+        });
+        PieceSums::each_bias(piece,
+                             [&](int i, int col) { store_bias(piece, col, held.at(0, idx, 2 * PAIRS + i)); });
+    }
+};
+
+struct Update {
+    StepSettings step;
+    RuleSettings rule;
+    float unscale;
+
+    __device__ void one(HeldParameters& held, int idx, int i, float sum) const {
+        float slots[SLOT_PLACES];
+        for (int slot = 0; slot < SLOTS; ++slot) slots[slot] = held.at(1 + slot, idx, i);
+        update_parameter(held.at(0, idx, i), slots, sum, unscale, step, rule);
+        for (int slot = 0; slot < SLOTS; ++slot) held.at(1 + slot, idx, i) = slots[slot];
+    }
+
+    __device__ void apply(HeldParameters& held, const Copies& copies, const Piece& piece, int idx,
+                          const PieceSums& sums) const {
+        PieceSums::each_pair(piece, [&](int i, int row, int col) {
+            one(held, idx, 2 * i, sums.pair(i).x);
+            one(held, idx, 2 * i + 1, sums.pair(i).y);
+            copies.store_pair(piece, row, col, held.at(0, idx, 2 * i), held.at(0, idx, 2 * i + 1));
+        });
+        PieceSums::each_bias(piece, [&](int i, int col) {
+            one(held, idx, 2 * PAIRS + i, sums.bias(i));
+            copies.store_bias(piece, col, held.at(0, idx, 2 * PAIRS + i));
+        });
+    }
+};
+
+// What all networks are trained on, and what their losses are beside the formula.
+struct Data {
+    const T* x;
+    const Target* targets;
+    float setting, of_slope;
+    double of_term;
+};
+
+// Trains a network to its last epoch, or until its loss is no number.
+__device__ inline void train(T* shared, float* held_shared, const Data& data, const Network& network,
+                             float* parameters) {
+    const Copies copies{shared};
+    HeldParameters held(held_shared);
+    HeldParameters::each_piece(shared, [&](const Piece& piece, int idx) {
+#pragma unroll
+        for (int slot = 0; slot <= SLOTS; ++slot) {
+            held.each(piece, idx, slot,
+                      [&](float& number, int place) { number = parameters[slot * PARAMETERS + place]; });
+        }
+        copies.store_all(held, piece, idx);
+    });
+
+    const int own_rows = 16 * own_warp(), num_steps = network.num_steps();
+    T* tiles = shared + values_at(0) + own_rows * stride_of(0);
+    const auto fetch = [&](int64 numbers, int stage) {
+        copy_rows<SIZES[0], padded(0)>(tiles + stage * X_TILE_SIZE, stride_of(0), data.x, numbers,
+                                       own_lane());
+        copy_async_commit();
+    };
+    NarrowLoss loss{data.targets, data.setting, 0, {0, 0}};
+    Place at{0, 0, 0};
+    int64 now = at.row(network);
+    fetch(now, 0);
+    __syncthreads();
+
+    int stage = 0, epochs_done = 0;
+    PieceSums sums[PIECES_OF_WARP];
+    while (at.epoch < network.num_epochs) {
+        const Place next = at.after(network);
+        const RowTargets of_rows = loss.fetch(now);
+        const int rows_of_step = min(BATCH, network.num_rows - at.step * BATCH);
+        loss.of_slope = data.of_slope * network.scale / static_cast<float>(rows_of_step);
+        copy_async_wait<0>();
+        __syncwarp();
+        now = next.row(network);
+        fetch(now, stage ^ 1);
+        const T* own_x = tiles + stage * X_TILE_SIZE;
+        go_on<0>(shared, own_rows, load_fragments<padded(0)>(own_x, stride_of(0)), loss, of_rows);
+        __syncthreads();
+        const bool ends_step = at.tile + 1 == TILES;
+        const StepSettings step = network.steps[at.epoch * num_steps + at.step];
+        const Update update{step, network.rule, 1 / network.scale};
+#pragma unroll
+        for (int i = 0; i < PIECES_OF_WARP; ++i) {
+            const int number = own_warp() + i * WARPS;
+            if (number >= PIECES) continue;
+            const Piece piece = piece_of(shared, stage, number);
+            sums[i].add(piece);
+            if (ends_step) {
+                update.apply(held, copies, piece, i, sums[i]);
+                sums[i] = PieceSums();
+            }
+        }
+        __syncthreads();
+        stage ^= 1;
+        if (next.epoch > at.epoch) {
+            __shared__ double partials[WARP];
+            const double total = reduce_block<Sum>(loss.sums[0], 0.0, partials);
+            const double correct = reduce_block<Sum>(loss.sums[1], 0.0, partials);
+            loss.sums[0] = loss.sums[1] = 0;
+            const double mean = data.of_term * total / network.num_rows;
+            if (threadIdx.x == 0) {
+                double* record = network.record + 3 * at.epoch;
+                record[0] = mean;
+                record[1] = network.num_rows;
+                record[2] = correct;
+            }
+            if (!(mean - mean == 0)) break;
+            ++epochs_done;
+        }
+        at = next;
+    }
+    copy_async_wait<0>();
+    HeldParameters::each_piece(shared, [&](const Piece& piece, int idx) {
+#pragma unroll
+        for (int slot = 0; slot <= SLOTS; ++slot) {
+            held.each(piece, idx, slot,
+                      [&](float& number, int place) { parameters[slot * PARAMETERS + place] = number; });
+        }
+    });
+    if (threadIdx.x == 0) *network.epochs_done = epochs_done;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+    many_networks(const T* x, const Target* targets, const Network* networks, float* parameters,
+                  unsigned* queue, int num_networks, double setting, double of_term, double of_slope) {
+    DYNAMIC_SHARED(T, shared);
+    __shared__ unsigned own;
+    float* held = reinterpret_cast<float*>(shared + raw_at());
+    const Data data{x, targets, static_cast<float>(setting), static_cast<float>(of_slope), of_term};
+    // What pads weights and biases stays 0.
+    for (int i = threadIdx.x; i < values_at(0); i += THREADS) shared[weights_at(0) + i] = T{};
+    for (int i = threadIdx.x; i < biases_at(LAYERS) - biases_at(0); i += THREADS)
+        shared[biases_at(0) + i] = T{};
+    for (;;) {
+        if (threadIdx.x == 0) own = atomicAdd(queue, 1u);
+        __syncthreads();
+        const unsigned idx = own;
+        __syncthreads();
+        if (idx >= static_cast<unsigned>(num_networks)) return;
+        const Network network = networks[idx];
+        train(shared, held, data, network, parameters + static_cast<int64>(idx) * (1 + SLOTS) * PARAMETERS);
+    }
+}

@@ -1,0 +1,208 @@
+"""Whole training runs of many small networks of one shape in one launch: a network at a time in each block.
+
+`kernels/many_networks.cu` keeps a network's parameters in a block for its whole run; this module says how warps share them
+out, and what does not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from warpfit.backends.base import Activation
+from warpfit.backends.cuda.matmul import shared_bytes_of
+from warpfit.backends.cuda.narrow_step import MOST_LAYERS, PIECES, SLACK, NarrowNetwork
+from warpfit.backends.cuda.trained_network import TrainedNetwork, check_network, padded
+from warpfit.errors import ConfigError
+
+__all__ = ["NETWORK_FIELDS", "ManyNetworks", "choose", "variants"]
+
+WARPS = (8, 4, 2, 1)
+# Registers of a multiprocessor, the most of a thread, and those that it needs beside parameters, sums and rows.
+REGISTERS, MOST_REGISTERS, OTHER_REGISTERS = 65536, 255, 64
+MOST_BLOCKS = 8
+# ``Network`` of the kernel.
+NETWORK_FIELDS = np.dtype(
+    [
+        *((name, np.int64) for name in ("steps", "keys", "rows", "record", "epochs_done")),
+        ("scale", np.float32),
+        *((name, np.int32) for name in ("num_rows", "bits", "num_epochs")),
+        ("rule", np.float32, 4),
+        ("unused", np.int64),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class ManyNetworks:
+    """How a block trains a network; printable.
+
+    Attributes
+    ----------
+    network : TrainedNetwork
+        What all of them are.
+    warps : int
+        Of a block; each has 16 rows of a tile.
+    blocks : int
+        Of a multiprocessor at once.
+    piece : tuple of int
+        Tiles of 16 inputs, and of 16 outputs, of which a warp has the parameters.
+    in_registers : bool
+        Whether parameters stay in registers, or in shared memory.
+    """
+
+    network: TrainedNetwork
+    warps: int
+    blocks: int
+    piece: tuple[int, int]
+    in_registers: bool
+
+    kernel = "many_networks"
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps
+
+    @property
+    def pieces_of_warp(self) -> int:
+        """Pieces that the first warp has; no other has more."""
+        rows, cols = (16 * tiles for tiles in self.piece)
+        pieces = sum(ceil(inputs / rows) * ceil(outputs / cols) for inputs, outputs in self._layers)
+        return ceil(pieces / self.warps)
+
+    @property
+    def _layers(self) -> tuple[tuple[int, int], ...]:
+        return tuple(zip(self.network.widths, self.network.widths[1:], strict=False))
+
+    @property
+    def held(self) -> int:
+        """Numbers that a thread holds: parameters, and what the optimizer remembers of them."""
+        rows, cols = self.piece
+        return (1 + self.network.slots) * self.pieces_of_warp * (8 * rows * cols + 2 * cols)
+
+    @property
+    def registers(self) -> int:
+        """Registers that a thread needs, about: for what it holds, sums, and rows before and after the widest layer."""
+        rows, cols = self.piece
+        of_pieces = (8 * rows * cols + 4 * cols) * self.pieces_of_warp + self.held * self.in_registers
+        of_rows = max(padded(inputs) // 4 + padded(outputs) // 2 for inputs, outputs in self._layers)
+        return of_pieces + of_rows + OTHER_REGISTERS
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block: weights and biases; rows, values and gradients; parameters, if they are there."""
+        strides = [padded(width) + 8 for width in self.network.widths]
+        weights = sum(padded(inputs) * (padded(outputs) + 8) for inputs, outputs in self._layers)
+        rows = 2 * strides[0] + sum(strides[1:-1]) + sum(strides[1:])
+        biases = sum(map(padded, self.network.widths[1:]))
+        held = 0 if self.in_registers else 4 * self.held * self.threads
+        return padded(2 * (weights + biases + 16 * self.warps * rows) + held + SLACK)
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers of a network's parameters, padding included."""
+        return self._as_narrow.first_gradients[-1]
+
+    @property
+    def places(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Where the weights and biases of each layer begin among a network's parameters, and their shapes."""
+        found: list[tuple[int, tuple[int, ...]]] = []
+        for (inputs, outputs), first in zip(self._layers, self._as_narrow.first_gradients, strict=False):
+            found += [(first, (inputs, outputs)), (first + inputs * outputs, (outputs,))]
+        return found
+
+    @property
+    def _as_narrow(self) -> NarrowNetwork:
+        activations = (*self.network.activations, Activation())
+        return NarrowNetwork(self.network.dtype, self.network.widths, activations, self.network.loss)
+
+    @property
+    def defines(self) -> dict[str, Any]:
+        """The kernel's defines."""
+        return {
+            **self.network.defines,
+            **self.network.layer_defines,
+            "GATHERS": 0,
+            "X_STAGES": 2,
+            "WARPS": self.warps,
+            "BLOCKS": self.blocks,
+            "PIECE_M": self.piece[0],
+            "PIECE_N": self.piece[1],
+            "IN_REGISTERS": int(self.in_registers),
+        }
+
+    def __str__(self) -> str:
+        where = "registers" if self.in_registers else "shared memory"
+        return f"a network in each block of {self.warps} warps, its parameters in {where}, {self.blocks} blocks a multiprocessor"
+
+
+def suits(network: TrainedNetwork) -> bool:
+    """Return whether a network is of the kind that this kernel is for."""
+    has_more = any(network.drops) or network.weighted or network.class_weights or network.clips
+    has_more = has_more or network.penalized or network.terms > 1
+    return len(network.widths) - 1 <= MOST_LAYERS and not has_more
+
+
+@lru_cache(maxsize=256)
+def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> ManyNetworks:
+    """Return how blocks train networks of this shape.
+
+    Raises
+    ------
+    ConfigError
+        If one does not fit a block, or the kernel is not for it.
+    """
+    check_network(network, arch)
+    if not suits(network):
+        raise ConfigError(
+            f"expected at most {MOST_LAYERS} layers, without dropout, weights of rows and clipping, got {network}"
+        )
+    shapes = list(_shapes(network, max_shared_bytes))
+    if not shapes:
+        least = min(
+            (ManyNetworks(network, warps, 1, piece, False) for warps, piece in product(WARPS, PIECES)),
+            key=lambda shape: shape.shared_bytes,
+        )
+        raise ConfigError(
+            f"expected at most {max_shared_bytes} bytes of shared memory for a network in a block, got {least.shared_bytes}"
+        )
+    return max(shapes, key=_preference)
+
+
+def _shapes(network: TrainedNetwork, max_shared_bytes: int) -> Iterator[ManyNetworks]:
+    most_warps = max(1, ceil(network.batch / 16))
+    for warps, piece, in_registers in product(WARPS, PIECES, (True, False)):
+        shape = ManyNetworks(network, warps, 1, piece, in_registers)
+        if warps > most_warps or shape.shared_bytes > max_shared_bytes or shape.registers > MOST_REGISTERS:
+            continue
+        room = min((max_shared_bytes + 1024) // (shape.shared_bytes + 1024), MOST_BLOCKS)
+        blocks = min(room, REGISTERS // (shape.threads * padded(shape.registers)))
+        yield replace(shape, blocks=max(1, blocks))
+
+
+def _preference(shape: ManyNetworks) -> Any:
+    """Return what is larger for the better of two shapes."""
+    return shape.blocks * shape.warps, shape.in_registers, shape.warps, shape.piece
+
+
+def variants() -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield a choice of what sweeps compile."""
+    relu = (Activation("relu"),)
+    small = TrainedNetwork("float16", (32, 64, 64, 2), 2 * relu, (False,) * 2, 128, "cross_entropy")
+    adam: dict[str, Any] = {"optimizer": "adam", "slots": 2}
+    networks = [
+        small,
+        replace(small, dtype="bfloat16", **adam),
+        replace(small, widths=(64, 64, 10), activations=relu, drops=(False,), batch=64, optimizer="sgd", momentum=True, slots=1),
+        replace(small, widths=(20, 10), activations=(), drops=(), loss="mse", decays=True),
+    ]
+    for network in networks:
+        shape = choose(network, "sm_90a", shared_bytes_of("sm_90a"))
+        yield "many_networks", {name: str(value) for name, value in shape.defines.items()}

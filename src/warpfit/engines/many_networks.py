@@ -1,0 +1,186 @@
+"""Trains many small networks of one shape in one launch, each from its own state, on rows, in orders and at rates of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit import backends
+from warpfit.backends import Array
+from warpfit.data.order import domain_bits, round_keys_of
+from warpfit.engines.base import EpochReport, Plan, TrainingData, TrainState
+from warpfit.engines.launch_plan import layers_of, trained_network
+from warpfit.engines.launch_settings import loss_settings, rule_settings, step_settings
+from warpfit.engines.reports import Reports
+
+__all__ = ["Member", "Outcome", "train_many"]
+
+
+@dataclass(frozen=True)
+class Member:
+    """A network of a sweep: its plan; its state, NumPy's arrays; and which rows it trains on.
+
+    Parameters
+    ----------
+    plan : Plan
+    state : TrainState
+    rows : ndarray (num_rows,) int32, optional
+        Among the data's; None for all.
+    """
+
+    plan: Plan
+    state: TrainState
+    rows: npt.NDArray[np.int32] | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out of a member's run: the reports of its epochs, and whether its loss became no number after them."""
+
+    reports: list[EpochReport]
+    has_diverged: bool
+
+
+def train_many(members: Sequence[Member], data: TrainingData) -> list[Outcome]:
+    """Train all members to their plans' last epochs, and leave where they came to in their states.
+
+    Parameters
+    ----------
+    members : sequence of Member
+        Whose plans are of one device, one precision and networks of one shape, optimizers of one kind, one loss and one
+        batch size.
+    data : TrainingData
+        On the host.
+
+    Raises
+    ------
+    ConfigError
+        If the kernel is not for such networks, or one does not fit a block.
+    """
+    return _Launch(members, data).run()
+
+
+class _Launch:
+    def __init__(self, members: Sequence[Member], data: TrainingData) -> None:
+        from warpfit.backends.cuda.many_networks import NETWORK_FIELDS, choose
+
+        plan = members[0].plan
+        self.members, self.data, self.fields = members, data, NETWORK_FIELDS
+        self.ops = cast(Any, backends.get(plan.device))
+        runtime = self.ops.runtime
+        self.shape = choose(trained_network(plan, data), runtime.arch, runtime.max_shared_bytes)
+        self.reports = [Reports(member.plan, member.state, self._num_rows(member)) for member in members]
+        self.kept: dict[Hashable, Array] = {}
+
+    def _num_rows(self, member: Member) -> int:
+        return len(self.data) if member.rows is None else len(member.rows)
+
+    def run(self) -> list[Outcome]:
+        start = perf_counter()
+        ops, shape, count = self.ops, self.shape, len(self.members)
+        most_epochs = max(member.plan.epochs for member in self.members)
+        parameters = ops.asarray(self._packed())
+        record, epochs_done = ops.zeros((count, most_epochs, 3), "float64"), ops.zeros((count,), "int32")
+        networks = self._networks(record, epochs_done)
+        x, y = self._rows()
+        plan = self.members[0].plan
+        ops.kernel(shape.kernel, **shape.defines)(
+            min(count, shape.blocks * ops.runtime.num_multiprocessors),
+            shape.threads,
+            x,
+            y,
+            ops.asarray(networks.view(np.uint8)),
+            parameters,
+            ops.zeros((1,), "int32"),
+            count,
+            *loss_settings(plan.loss, shape.network.outputs),
+            shared_bytes=shape.shared_bytes,
+        )
+        self._unpack(ops.to_numpy(parameters))
+        records, done = ops.to_numpy(record), ops.to_numpy(epochs_done)
+        seconds = perf_counter() - start
+        return [self._outcome(i, records[i], int(done[i]), seconds / count) for i in range(count)]
+
+    def _rows(self) -> tuple[Array, Array]:
+        ops, data = self.ops, self.data
+        order = ops.asarray(np.arange(len(data)))
+        x = ops.gather_rows(ops.asarray(data.x), order, self.shape.network.dtype)
+        y = ops.asarray(data.y, "int64" if self.shape.network.is_cross_entropy else "float32")
+        return ops.reshape(x, (len(data), -1)), y
+
+    def _networks(self, record: Array, epochs_done: Array) -> npt.NDArray[Any]:
+        """Return ``Network`` of each member."""
+        found = np.zeros(len(self.members), self.fields)
+        for i, (member, reports) in enumerate(zip(self.members, self.reports, strict=True)):
+            plan, state, own = member.plan, member.state, found[i]
+            num_rows, epochs = reports.num_rows, plan.epochs
+            own["steps"] = self._once(("steps", plan.optimizer, epochs, num_rows, state.step), lambda: self._steps(i))
+            if plan.shuffle:
+                own["keys"] = self._once(("keys", state.seed, epochs), lambda: round_keys_of(state.seed, range(epochs)))
+            if member.rows is not None:
+                own["rows"] = self._once(("rows", id(member.rows)), lambda: member.rows)
+            own["record"] = record.pointer + i * record[0].nbytes
+            own["epochs_done"] = epochs_done.pointer + 4 * i
+            own["scale"] = plan.loss_scale
+            own["num_rows"], own["bits"], own["num_epochs"] = num_rows, domain_bits(num_rows), epochs
+            own["rule"] = rule_settings(plan.optimizer)
+        return found
+
+    def _once(self, key: Hashable, make: Callable[[], Any]) -> int:
+        """Return where an array lies on the device that members may share."""
+        if key not in self.kept:
+            self.kept[key] = self.ops.asarray(make())
+        return int(self.kept[key].pointer)
+
+    def _steps(self, idx: int) -> npt.NDArray[np.float32]:
+        member = self.members[idx]
+        rates = self.reports[idx].rates(0, member.plan.epochs)
+        return step_settings(member.plan.optimizer, rates, member.state.step)
+
+    def _places(self, member: Member) -> Iterator[tuple[int, int, dict[str, Array], str]]:
+        """Yield of each parameter, and of what the optimizer remembers of it: in which row it lies, from where on."""
+        slots = [member.state.slots[name] for name in member.plan.optimizer.slot_names]
+        names = [f"{name}.{part}" for name, *_ in layers_of(member.plan) for part in ("weight", "bias")]
+        for row, arrays in enumerate([member.state.parameters, *slots]):
+            for name, (first, _) in zip(names, self.shape.places, strict=True):
+                yield row, first, arrays, name
+
+    def _packed(self) -> npt.NDArray[np.float32]:
+        """Return all members' parameters and slots, as the kernel takes them."""
+        shape = self.shape
+        found = np.zeros((len(self.members), 1 + shape.network.slots, shape.num_parameters), np.float32)
+        for own, member in zip(found, self.members, strict=True):
+            for row, first, arrays, name in self._places(member):
+                own[row, first : first + arrays[name].size] = arrays[name].ravel()
+        return found
+
+    def _unpack(self, packed: npt.NDArray[np.float32]) -> None:
+        for own, member in zip(packed, self.members, strict=True):
+            for row, first, arrays, name in self._places(member):
+                array = arrays[name]
+                array[...] = own[row, first : first + array.size].reshape(array.shape)
+
+    def _outcome(self, idx: int, record: npt.NDArray[np.float64], epochs: int, seconds: float) -> Outcome:
+        member, reports = self.members[idx], self.reports[idx]
+        member.state.step += epochs * reports.steps_per_epoch
+        member.state.epoch += epochs
+        rates = reports.rates(0, member.plan.epochs)[reports.steps_per_epoch - 1 :: reports.steps_per_epoch]
+        counts = member.plan.loss.counts_correct
+        found = [
+            EpochReport(
+                epoch=epoch + 1,
+                loss=float(loss),
+                accuracy=float(correct) / reports.num_rows if counts else None,
+                lr=float(rates[epoch]),
+                seconds=seconds / member.plan.epochs,
+                num_rows=reports.num_rows,
+                step_losses=np.empty(0),
+            )
+            for epoch, (loss, _, correct) in enumerate(record[:epochs])
+        ]
+        return Outcome(found, epochs < member.plan.epochs)

@@ -1,0 +1,121 @@
+"""Many networks in one launch, each beside NumPy's run of it alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.one_launch import ADAPTIVE, LIMITS, activated, data, fit, flat
+from warpfit import backends, losses, nn, optim
+from warpfit.engines.base import Plan, TrainingData
+from warpfit.engines.many_networks import Member, Outcome, train_many
+from warpfit.nn.network import NetworkSpec
+from warpfit.training.state import state_of, trained_names, write_back
+
+pytestmark = [pytest.mark.in_turns(3)]
+
+OPTIMIZERS: dict[str, Any] = {
+    "sgd": lambda model, i: optim.SGD(model.parameters(), optim.Cosine(0.05 * (i + 1))),
+    "momentum": lambda model, i: optim.SGD(
+        model.parameters(), 0.02 * (i + 1), momentum=0.8, weight_decay=0.01
+    ),
+    "nesterov": lambda model, i: optim.SGD(model.parameters(), 0.02 * (i + 1), momentum=0.8, nesterov=True),
+    **{name: (lambda model, i, make=make: make(model)) for name, make in ADAPTIVE.items()},
+}
+
+
+class Sweep:
+    """Networks of one shape, with seeds, initial values, rates, lengths and rows of their own."""
+
+    def __init__(
+        self,
+        sizes: tuple[int, ...],
+        batch: int,
+        loss: str = "cross_entropy",
+        optimizer: str = "sgd",
+        activations: tuple[str, ...] = ("tanh",),
+        precision: str = "float16",
+        num_rows: int = 70,
+        count: int = 3,
+    ) -> None:
+        self.batch, self.loss, self.precision = batch, losses.resolve(loss), precision
+        self.x, self.y = data(sizes, loss, num_rows)
+        self.models = [self.model(sizes, activations, i) for i in range(count)]
+        self.optimizers = [OPTIMIZERS[optimizer](model, i) for i, model in enumerate(self.models)]
+        rng = np.random.default_rng(1)
+        some = np.sort(rng.permutation(num_rows)[: num_rows * 2 // 3]).astype(np.int32)
+        self.rows = [some if i % 3 == 2 else None for i in range(count)]
+
+    @staticmethod
+    def model(sizes: tuple[int, ...], activations: tuple[str, ...], i: int) -> nn.Sequential:
+        model = activated(sizes, activations)
+        for parameter in model.parameters():
+            parameter.data = (1 + 0.1 * i) * parameter.data
+        return model
+
+    def own_rows(self, i: int) -> tuple[Any, Any]:
+        rows = self.rows[i]
+        return (self.x, self.y) if rows is None else (self.x[rows], self.y[rows])
+
+    def epochs(self, i: int) -> int:
+        return 2 + i % 2
+
+    def member(self, i: int) -> Member:
+        model, optimizer = self.models[i], self.optimizers[i]
+        x, _ = self.own_rows(i)
+        plan = Plan(
+            engine="many_networks",
+            device="cuda:0",
+            precision=self.precision,
+            network=NetworkSpec.of(model, x.shape[1:]) if hasattr(NetworkSpec, "of") else model.spec(x.shape[1:]),
+            loss=self.loss,
+            optimizer=optimizer.spec,
+            batch_size=self.batch,
+            epochs=self.epochs(i),
+            trained=trained_names(model, optimizer),
+            num_rows=len(x),
+            loss_scale=64.0 if self.precision == "float16" else 1.0,
+        )
+        return Member(plan, state_of(model, optimizer, backends.get("cpu"), "float32", seed=i), self.rows[i])
+
+    def train(self) -> list[Outcome]:
+        members = [self.member(i) for i in range(len(self.models))]
+        first = self.member(0).plan
+        y = first.loss.prepare_targets(self.y, first.network.output_shape, "float32")
+        outcomes = train_many(members, TrainingData(self.x, y))
+        for member, model, optimizer in zip(members, self.models, self.optimizers, strict=True):
+            write_back(member.state, model, optimizer)
+        return outcomes
+
+
+def assert_follows_numpy(**settings: Any) -> None:
+    alone, together = Sweep(**settings), Sweep(**settings)
+    limit = LIMITS[together.precision]
+    starts = [flat(model) for model in together.models]
+    outcomes = together.train()
+    for i, (model, optimizer) in enumerate(zip(alone.models, alone.optimizers, strict=True)):
+        x, y = alone.own_rows(i)
+        history = fit(
+            model, x, y, optimizer, device="cpu", loss=alone.loss, batch_size=alone.batch, epochs=alone.epochs(i), seed=i
+        )
+        reports = outcomes[i].reports
+        assert [report.epoch for report in reports] == list(range(1, alone.epochs(i) + 1))
+        np.testing.assert_allclose([r.loss for r in reports], history.losses if hasattr(history, "losses") else [r.loss for r in history.reports], rtol=limit, atol=limit)
+        moved = np.linalg.norm(flat(model) - starts[i])
+        assert np.linalg.norm(flat(model) - flat(together.models[i])) <= limit * moved
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "tabular": {"sizes": (32, 64, 64, 2), "batch": 32},
+    "adam": {"sizes": (20, 40, 3), "batch": 16, "optimizer": "adam"},
+    "several tiles": {"sizes": (12, 24, 5), "batch": 50, "optimizer": "momentum", "loss": "mse", "num_rows": 130},
+    "no hidden layer": {"sizes": (10, 3), "batch": 7, "precision": "bfloat16", "optimizer": "nesterov"},
+    "many layers": {"sizes": (9, 17, 33, 18, 4), "batch": 16, "optimizer": "rmsprop, momentum", "activations": ("gelu", "silu")},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_follows_numpy(cuda: str, name: str) -> None:
+    assert_follows_numpy(**CASES[name])
