@@ -177,10 +177,9 @@ def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> ManyNet
 
 
 def _shapes(network: TrainedNetwork, max_shared_bytes: int) -> Iterator[ManyNetworks]:
-    most_warps = max(1, ceil(network.batch / 16))
     for warps, piece, in_registers in product(WARPS, PIECES, (True, False)):
         shape = ManyNetworks(network, warps, 1, piece, in_registers)
-        if warps > most_warps or shape.shared_bytes > max_shared_bytes or shape.registers > MOST_REGISTERS:
+        if shape.shared_bytes > max_shared_bytes or shape.registers > MOST_REGISTERS:
             continue
         room = min((max_shared_bytes + 1024) // (shape.shared_bytes + 1024), MOST_BLOCKS)
         blocks = min(room, REGISTERS // (shape.threads * padded(shape.registers)))
@@ -188,8 +187,9 @@ def _shapes(network: TrainedNetwork, max_shared_bytes: int) -> Iterator[ManyNetw
 
 
 def _preference(shape: ManyNetworks) -> Any:
-    """Return what is larger for the better of two shapes."""
-    return shape.blocks * shape.warps, shape.in_registers, shape.warps, shape.piece
+    """Return what is larger for the better of two shapes: warps that have rows, and as few blocks' exchange."""
+    with_rows = min(shape.warps, ceil(shape.network.batch / 16))
+    return shape.blocks * with_rows, -shape.warps, shape.in_registers, shape.piece
 
 
 def variants() -> Iterator[tuple[str, dict[str, str]]]:
