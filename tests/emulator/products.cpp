@@ -91,13 +91,17 @@ struct Numbers {
         }
     }
 
-    // Register 2 i + h of a lane is row lane / 4 + 8 h, column lane % 4 + 4 i.
+    // Register 2 i + h of a lane is row lane / 4 + 8 h, of 4 columns from 4 i on, or 8 from 8 i on with two in each, the next
+    // ones of those of the lane before.
     void read_registers(const Product* const* of_lanes) {
+        const unsigned num_bytes = of_lanes[0]->type->bytes, in_register = 4 / num_bytes;
         for (unsigned lane = 0; lane < warpSize; ++lane) {
             const Product& product = *of_lanes[lane];
-            for (unsigned i = 0; i < 4; ++i) {
-                const auto* number = reinterpret_cast<const unsigned char*>(&product.a_registers[i]);
-                a[lane / 4 + 8 * (i % 2)][lane % 4 + 4 * (i / 2)] = product.type->value(number);
+            for (unsigned i = 0; i < 4 * in_register; ++i) {
+                const unsigned idx = i / in_register, column = lane % 4 * in_register + i % in_register;
+                const auto* number = reinterpret_cast<const unsigned char*>(&product.a_registers[idx]) +
+                                     i % in_register * num_bytes;
+                a[lane / 4 + 8 * (idx % 2)][column + 4 * in_register * (idx / 2)] = product.type->value(number);
             }
         }
     }

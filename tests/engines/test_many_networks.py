@@ -10,6 +10,7 @@ import pytest
 from support.one_launch import ADAPTIVE, LIMITS, activated, data, fit, flat
 from warpfit import backends, losses, nn, optim
 from warpfit.engines.base import Plan, TrainingData
+from warpfit.engines import many_networks
 from warpfit.engines.many_networks import Member, Outcome, train_many
 from warpfit.nn.network import NetworkSpec
 from warpfit.training.state import state_of, trained_names, write_back
@@ -119,3 +120,25 @@ CASES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_each_follows_numpy(cuda: str, name: str) -> None:
     assert_follows_numpy(**CASES[name])
+
+
+CLUSTERS: dict[str, dict[str, Any]] = {
+    "two blocks": {"sizes": (100, 100, 10), "batch": 64},
+    "one block": {"sizes": (784, 40, 10), "batch": 32},
+    "ragged": {"sizes": (40, 20, 3), "batch": 19, "optimizer": "momentum", "loss": "mse", "precision": "bfloat16"},
+    "adam": {"sizes": (150, 70, 7), "batch": 16, "optimizer": "adam", "activations": ("gelu",)},
+}
+
+
+@pytest.fixture
+def in_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    from warpfit.backends.cuda.many_networks_sm90 import choose_clusters
+
+    monkeypatch.setattr(
+        many_networks, "shape_of", lambda network, runtime: choose_clusters(network, runtime.arch, runtime.max_shared_bytes)
+    )
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_clusters_follow_numpy(cuda: str, in_clusters: None, name: str) -> None:
+    assert_follows_numpy(**CLUSTERS[name])

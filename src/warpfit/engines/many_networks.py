@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, cast
@@ -17,6 +18,7 @@ from warpfit.engines.base import EpochReport, Plan, TrainingData, TrainState
 from warpfit.engines.launch_plan import layers_of, trained_network
 from warpfit.engines.launch_settings import loss_settings, rule_settings, step_settings
 from warpfit.engines.reports import Reports
+from warpfit.errors import ConfigError
 
 __all__ = ["Member", "Outcome", "train_many"]
 
@@ -67,13 +69,13 @@ def train_many(members: Sequence[Member], data: TrainingData) -> list[Outcome]:
 
 class _Launch:
     def __init__(self, members: Sequence[Member], data: TrainingData) -> None:
-        from warpfit.backends.cuda.many_networks import NETWORK_FIELDS, choose
+        from warpfit.backends.cuda.many_networks import NETWORK_FIELDS
 
         plan = members[0].plan
         self.members, self.data, self.fields = members, data, NETWORK_FIELDS
         self.ops = cast(Any, backends.get(plan.device))
         runtime = self.ops.runtime
-        self.shape = choose(trained_network(plan, data), runtime.arch, runtime.max_shared_bytes)
+        self.shape = shape_of(trained_network(plan, data), runtime)
         self.reports = [Reports(member.plan, member.state, self._num_rows(member)) for member in members]
         self.kept: dict[Hashable, Array] = {}
 
@@ -90,7 +92,7 @@ class _Launch:
         x, y = self._rows()
         plan = self.members[0].plan
         ops.kernel(shape.kernel, **shape.defines)(
-            min(count, shape.blocks * ops.runtime.num_multiprocessors),
+            shape.cluster * min(count, shape.groups(ops.runtime.num_multiprocessors)),
             shape.threads,
             x,
             y,
@@ -100,6 +102,7 @@ class _Launch:
             count,
             *loss_settings(plan.loss, shape.network.outputs),
             shared_bytes=shape.shared_bytes,
+            cluster=shape.cluster,
         )
         self._unpack(ops.to_numpy(parameters))
         records, done = ops.to_numpy(record), ops.to_numpy(epochs_done)
@@ -107,11 +110,16 @@ class _Launch:
         return [self._outcome(i, records[i], int(done[i]), seconds / count) for i in range(count)]
 
     def _rows(self) -> tuple[Array, Array]:
-        ops, data = self.ops, self.data
-        order = ops.asarray(np.arange(len(data)))
-        x = ops.gather_rows(ops.asarray(data.x), order, self.shape.network.dtype)
-        y = ops.asarray(data.y, "int64" if self.shape.network.is_cross_entropy else "float32")
-        return ops.reshape(x, (len(data), -1)), y
+        """Return x as the kernel takes it, and the targets."""
+        ops, data, shape = self.ops, self.data, self.shape
+        x = ops.gather_rows(ops.asarray(data.x), ops.asarray(np.arange(len(data))), shape.network.dtype)
+        x, width = ops.reshape(x, (len(data), -1)), shape.x_width
+        if width > x.shape[1]:
+            filled = ops.zeros((len(data), width), x.dtype.name)
+            ops.assign(filled[:, : x.shape[1]], x)
+            x = filled
+        labels = "int64" if shape.kernel == "many_networks" else "int32"
+        return x, ops.asarray(data.y, labels if shape.network.is_cross_entropy else "float32")
 
     def _networks(self, record: Array, epochs_done: Array) -> npt.NDArray[Any]:
         """Return ``Network`` of each member."""
@@ -184,3 +192,23 @@ class _Launch:
             for epoch, (loss, _, correct) in enumerate(record[:epochs])
         ]
         return Outcome(found, epochs < member.plan.epochs)
+
+
+def shape_of(network: Any, runtime: Any) -> Any:
+    """Return how networks of a shape are trained: a `ManyNetworks` or, if one does not fit a block, a `ManyClusters`.
+
+    Raises
+    ------
+    ConfigError
+        If neither can; the message says what is in the way of the first.
+    """
+    from warpfit.backends.cuda.many_networks import choose
+    from warpfit.backends.cuda.many_networks_sm90 import choose_clusters
+
+    limits = runtime.arch, runtime.max_shared_bytes
+    try:
+        return choose(network, *limits)
+    except ConfigError as error:
+        with suppress(ConfigError):
+            return choose_clusters(network, *limits)
+        raise error

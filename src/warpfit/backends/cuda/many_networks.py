@@ -64,6 +64,16 @@ class ManyNetworks:
     in_registers: bool
 
     kernel = "many_networks"
+    cluster = 1
+
+    @property
+    def x_width(self) -> int:
+        """Numbers of a row of x."""
+        return self.network.features
+
+    def groups(self, num_multiprocessors: int) -> int:
+        """Return how many networks train at once."""
+        return self.blocks * num_multiprocessors
 
     @property
     def threads(self) -> int:

@@ -67,8 +67,8 @@ __device__ inline void wgmma_wait() {
 // wgmma.mma_async (9.7.15.5): d = a b, + d if `adds`, with a of 64 x 16 (tf32: 64 x 8) and b of 16 x N numbers in shared
 // memory, of which descriptors tell; N is twice the size of d. Lane l of warp w of the four has in d[4 j + 2 h + i] row
 // 16 w + l / 4 + 8 h, column 8 j + 2 (l % 4) + i. A_ACROSS: whether in memory the rows of a, not its k, lie side by side;
-// B_ACROSS: the columns of b. tf32 takes neither; of it, a may come from registers: a[2 i + h] is row 16 w + l / 4 + 8 h,
-// column l % 4 + 4 i. They must stay as they are until the product has been waited for.
+// B_ACROSS: the columns of b. tf32 takes neither. a may come from registers, then b lies along k: a[2 i + h] is row 16 w + l / 4 + 8 h,
+// columns 8 i + 2 (l % 4) and the next, of tf32 column l % 4 + 4 i. They must stay as they are until the product has been waited for.
 #define DEFINE_WGMMA(NAME, SHAPE, MAJORS, COUNT, A, B, ADDS)                                                 \
     template <int A_ACROSS, int B_ACROSS>                                                                    \
     __device__ inline void NAME(float (&d)[COUNT], unsigned long long a, unsigned long long b, int adds) {   \
@@ -78,10 +78,11 @@ __device__ inline void wgmma_wait() {
                      : "l"(a), "l"(b), "r"(adds), "n"(A_ACROSS), "n"(B_ACROSS));                             \
     }
 
-#define DEFINE_WGMMA_OF_REGISTERS(NAME, SHAPE, COUNT, A0, A1, A2, A3, B, ADDS)                               \
+#define DEFINE_WGMMA_OF_REGISTERS(NAME, SHAPE, MAJOR, COUNT, A0, A1, A2, A3, B, ADDS)                        \
     __device__ inline void NAME(float (&d)[COUNT], const unsigned (&a)[4], unsigned long long b, int adds) { \
         asm volatile("{ .reg .pred adds; setp.ne.b32 adds, " ADDS ", 0; wgmma.mma_async.sync.aligned." SHAPE \
-                     " {" REGISTERS_##COUNT "}, {" A0 ", " A1 ", " A2 ", " A3 "}, " B ", adds, 1, 1; }"      \
+                     " {" REGISTERS_##COUNT "}, {" A0 ", " A1 ", " A2 ", " A3 "}, " B                        \
+                     ", adds, 1, 1" MAJOR "; }"                                                              \
                      : D_##COUNT                                                                             \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));                       \
     }
@@ -91,20 +92,31 @@ __device__ inline void wgmma_wait() {
     DEFINE_WGMMA(wgmma_f16, "m64n" #N "k16.f32.f16.f16", ", " P3 ", " P4, COUNT, P0, P1, P2)                \
     DEFINE_WGMMA(wgmma_bf16, "m64n" #N "k16.f32.bf16.bf16", ", " P3 ", " P4, COUNT, P0, P1, P2)             \
     DEFINE_WGMMA(wgmma_tf32, "m64n" #N "k8.f32.tf32.tf32", "", COUNT, P0, P1, P2)                           \
-    DEFINE_WGMMA_OF_REGISTERS(wgmma_tf32_of_registers, "m64n" #N "k8.f32.tf32.tf32", COUNT, P0, P1, P2, P3, \
-                              P4, P5)
+    DEFINE_WGMMA_OF_REGISTERS(wgmma_f16_of_registers, "m64n" #N "k16.f32.f16.f16", ", 0", COUNT, P0, P1,     \
+                              P2, P3, P4, P5)                                                                \
+    DEFINE_WGMMA_OF_REGISTERS(wgmma_bf16_of_registers, "m64n" #N "k16.f32.bf16.bf16", ", 0", COUNT, P0, P1,  \
+                              P2, P3, P4, P5)                                                                \
+    DEFINE_WGMMA_OF_REGISTERS(wgmma_tf32_of_registers, "m64n" #N "k8.f32.tf32.tf32", "", COUNT, P0, P1, P2,  \
+                              P3, P4, P5)
 
 #define D_FROM(i)                                                                                         \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),           \
         "+f"(d[i + 6]), "+f"(d[i + 7]), "+f"(d[i + 8]), "+f"(d[i + 9]), "+f"(d[i + 10]), "+f"(d[i + 11]), \
         "+f"(d[i + 12]), "+f"(d[i + 13]), "+f"(d[i + 14]), "+f"(d[i + 15])
+#define D_EIGHT(i)                                                                              \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+        "+f"(d[i + 6]), "+f"(d[i + 7])
 #define D_16 D_FROM(0)
+#define D_8 D_EIGHT(0)
+#define D_24 D_16, D_EIGHT(16)
 #define D_32 D_16, D_FROM(16)
 #define D_64 D_32, D_FROM(32), D_FROM(48)
 #define D_96 D_64, D_FROM(64), D_FROM(80)
 #define D_128 D_96, D_FROM(96), D_FROM(112)
 
+#define REGISTERS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define REGISTERS_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define REGISTERS_24 REGISTERS_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define REGISTERS_32 \
     REGISTERS_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define REGISTERS_48 \
@@ -122,7 +134,9 @@ __device__ inline void wgmma_wait() {
     REGISTERS_112     \
     ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
+DEFINE_WGMMAS(16, 8, "%8", "%9", "%10", "%11", "%12", "%13")
 DEFINE_WGMMAS(32, 16, "%16", "%17", "%18", "%19", "%20", "%21")
+DEFINE_WGMMAS(48, 24, "%24", "%25", "%26", "%27", "%28", "%29")
 DEFINE_WGMMAS(64, 32, "%32", "%33", "%34", "%35", "%36", "%37")
 DEFINE_WGMMAS(128, 64, "%64", "%65", "%66", "%67", "%68", "%69")
 DEFINE_WGMMAS(192, 96, "%96", "%97", "%98", "%99", "%100", "%101")
