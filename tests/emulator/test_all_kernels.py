@@ -71,6 +71,12 @@ FAMILIES = {
         "or forward and (gather_batches or gram_batches or next_batch)",
         takes_slow=True,
     ),
+    "many": Family(
+        ("many_networks", "many_networks_sm90"),
+        ("engines/test_many_networks.py",),
+        "emulator and (tabular or hidden or block or ragged)",
+        takes_slow=True,
+    ),
     "products": Family(
         ("dense", "conv", "joined_updates", "narrow_step"),
         (
@@ -89,7 +95,7 @@ FAMILIES = {
     ),
 }
 # The others build many kernels.
-QUICK = {"rows", "layers"}
+QUICK = {"rows", "layers", "many"}
 needs_sanitizer = pytest.mark.skipif(
     gxx_missing() is not None or sanitizer_missing() is not None, reason="no g++ with libasan"
 )

@@ -9,8 +9,8 @@ import pytest
 
 from support.one_launch import ADAPTIVE, LIMITS, activated, data, fit, flat
 from warpfit import backends, losses, nn, optim
-from warpfit.engines.base import Plan, TrainingData
 from warpfit.engines import many_networks
+from warpfit.engines.base import Plan, TrainingData
 from warpfit.engines.many_networks import Member, Outcome, train_many
 from warpfit.nn.network import NetworkSpec
 from warpfit.training.state import state_of, trained_names, write_back
@@ -70,7 +70,9 @@ class Sweep:
             engine="many_networks",
             device="cuda:0",
             precision=self.precision,
-            network=NetworkSpec.of(model, x.shape[1:]) if hasattr(NetworkSpec, "of") else model.spec(x.shape[1:]),
+            network=NetworkSpec.of(model, x.shape[1:])
+            if hasattr(NetworkSpec, "of")
+            else model.spec(x.shape[1:]),
             loss=self.loss,
             optimizer=optimizer.spec,
             batch_size=self.batch,
@@ -79,7 +81,17 @@ class Sweep:
             num_rows=len(x),
             loss_scale=64.0 if self.precision == "float16" else 1.0,
         )
-        return Member(plan, state_of(model, optimizer, backends.get("cpu"), "float32", seed=i), self.rows[i])
+        state = state_of(model, optimizer, backends.get("cpu"), "float32", seed=i)
+        return Member(plan, state, self.rows[i], self.validation_rows(i))
+
+    def validation_rows(self, i: int) -> Any:
+        """All but those that a fold trains on; those of the others are none."""
+        rows = self.rows[i]
+        return None if rows is None else np.setdiff1d(np.arange(len(self.x)), rows).astype(np.int32)
+
+    def validation(self, i: int) -> Any:
+        rows = self.validation_rows(i)
+        return None if rows is None else (self.x[rows], self.y[rows])
 
     def train(self) -> list[Outcome]:
         members = [self.member(i) for i in range(len(self.models))]
@@ -98,12 +110,20 @@ def assert_follows_numpy(**settings: Any) -> None:
     outcomes = together.train()
     for i, (model, optimizer) in enumerate(zip(alone.models, alone.optimizers, strict=True)):
         x, y = alone.own_rows(i)
-        history = fit(
-            model, x, y, optimizer, device="cpu", loss=alone.loss, batch_size=alone.batch, epochs=alone.epochs(i), seed=i
-        )
+        own = {"loss": alone.loss, "batch_size": alone.batch, "epochs": alone.epochs(i), "seed": i}
+        history = fit(model, x, y, optimizer, device="cpu", validation_data=alone.validation(i), **own)
         reports = outcomes[i].reports
+        assert outcomes[i].error is None
         assert [report.epoch for report in reports] == list(range(1, alone.epochs(i) + 1))
-        np.testing.assert_allclose([r.loss for r in reports], history.losses if hasattr(history, "losses") else [r.loss for r in history.reports], rtol=limit, atol=limit)
+        for got, expected in zip(reports, history, strict=True):
+            np.testing.assert_allclose(got.loss, expected.loss, rtol=limit, atol=limit)
+            assert got.lr == expected.lr
+            assert (got.accuracy is None) == (expected.accuracy is None)
+            if expected.accuracy is not None:
+                assert abs(got.accuracy - expected.accuracy) <= 1.5 / len(x)
+            assert (got.val_loss is None) == (expected.val_loss is None)
+            if expected.val_loss is not None:
+                np.testing.assert_allclose(got.val_loss, expected.val_loss, rtol=limit, atol=limit)
         moved = np.linalg.norm(flat(model) - starts[i])
         assert np.linalg.norm(flat(model) - flat(together.models[i])) <= limit * moved
 
@@ -111,9 +131,20 @@ def assert_follows_numpy(**settings: Any) -> None:
 CASES: dict[str, dict[str, Any]] = {
     "tabular": {"sizes": (32, 64, 64, 2), "batch": 32},
     "adam": {"sizes": (20, 40, 3), "batch": 16, "optimizer": "adam"},
-    "several tiles": {"sizes": (12, 24, 5), "batch": 50, "optimizer": "momentum", "loss": "mse", "num_rows": 130},
+    "several tiles": {
+        "sizes": (12, 24, 5),
+        "batch": 50,
+        "optimizer": "momentum",
+        "loss": "mse",
+        "num_rows": 130,
+    },
     "no hidden layer": {"sizes": (10, 3), "batch": 7, "precision": "bfloat16", "optimizer": "nesterov"},
-    "many layers": {"sizes": (9, 17, 33, 18, 4), "batch": 16, "optimizer": "rmsprop, momentum", "activations": ("gelu", "silu")},
+    "many layers": {
+        "sizes": (9, 17, 33, 18, 4),
+        "batch": 16,
+        "optimizer": "rmsprop, momentum",
+        "activations": ("gelu", "silu"),
+    },
 }
 
 
@@ -125,7 +156,13 @@ def test_each_follows_numpy(cuda: str, name: str) -> None:
 CLUSTERS: dict[str, dict[str, Any]] = {
     "two blocks": {"sizes": (100, 100, 10), "batch": 64},
     "one block": {"sizes": (784, 40, 10), "batch": 32},
-    "ragged": {"sizes": (40, 20, 3), "batch": 19, "optimizer": "momentum", "loss": "mse", "precision": "bfloat16"},
+    "ragged": {
+        "sizes": (40, 20, 3),
+        "batch": 19,
+        "optimizer": "momentum",
+        "loss": "mse",
+        "precision": "bfloat16",
+    },
     "adam": {"sizes": (150, 70, 7), "batch": 16, "optimizer": "adam", "activations": ("gelu",)},
 }
 
@@ -135,7 +172,9 @@ def in_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     from warpfit.backends.cuda.many_networks_sm90 import choose_clusters
 
     monkeypatch.setattr(
-        many_networks, "shape_of", lambda network, runtime: choose_clusters(network, runtime.arch, runtime.max_shared_bytes)
+        many_networks,
+        "shape_of",
+        lambda network, runtime: choose_clusters(network, runtime.arch, runtime.max_shared_bytes),
     )
 
 

@@ -1,10 +1,11 @@
-"""Trains many small networks of one shape in one launch, each from its own state, on rows, in orders and at rates of its own."""
+"""Trains many small networks of one shape in one launch, each on rows, in orders and at rates of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any, cast
 
@@ -18,38 +19,60 @@ from warpfit.engines.base import EpochReport, Plan, TrainingData, TrainState
 from warpfit.engines.launch_plan import layers_of, trained_network
 from warpfit.engines.launch_settings import loss_settings, rule_settings, step_settings
 from warpfit.engines.reports import Reports
-from warpfit.errors import ConfigError
+from warpfit.errors import ConfigError, DivergedError
 
-__all__ = ["Member", "Outcome", "train_many"]
+__all__ = ["Member", "Outcome", "shape_for", "train_many"]
+
+Rows = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
 class Member:
-    """A network of a sweep: its plan; its state, NumPy's arrays; and which rows it trains on.
+    """A network of a sweep: its plan; its state, NumPy's arrays; which rows it trains on, and which it is held against.
 
     Parameters
     ----------
     plan : Plan
     state : TrainState
     rows : ndarray (num_rows,) int32, optional
-        Among the data's; None for all.
+        Among the data's; None for the first `plan.num_rows`.
+    validation_rows : ndarray (num_validated,) int32, optional
+        Likewise; none for None.
+    until : int, optional
+        The epoch after which it is to pause, in place of the plan's last.
     """
 
     plan: Plan
     state: TrainState
-    rows: npt.NDArray[np.int32] | None = None
+    rows: Rows | None = None
+    validation_rows: Rows | None = None
+    until: int | None = None
+
+    @property
+    def epochs(self) -> range:
+        """Those that are to be trained, counted from 0: from where the state stands."""
+        last = self.plan.epochs if self.until is None else min(self.until, self.plan.epochs)
+        return range(self.state.epoch, last)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out of a member's run: the reports of its epochs, and whether its loss became no number after them."""
+    """What came out of a member's run.
+
+    Attributes
+    ----------
+    reports : list of EpochReport
+        Of its epochs; they have no losses of single steps.
+    error : DivergedError or None
+        If its loss was no number in the epoch after these.
+    """
 
     reports: list[EpochReport]
-    has_diverged: bool
+    error: DivergedError | None
 
 
 def train_many(members: Sequence[Member], data: TrainingData) -> list[Outcome]:
-    """Train all members to their plans' last epochs, and leave where they came to in their states.
+    """Train all members from where they stand, and leave where they came to in their states.
 
     Parameters
     ----------
@@ -57,14 +80,27 @@ def train_many(members: Sequence[Member], data: TrainingData) -> list[Outcome]:
         Whose plans are of one device, one precision and networks of one shape, optimizers of one kind, one loss and one
         batch size.
     data : TrainingData
-        On the host.
+        All rows, on the host or the device.
 
     Raises
     ------
     ConfigError
-        If the kernel is not for such networks, or one does not fit a block.
+        If no kernel is for such networks, or one does not fit a block or a cluster.
     """
     return _Launch(members, data).run()
+
+
+def shape_for(plan: Plan, data: TrainingData) -> Any:
+    """Return how networks of a plan are trained: a `ManyNetworks` or, if one does not fit a block, a `ManyClusters`.
+
+    Raises
+    ------
+    ConfigError
+        If neither can; the message says what is in the way of the first.
+    """
+    if data.is_streamed:
+        raise ConfigError("expected data that the device has room for, got more")
+    return shape_of(trained_network(plan, data), cast(Any, backends.get(plan.device)).runtime)
 
 
 class _Launch:
@@ -74,20 +110,19 @@ class _Launch:
         plan = members[0].plan
         self.members, self.data, self.fields = members, data, NETWORK_FIELDS
         self.ops = cast(Any, backends.get(plan.device))
-        runtime = self.ops.runtime
-        self.shape = shape_of(trained_network(plan, data), runtime)
+        self.shape = shape_of(trained_network(plan, data), self.ops.runtime)
         self.reports = [Reports(member.plan, member.state, self._num_rows(member)) for member in members]
         self.kept: dict[Hashable, Array] = {}
 
     def _num_rows(self, member: Member) -> int:
-        return len(self.data) if member.rows is None else len(member.rows)
+        return member.plan.num_rows if member.rows is None else len(member.rows)
 
     def run(self) -> list[Outcome]:
         start = perf_counter()
         ops, shape, count = self.ops, self.shape, len(self.members)
-        most_epochs = max(member.plan.epochs for member in self.members)
+        most_epochs = max(len(member.epochs) for member in self.members)
         parameters = ops.asarray(self._packed())
-        record, epochs_done = ops.zeros((count, most_epochs, 3), "float64"), ops.zeros((count,), "int32")
+        record, epochs_done = ops.zeros((count, most_epochs, 4), "float64"), ops.zeros((count,), "int32")
         networks = self._networks(record, epochs_done)
         x, y = self._rows()
         plan = self.members[0].plan
@@ -126,16 +161,22 @@ class _Launch:
         found = np.zeros(len(self.members), self.fields)
         for i, (member, reports) in enumerate(zip(self.members, self.reports, strict=True)):
             plan, state, own = member.plan, member.state, found[i]
-            num_rows, epochs = reports.num_rows, plan.epochs
-            own["steps"] = self._once(("steps", plan.optimizer, epochs, num_rows, state.step), lambda: self._steps(i))
+            num_rows, epochs = reports.num_rows, member.epochs
+            own["steps"] = self._once(
+                ("steps", plan.optimizer, plan.epochs, epochs, num_rows, state.step), partial(self._steps, i)
+            )
             if plan.shuffle:
-                own["keys"] = self._once(("keys", state.seed, epochs), lambda: round_keys_of(state.seed, range(epochs)))
-            if member.rows is not None:
-                own["rows"] = self._once(("rows", id(member.rows)), lambda: member.rows)
+                own["keys"] = self._once(
+                    ("keys", state.seed, epochs), partial(round_keys_of, state.seed, epochs)
+                )
+            for field, rows in (("rows", member.rows), ("validation_rows", member.validation_rows)):
+                if rows is not None:
+                    own[field] = self._once(("rows", id(rows)), partial(np.asarray, rows, np.int32))
+            own["num_validated"] = 0 if member.validation_rows is None else len(member.validation_rows)
             own["record"] = record.pointer + i * record[0].nbytes
             own["epochs_done"] = epochs_done.pointer + 4 * i
             own["scale"] = plan.loss_scale
-            own["num_rows"], own["bits"], own["num_epochs"] = num_rows, domain_bits(num_rows), epochs
+            own["num_rows"], own["bits"], own["num_epochs"] = num_rows, domain_bits(num_rows), len(epochs)
             own["rule"] = rule_settings(plan.optimizer)
         return found
 
@@ -147,7 +188,7 @@ class _Launch:
 
     def _steps(self, idx: int) -> npt.NDArray[np.float32]:
         member = self.members[idx]
-        rates = self.reports[idx].rates(0, member.plan.epochs)
+        rates = self.reports[idx].rates(member.state.epoch, len(member.epochs))
         return step_settings(member.plan.optimizer, rates, member.state.step)
 
     def _places(self, member: Member) -> Iterator[tuple[int, int, dict[str, Array], str]]:
@@ -173,25 +214,39 @@ class _Launch:
                 array = arrays[name]
                 array[...] = own[row, first : first + array.size].reshape(array.shape)
 
-    def _outcome(self, idx: int, record: npt.NDArray[np.float64], epochs: int, seconds: float) -> Outcome:
+    def _outcome(self, idx: int, record: npt.NDArray[np.float64], done: int, seconds: float) -> Outcome:
         member, reports = self.members[idx], self.reports[idx]
-        member.state.step += epochs * reports.steps_per_epoch
-        member.state.epoch += epochs
-        rates = reports.rates(0, member.plan.epochs)[reports.steps_per_epoch - 1 :: reports.steps_per_epoch]
-        counts = member.plan.loss.counts_correct
+        steps, epochs = reports.steps_per_epoch, member.epochs
+        rates = reports.rates(epochs.start, len(epochs))[steps - 1 :: steps]
         found = [
-            EpochReport(
-                epoch=epoch + 1,
-                loss=float(loss),
-                accuracy=float(correct) / reports.num_rows if counts else None,
-                lr=float(rates[epoch]),
-                seconds=seconds / member.plan.epochs,
-                num_rows=reports.num_rows,
-                step_losses=np.empty(0),
-            )
-            for epoch, (loss, _, correct) in enumerate(record[:epochs])
+            self._report(member, reports.num_rows, epoch, record[i], float(rates[i]), seconds / len(epochs))
+            for i, epoch in enumerate(epochs[:done])
+            if member.plan.reports(epoch + 1)
         ]
-        return Outcome(found, epochs < member.plan.epochs)
+        member.state.step += done * steps
+        member.state.epoch += done
+        if done == len(epochs):
+            return Outcome(found, None)
+        if done:
+            reports.last_finite_loss = float(record[done - 1, 0])
+        return Outcome(found, reports.diverged(member.state.epoch * steps))
+
+    def _report(
+        self, member: Member, num_rows: int, epoch: int, record: Any, rate: float, seconds: float
+    ) -> EpochReport:
+        loss, correct, val_loss, val_correct = map(float, record)
+        counts, validated = member.plan.loss.counts_correct, member.validation_rows
+        return EpochReport(
+            epoch=epoch + 1,
+            loss=loss,
+            accuracy=correct / num_rows if counts else None,
+            lr=rate,
+            seconds=seconds,
+            num_rows=num_rows,
+            step_losses=np.empty(0),
+            val_loss=None if validated is None else val_loss,
+            val_accuracy=val_correct / len(validated) if counts and validated is not None else None,
+        )
 
 
 def shape_of(network: Any, runtime: Any) -> Any:

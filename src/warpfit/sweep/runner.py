@@ -1,7 +1,7 @@
 """Who trains the networks of a sweep: one after the other, in processes, or wherever an executor leads.
 
-This is the seam for an engine that trains many networks at once: a `Runner` that takes groups and yields outcomes,
-returned by `local_runner` for the devices it serves. Nothing else asks how networks are trained.
+A `Runner` takes groups and yields outcomes; `local_runner` says which one a device has: `together.py` for GPUs. Nothing
+else asks how networks are trained.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Runner(ABC):
     and share the device out to them as it likes, and owes for each task
 
     * an `Outcome` as soon as it is known, with the weights in the outcome's model, the slots in its optimizer, and the
-      reports in its history, as `fit` leaves them: the bits of `fit` with that task's arguments and the group's plan;
+      reports in its history, as `fit` leaves them: the bits that the runner gives that task alone;
     * for `Task.until` and `Task.checkpoint`: a pause with a checkpoint's bytes, and going on from one, as `train`;
     * status ``'diverged'`` with the DivergedError for a network whose loss is not finite, while the others go on;
     * after Ctrl-C, what is finished, the networks at work as ``'interrupted'``, and no more.
@@ -216,7 +216,9 @@ def run_shard(tasks: Sequence[Task], device: str) -> list[Outcome]:
 def local_runner(device: str, num_processes: int, note: str = "") -> Runner:
     """Return what trains networks on a device of this machine: `num_processes` at once on the CPU."""
     if device != CPU:
-        return OneByOne(why=f"one network after the other, each by `fit` on {device}")
+        from warpfit.sweep.together import Together
+
+        return Together(device)
     if num_processes > 1:
         return Processes(num_processes, note)
     words = "one network after the other, with one BLAS thread"

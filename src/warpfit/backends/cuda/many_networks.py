@@ -1,7 +1,7 @@
 """Whole training runs of many small networks of one shape in one launch: a network at a time in each block.
 
-`kernels/many_networks.cu` keeps a network's parameters in a block for its whole run; this module says how warps share them
-out, and what does not fit.
+`kernels/many_networks.cu` keeps a network's parameters in a block for its whole run; this module says how warps share
+them out, and what does not fit.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ MOST_BLOCKS = 8
 # ``Network`` of the kernel.
 NETWORK_FIELDS = np.dtype(
     [
-        *((name, np.int64) for name in ("steps", "keys", "rows", "record", "epochs_done")),
+        *((name, np.int64) for name in ("steps", "keys", "rows", "validation_rows", "record", "epochs_done")),
         ("scale", np.float32),
-        *((name, np.int32) for name in ("num_rows", "bits", "num_epochs")),
+        *((name, np.int32) for name in ("num_rows", "bits", "num_epochs", "num_validated")),
         ("rule", np.float32, 4),
-        ("unused", np.int64),
+        ("unused", np.int32, 3),
     ]
 )
 
@@ -150,7 +150,9 @@ class ManyNetworks:
 
     def __str__(self) -> str:
         where = "registers" if self.in_registers else "shared memory"
-        return f"a network in each block of {self.warps} warps, its parameters in {where}, {self.blocks} blocks a multiprocessor"
+        blocks = f"{self.blocks} blocks" if self.blocks > 1 else "one block"
+        warps = f"{self.warps} warps" if self.warps > 1 else "one warp"
+        return f"a network in each block of {warps}, its parameters in {where}, {blocks} a multiprocessor"
 
 
 def suits(network: TrainedNetwork) -> bool:
@@ -181,7 +183,8 @@ def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> ManyNet
             key=lambda shape: shape.shared_bytes,
         )
         raise ConfigError(
-            f"expected at most {max_shared_bytes} bytes of shared memory for a network in a block, got {least.shared_bytes}"
+            f"expected at most {max_shared_bytes} bytes of shared memory for a network in a block, "
+            f"got {least.shared_bytes}"
         )
     return max(shapes, key=_preference)
 
@@ -210,7 +213,16 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
     networks = [
         small,
         replace(small, dtype="bfloat16", **adam),
-        replace(small, widths=(64, 64, 10), activations=relu, drops=(False,), batch=64, optimizer="sgd", momentum=True, slots=1),
+        replace(
+            small,
+            widths=(64, 64, 10),
+            activations=relu,
+            drops=(False,),
+            batch=64,
+            optimizer="sgd",
+            momentum=True,
+            slots=1,
+        ),
         replace(small, widths=(20, 10), activations=(), drops=(), loss="mse", decays=True),
     ]
     for network in networks:

@@ -1,7 +1,7 @@
-"""Whole training runs of many networks with a hidden layer in one launch: a network at a time in each cluster of blocks.
+"""Whole training runs of many networks with a hidden layer in one launch: a network at a time in each cluster.
 
-`kernels/many_networks_sm90.cu` keeps the weights that meet the features in the registers of a cluster's blocks, 64 hidden units
-in each; this module says how large clusters are, and what does not fit.
+`kernels/many_networks_sm90.cu` keeps the weights that meet the features in the registers of a cluster's blocks, 64
+hidden units in each; this module says how large clusters are, and what does not fit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from typing import Any
 from warpfit.backends.base import Activation
 from warpfit.backends.cuda.matmul import shared_bytes_of
 from warpfit.backends.cuda.runtime import is_debugging
-from warpfit.backends.cuda.trained_network import CLUSTERS, TrainedNetwork, check_network, resident_clusters, up
+from warpfit.backends.cuda.trained_network import (
+    CLUSTERS,
+    TrainedNetwork,
+    check_network,
+    resident_clusters,
+    up,
+)
 from warpfit.errors import ConfigError
 
 __all__ = ["ManyClusters", "choose_clusters", "variants"]
@@ -74,7 +80,18 @@ class ManyClusters:
         pairs = -(-network.outputs // 2)
         logits = max(1, (self.cluster - 1) * ROWS) * 2 * pairs * 4
         held = copies * (4 * UNITS * network.outputs + 4 * UNITS + 4 * 16)
-        return up(boxes * BOX_BYTES + PASSED_BYTES + logits + 2 * 32 * ROWS + held + 8 * UNITS + 8 * ROWS + 256 + 32, 8)
+        return up(
+            boxes * BOX_BYTES
+            + PASSED_BYTES
+            + logits
+            + 2 * 32 * ROWS
+            + held
+            + 8 * UNITS
+            + 8 * ROWS
+            + 256
+            + 32,
+            8,
+        )
 
     @property
     def num_parameters(self) -> int:
@@ -143,8 +160,8 @@ def choose_clusters(network: TrainedNetwork, arch: str, max_shared_bytes: int) -
         raise ConfigError(f"expected sm_90a, whose warpgroups multiply, got {arch}")
     if not suits(network):
         raise ConfigError(
-            f"expected a hidden layer, batches of at most {ROWS} rows, at most {MOST_OUTPUTS} outputs, and no dropout, weights of "
-            f"rows or clipping, got {network}"
+            f"expected a hidden layer, batches of at most {ROWS} rows, at most {MOST_OUTPUTS} outputs, and no dropout, "
+            f"weights of rows or clipping, got {network}"
         )
     needed = -(-network.widths[1] // UNITS)
     cluster = next((size for size in CLUSTERS if size >= needed), None)
@@ -152,9 +169,13 @@ def choose_clusters(network: TrainedNetwork, arch: str, max_shared_bytes: int) -
         raise ConfigError(f"expected at most {CLUSTERS[-1] * UNITS} hidden units, got {network.widths[1]}")
     shape = ManyClusters(network, cluster)
     if shape.held > MOST_HELD:
-        raise ConfigError(f"expected at most {MOST_HELD} numbers for the registers of a thread, got {shape.held}")
+        raise ConfigError(
+            f"expected at most {MOST_HELD} numbers for the registers of a thread, got {shape.held}"
+        )
     if shape.shared_bytes > max_shared_bytes:
-        raise ConfigError(f"expected at most {max_shared_bytes} bytes of shared memory, got {shape.shared_bytes}")
+        raise ConfigError(
+            f"expected at most {max_shared_bytes} bytes of shared memory, got {shape.shared_bytes}"
+        )
     return shape
 
 
@@ -163,6 +184,7 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
     relu = (Activation("relu"),)
     mnist = TrainedNetwork("float16", (784, 128, 10), relu, (False,), 64, "cross_entropy")
     networks = [
+        mnist,
         replace(mnist, dtype="bfloat16", widths=(300, 64, 10)),
         replace(mnist, widths=(100, 50, 3), loss="mse", batch=32, optimizer="sgd", momentum=True, slots=1),
     ]

@@ -13,26 +13,9 @@
 //           alone.
 // Cost:     of a step 6 BATCH FLOP a weight, less 2 BATCH for each of the first layer; its rows are read once.
 // Reference: the layerwise engine over backends/numpy.
+#include "include/many_rows.cuh"
 #include "include/narrow_pass.cuh"
 #include "include/narrow_rows.cuh"
-#include "include/permutation.cuh"
-#include "include/update_rules.cuh"
-
-// What is a network's own.
-struct alignas(16) Network {
-    const StepSettings* steps;  // (steps,) of all its epochs
-    const uint32* keys;         // (epochs, 8) of its orders; null for rows one after the other
-    const int* rows;            // (num_rows,) among all; null for the first
-    double* record;             // (epochs, 3): mean loss, rows, and how many are right
-    int* epochs_done;           // fewer than its epochs if its loss is no number any more
-    float scale;                // of gradients, a power of two
-    int num_rows, bits, num_epochs;
-    RuleSettings rule;
-
-    __device__ int num_steps() const { return (num_rows + BATCH - 1) / BATCH; }
-};
-
-static_assert(sizeof(Network) == 80, "many_networks.py packs this struct");
 
 constexpr int TILES = (BATCH + ROWS - 1) / ROWS;
 constexpr int PAIRS = 4 * PIECE_M * PIECE_N, NUMBERS = 2 * PAIRS + 2 * PIECE_N;
@@ -49,17 +32,8 @@ struct Place {
 
     // As narrow_rows.cuh takes it.
     __device__ int64 row(const Network& network) const {
-        const int of_step = tile * ROWS + 16 * own_warp() + own_lane() % 16,
-                  position = step * BATCH + of_step;
-        if (of_step >= BATCH || position >= network.num_rows || epoch >= network.num_epochs) return -1;
-        int row = position;
-        if (network.keys != nullptr) {
-            uint32 keys[8];
-#pragma unroll
-            for (int i = 0; i < 8; ++i) keys[i] = network.keys[8 * epoch + i];
-            row = static_cast<int>(permuted(position, network.num_rows, network.bits, keys));
-        }
-        return network.rows != nullptr ? network.rows[row] : row;
+        const int of_step = tile * ROWS + 16 * own_warp() + own_lane() % 16;
+        return of_step < BATCH ? network.row(epoch, step * BATCH + of_step) : -1;
     }
 };
 
@@ -161,6 +135,15 @@ struct Data {
     double of_term;
 };
 
+// What all warps have added up of so many rows, whose sums begin anew.
+__device__ inline EpochSums take_sums(NarrowLoss& loss, double of_term, int num_rows) {
+    __shared__ double partials[WARP];
+    const double total = reduce_block<Sum>(loss.sums[0], 0.0, partials);
+    const double correct = reduce_block<Sum>(loss.sums[1], 0.0, partials);
+    loss.sums[0] = loss.sums[1] = 0;
+    return {num_rows > 0 ? of_term * total / num_rows : 0, correct};
+}
+
 // Trains a network to its last epoch, or until its loss is no number.
 __device__ inline void train(T* shared, float* held_shared, const Data& data, const Network& network,
                              float* parameters) {
@@ -219,18 +202,24 @@ __device__ inline void train(T* shared, float* held_shared, const Data& data, co
         __syncthreads();
         stage ^= 1;
         if (next.epoch > at.epoch) {
-            __shared__ double partials[WARP];
-            const double total = reduce_block<Sum>(loss.sums[0], 0.0, partials);
-            const double correct = reduce_block<Sum>(loss.sums[1], 0.0, partials);
-            loss.sums[0] = loss.sums[1] = 0;
-            const double mean = data.of_term * total / network.num_rows;
-            if (threadIdx.x == 0) {
-                double* record = network.record + 3 * at.epoch;
-                record[0] = mean;
-                record[1] = network.num_rows;
-                record[2] = correct;
+            const EpochSums trained = take_sums(loss, data.of_term, network.num_rows);
+            for (int first = 0; first < network.num_validated; first += ROWS) {
+                const int64 numbers = network.validation_row(first + 16 * own_warp() + own_lane() % 16);
+                fetch(numbers, stage ^ 1);
+                const RowTargets of_validated = loss.fetch(numbers);
+                copy_async_wait<0>();
+                __syncwarp();
+                const T* validated = tiles + (stage ^ 1) * X_TILE_SIZE;
+                go_on<0, false>(shared, own_rows, load_fragments<padded(0)>(validated, stride_of(0)), loss,
+                                of_validated);
+                __syncwarp();
             }
-            if (!(mean - mean == 0)) break;
+            const EpochSums validated = take_sums(loss, data.of_term, network.num_validated);
+            if (threadIdx.x == 0) {
+                network.write_record(at.epoch, false, trained);
+                network.write_record(at.epoch, true, validated);
+            }
+            if (!trained.is_finite()) break;
             ++epochs_done;
         }
         at = next;
@@ -249,6 +238,7 @@ __device__ inline void train(T* shared, float* held_shared, const Data& data, co
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     many_networks(const T* x, const Target* targets, const Network* networks, float* parameters,
                   unsigned* queue, int num_networks, double setting, double of_term, double of_slope) {
+    take_turn();
     DYNAMIC_SHARED(T, shared);
     __shared__ unsigned own;
     float* held = reinterpret_cast<float*>(shared + raw_at());

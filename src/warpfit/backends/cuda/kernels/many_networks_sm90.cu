@@ -29,15 +29,14 @@
 #include "include/barriers.cuh"
 #include "include/cluster.cuh"
 #include "include/fragments.cuh"
+#include "include/many_rows.cuh"
 #include "include/operand_tile.cuh"
 #include "include/output_losses.cuh"
-#include "include/permutation.cuh"
 #include "include/reduce.cuh"
-#include "include/update_rules.cuh"
 
 using T = DTYPE;
 
-constexpr int ROWS = 64, UNITS = 64, THREADS = 256, GROUPS = 2, WARPS = THREADS / WARP;
+constexpr int ROWS = 64, UNITS = 64, THREADS = 256, GROUPS = 2;
 static_assert(BATCH <= ROWS && HIDDEN <= UNITS * CLUSTER && OUTPUTS <= 16, "a batch is a tile");
 
 // Boxes of 64 features, of four slices each; the last may be a part of one, in which both stages of x lie side by side if
@@ -62,22 +61,6 @@ constexpr int HALF_ROWS = ROWS / GROUPS, H_LINE_BYTES = HALF_ROWS * 2;
 __device__ constexpr int up_to_four(int size) { return (size + 3) / 4 * 4; }
 constexpr int OUTPUT_PARAMETERS = up_to_four((FEATURES + 1) * HIDDEN);
 constexpr int PARAMETERS = OUTPUT_PARAMETERS + up_to_four((HIDDEN + 1) * OUTPUTS);
-
-// What is a network's own.
-struct alignas(16) Network {
-    const StepSettings* steps;  // (steps,) of all its epochs
-    const uint32* keys;         // (epochs, 8) of its orders; null for rows one after the other
-    const int* rows;            // (num_rows,) among all; null for the first
-    double* record;             // (epochs, 3): mean loss, rows, and how many are right
-    int* epochs_done;           // fewer than its epochs if its loss is no number any more
-    float scale;                // of gradients, a power of two
-    int num_rows, bits, num_epochs;
-    RuleSettings rule;
-
-    __device__ int num_steps() const { return (num_rows + BATCH - 1) / BATCH; }
-};
-
-static_assert(sizeof(Network) == 80, "many_networks.py packs this struct");
 
 struct Shared {
     unsigned char x[X_BOXES * BOX_BYTES];
@@ -196,21 +179,19 @@ struct Data {
     LossSettings loss;
 };
 
+// An epoch's batches: those of its steps, then those of the validation rows, which take all ROWS.
+__device__ inline int num_batches(const Network& network) {
+    return network.num_steps() + (network.num_validated + ROWS - 1) / ROWS;
+}
+
 // The numbers of a batch's rows among all, -1 for those that it does not have; 64 threads call.
-__device__ inline void find_rows(int (&rows)[ROWS], const Network& network, int epoch, int step) {
-    const int own = threadIdx.x, position = step * BATCH + own;
-    int row = -1;
-    if (own < BATCH && position < network.num_rows && epoch < network.num_epochs) {
-        row = position;
-        if (network.keys != nullptr) {
-            uint32 keys[8];
-#pragma unroll
-            for (int i = 0; i < 8; ++i) keys[i] = network.keys[8 * epoch + i];
-            row = static_cast<int>(permuted(position, network.num_rows, network.bits, keys));
-        }
-        if (network.rows != nullptr) row = network.rows[row];
+__device__ inline void find_rows(int (&rows)[ROWS], const Network& network, int epoch, int batch) {
+    const int own = threadIdx.x, validation_batch = batch - network.num_steps();
+    if (validation_batch >= 0) {
+        rows[own] = network.validation_row(validation_batch * ROWS + own);
+    } else {
+        rows[own] = own < BATCH ? network.row(epoch, batch * BATCH + own) : -1;
     }
-    rows[own] = row;
 }
 
 // Copies of rows to a stage of x: a thread has 16 bytes of every other row, of one column after the other.
@@ -585,35 +566,63 @@ struct Trainer {
 
     // To its last epoch, or until its loss is no number; returns how many epochs were done.
     __device__ int train() {
-        const int num_steps = network.num_steps();
+        const int num_steps = network.num_steps(), batches = num_batches(network);
         if (threadIdx.x < ROWS) {
             find_rows(shared.rows[0], network, 0, 0);
-            find_rows(shared.rows[1], network, num_steps > 1 ? 0 : 1, num_steps > 1 ? 1 : 0);
+            find_rows(shared.rows[1], network, 1 / batches, 1 % batches);
         }
         __syncthreads();
         fetch(shared, data, 0);
         int stage = 0;
         for (int epoch = 0; epoch < network.num_epochs; ++epoch) {
-            for (int idx = 0; idx < num_steps; ++idx, stage ^= 1) {
-                const int rows_of_step = min(BATCH, network.num_rows - idx * BATCH);
-                const Step step{network.steps[epoch * num_steps + idx], network.rule, 1 / network.scale};
-                const float factor = network.scale / static_cast<float>(rows_of_step);
-                take_step(step, stage, factor, epoch, idx, num_steps);
+            bool is_finite = true;
+            for (int batch = 0; batch < batches; ++batch, stage ^= 1) {
+                take_batch(stage, epoch, batch, num_steps, batches);
+                const bool ends_training = batch + 1 == num_steps;
+                if (!ends_training && batch + 1 < batches) continue;
+                const EpochSums sums = take_sums(ends_training ? network.num_rows : network.num_validated);
+                if (ends_training) is_finite = sums.is_finite();
+                if (threadIdx.x == 0 && own_rank() == 0) network.write_record(epoch, !ends_training, sums);
             }
-            if (!ends_well(epoch)) return epoch;
+            if (!is_finite) return epoch;
         }
         return network.num_epochs;
     }
 
-    __device__ void take_step(const Step& step, int stage, float factor, int epoch, int idx, int num_steps) {
-#if CLUSTER > 1
-        if (threadIdx.x == 0) mbarrier_expect(&shared.logits_full, (CLUSTER - 1) * ROWS * PAIRS_OF_ROW * 8);
-#endif
+    // Of the rows in a stage of x the loss, and, if they are to train on, a step; meanwhile the next batch comes.
+    __device__ void take_batch(int stage, int epoch, int batch, int num_steps, int batches) {
         copy_async_wait<0>();
         fence_async();
         __syncthreads();
         fetch(shared, data, stage ^ 1);
+        const bool trains = batch < num_steps;
+        const int rows_of_step = min(BATCH, network.num_rows - batch * BATCH);
         float z[16];
+        go_forward(z, stage, trains ? network.scale / static_cast<float>(rows_of_step) : 0);
+        float of_outputs[2][4] = {};
+        if (trains) {
+            go_back(z);
+            if (!has_rows() || own_warp() == 0) find_output_gradients(of_outputs);
+            fence_async();
+        }
+        __syncthreads();
+        // Nobody needs this batch's row numbers any more.
+        if (threadIdx.x < ROWS) {
+            const int ahead = batch + 2;
+            find_rows(shared.rows[stage], network, epoch + ahead / batches, ahead % batches);
+        }
+        if (!trains) return;
+        const Step step{network.steps[epoch * num_steps + batch], network.rule, 1 / network.scale};
+        update_outputs(of_outputs, step);
+        multiply_backward(weights, shared, step, stage);
+    }
+
+    // From the rows in a stage of x to their losses, and to gradients of the logits, times `factor`; z becomes the derivatives
+    // of the hidden units.
+    __device__ void go_forward(float (&z)[16], int stage, float factor) {
+#if CLUSTER > 1
+        if (threadIdx.x == 0) mbarrier_expect(&shared.logits_full, (CLUSTER - 1) * ROWS * PAIRS_OF_ROW * 8);
+#endif
         {
             float of_group[32];
             multiply_forward(of_group, shared, weights, stage);
@@ -628,33 +637,14 @@ struct Trainer {
         }
         __syncthreads();
         ++exchanges;
-        go_back(z);
-        float of_outputs[2][4] = {};
-        if (!has_rows() || own_warp() == 0) find_output_gradients(of_outputs);
-        fence_async();
-        __syncthreads();
-        // Nobody needs this batch's row numbers any more.
-        if (threadIdx.x < ROWS) {
-            const int ahead = idx + 2;
-            find_rows(shared.rows[stage], network, epoch + ahead / num_steps, ahead % num_steps);
-        }
-        update_outputs(of_outputs, step);
-        multiply_backward(weights, shared, step, stage);
     }
 
-    // Writes the record of an epoch, and returns whether its loss is a number.
-    __device__ bool ends_well(int epoch) {
+    // What all warps have added up of so many rows, whose sums begin anew.
+    __device__ EpochSums take_sums(int num_rows) {
         const double total = reduce_block<Sum>(sums[0], 0.0, shared.partials);
         const double correct = reduce_block<Sum>(sums[1], 0.0, shared.partials);
         sums[0] = sums[1] = 0;
-        const double mean = total / network.num_rows;
-        if (threadIdx.x == 0 && own_rank() == 0) {
-            double* record = network.record + 3 * epoch;
-            record[0] = mean;
-            record[1] = network.num_rows;
-            record[2] = correct;
-        }
-        return mean - mean == 0;
+        return {num_rows > 0 ? total / num_rows : 0, correct};
     }
 };
 
@@ -684,6 +674,7 @@ __device__ inline unsigned take_next(Shared& shared, unsigned* queue, [[maybe_un
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     many_networks_sm90(const T* x, const float* targets, const Network* networks, float* parameters,
                        unsigned* queue, int num_networks, float setting, float of_term, float of_slope) {
+    take_turn();
     DYNAMIC_SHARED(Shared, whole);
     Shared& shared = *whole;
     const Data data{x, targets, {setting, of_term, of_slope}};

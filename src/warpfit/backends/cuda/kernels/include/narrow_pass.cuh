@@ -184,8 +184,8 @@ __device__ inline RowSums<padded(L + 1)> activate_sums(RowSums<padded(L + 1)>& s
     return derivatives;
 }
 
-// From what layer L takes to the loss, and back. `own_rows` is the first of the warp's rows in the tile.
-template <int L>
+// From what layer L takes to the loss, and, if it TRAINS, back. `own_rows` is the first of the warp's rows in the tile.
+template <int L, bool TRAINS = true>
 __device__ inline void go_on(T* shared, int own_rows, const RowFragments<padded(L)>& values, NarrowLoss& loss,
                              const RowTargets& targets) {
     constexpr int WIDTH = padded(L + 1), STRIDE = stride_of(L + 1);
@@ -193,15 +193,18 @@ __device__ inline void go_on(T* shared, int own_rows, const RowFragments<padded(
     multiply<padded(L), WIDTH>(found, values, shared + weights_at(L), STRIDE);
     [[maybe_unused]] const RowSums<WIDTH> derivatives = activate_sums<L>(found);
     if constexpr (L + 1 < LAYERS) {
-        if constexpr (needs_input(ACTIVATION_OF[L])) {
+        if constexpr (TRAINS && needs_input(ACTIVATION_OF[L])) {
             store_fragments<WIDTH>(shared + slopes_at(L) + own_rows * STRIDE, STRIDE,
                                    derivatives.fragments());
         }
         const RowFragments<WIDTH> next = found.fragments();
-        store_fragments<WIDTH>(shared + values_at(L + 1) + own_rows * STRIDE, STRIDE, next);
-        go_on<L + 1>(shared, own_rows, next, loss, targets);
+        if constexpr (TRAINS) {
+            store_fragments<WIDTH>(shared + values_at(L + 1) + own_rows * STRIDE, STRIDE, next);
+        }
+        go_on<L + 1, TRAINS>(shared, own_rows, next, loss, targets);
     } else {
         loss.replace(found, targets);
+        if constexpr (!TRAINS) return;
         if constexpr (ACTIVATION_OF[L] != Activation::identity) {
 #pragma unroll
             for (int tile = 0; tile < RowSums<WIDTH>::TILES; ++tile) {

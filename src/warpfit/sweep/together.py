@@ -1,0 +1,234 @@
+"""Networks of a group trained in one launch of a GPU, wave by wave; those that no kernel takes, one after the other."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit import backends
+from warpfit.backends import Array
+from warpfit.backends.transfer import to_host
+from warpfit.engines.base import EpochReport, Plan, TrainingData, TrainState
+from warpfit.engines.many_networks import Member, shape_for, train_many
+from warpfit.errors import ConfigError, DivergedError
+from warpfit.nn.module import Module
+from warpfit.optim.base import Optimizer
+from warpfit.optim.schedules import ReduceOnPlateau
+from warpfit.sweep.folds import SweepData
+from warpfit.sweep.groups import Group
+from warpfit.sweep.runner import OneByOne, Runner
+from warpfit.sweep.tasks import DIVERGED, DONE, INTERRUPTED, PAUSED, Outcome, Task
+from warpfit.training.fit import prepared_targets
+from warpfit.training.history import History
+from warpfit.training.state import state_of, write_back
+
+__all__ = ["Together"]
+
+# Seconds that a launch should take, so that progress is seen and Ctrl-C heard between two, and how much longer than the
+# one before one may be.
+LAUNCH_SECONDS, GROWTH = 2.0, 8
+# Of the memory that is left, for the parameters and records of a launch.
+MEMORY_SHARE = 0.5
+
+
+@dataclass
+class Together(Runner):
+    """Trains the networks of a group in one launch, as many at once as a device holds.
+
+    A network has the same bits alone as among others. They are not those of the engines of `fit`, whose kernels add up
+    in another order: a task that asks for an engine by its name is trained by that, after the others.
+
+    Parameters
+    ----------
+    device : str
+    """
+
+    device: str
+
+    def explain(self, groups: Sequence[Group]) -> str:
+        words = []
+        for group in groups:
+            shape, why_not = _shape(group)
+            words.append(str(shape) if shape is not None else f"one after the other by `fit`: {why_not}")
+        kinds = "; ".join(dict.fromkeys(words))
+        return f"in one launch, {kinds}" if any(_shape(group)[0] is not None for group in groups) else kinds
+
+    def at_once(self, groups: Sequence[Group]) -> int:
+        shapes = [shape for group in groups if (shape := _shape(group)[0]) is not None]
+        return max((shape.groups(self._num_multiprocessors) for shape in shapes), default=1)
+
+    @property
+    def _num_multiprocessors(self) -> int:
+        ops: Any = backends.get(self.device)
+        return int(ops.runtime.num_multiprocessors)
+
+    def run(self, groups: Sequence[Group]) -> Iterator[Outcome]:
+        left: list[Task] = []
+        for group in groups:
+            if _shape(group)[0] is None:
+                left += group.tasks
+                continue
+            left += [task for task in group.tasks if not _takes(task)]
+            yield from self._run_group(replace(group, tasks=tuple(filter(_takes, group.tasks))))
+        yield from OneByOne().run_tasks(sorted(left, key=lambda task: task.number))
+
+    def _run_group(self, group: Group) -> Iterator[Outcome]:
+        rows, tasks = _Rows.of(group), list(group.tasks)
+        shape, _ = _shape(group)
+        most = self._most(shape)
+        count = min(most, shape.groups(self._num_multiprocessors))
+        while tasks:
+            wave, tasks = tasks[:count], tasks[count:]
+            start = perf_counter()
+            try:
+                outcomes = _train(wave, group.plan, rows)
+            except KeyboardInterrupt:
+                yield from (_interrupted(task) for task in wave)
+                raise
+            yield from outcomes
+            pace = len(wave) / (perf_counter() - start)
+            count = max(1, min(most, GROWTH * count, int(LAUNCH_SECONDS * pace)))
+
+    def _most(self, shape: Any) -> int:
+        """Return how many networks of a shape have room at once."""
+        ops: Any = backends.get(self.device)
+        of_network = 4 * (1 + shape.network.slots) * shape.num_parameters
+        return max(1, int(MEMORY_SHARE * ops.runtime.memory_left()) // of_network)
+
+
+def _takes(task: Task) -> bool:
+    """Return whether a task is nothing but epochs, whose rates are known beforehand, on rows of one weight."""
+    is_plain = not task.callbacks and task.arguments["class_weight"] is None
+    return is_plain and not isinstance(task.optimizer.spec.lr, ReduceOnPlateau)
+
+
+def _shape(group: Group) -> tuple[Any, str]:
+    """Return how a group's networks are trained in one launch, or None, and why not."""
+    task, plan = group.tasks[0], group.plan
+    if task.arguments["engine"] != "auto":
+        return None, f"engine {plan.engine!r} was asked for"
+    if not any(map(_takes, group.tasks)):
+        return None, "callbacks, weights of classes, or rates that follow the loss"
+    if plan.engine != "one_launch":
+        return None, plan.reason
+    data = TrainingData(task.data.x, task.data.y, task.data.sample_weight)
+    try:
+        return shape_for(plan, data), ""
+    except ConfigError as error:
+        return None, str(error)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """All rows of a group's tasks, and which of them each fold has."""
+
+    data: TrainingData
+    num_rows: int
+    train: dict[int | None, npt.NDArray[np.int32] | None]
+    test: dict[int | None, npt.NDArray[np.int32] | None]
+
+    @staticmethod
+    def of(group: Group) -> _Rows:
+        data, plan = group.tasks[0].data, group.plan
+        x, y = data.x, prepared_targets(plan, data.y, len(data.x))
+        train: dict[int | None, Any] = {None: None}
+        test: dict[int | None, Any] = {None: None}
+        if data.validation is not None:
+            val_x, val_y = data.validation
+            test[None] = np.arange(len(x), len(x) + len(val_x), dtype=np.int32)
+            x, y = (
+                _joined(x, val_x),
+                np.concatenate([to_host(y), to_host(prepared_targets(plan, val_y, len(val_x)))]),
+            )
+        for idx, fold in enumerate(data.folds):
+            train[idx], test[idx] = fold.train.astype(np.int32), fold.test.astype(np.int32)
+        return _Rows(TrainingData(x, y), len(data.x), train, test)
+
+
+def _joined(first: Array, second: Array) -> Any:
+    return np.concatenate([to_host(first), to_host(second)])
+
+
+def _train(tasks: Sequence[Task], plan: Plan, rows: _Rows) -> list[Outcome]:
+    """Train the networks of tasks in a launch."""
+    start = perf_counter()
+    runs = [_Trained.of(task, plan, rows) for task in tasks]
+    results = train_many([run.member for run in runs], rows.data)
+    seconds = (perf_counter() - start) / len(tasks)
+    return [
+        run.outcome(task, result.reports, result.error, seconds)
+        for run, task, result in zip(runs, tasks, results, strict=True)
+    ]
+
+
+class _Pause(NamedTuple):
+    """What a network that paused goes on from."""
+
+    state: TrainState
+    reports: list[EpochReport]
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """A task's network on its way through a launch."""
+
+    member: Member
+    model: Module
+    optimizer: Optimizer
+    reports: list[EpochReport]
+
+    @staticmethod
+    def of(task: Task, plan: Plan, rows: _Rows) -> _Trained:
+        model, optimizer = task.model, task.optimizer
+        if task.is_shared:
+            model, optimizer = copy.deepcopy((model, optimizer))
+        train, test = rows.train[task.fold], rows.test[task.fold]
+        own = replace(
+            plan,
+            optimizer=optimizer.spec,
+            epochs=task.arguments["epochs"],
+            num_rows=rows.num_rows if train is None else len(train),
+        )
+        if task.checkpoint is None:
+            state = state_of(model, optimizer, backends.get("cpu"), "float32", task.arguments["seed"])
+            before = _Pause(state, [])
+        else:
+            before = pickle.loads(task.checkpoint)  # our own, of some moments ago
+        member = Member(own, before.state, train, test, task.until)
+        return _Trained(member, model, optimizer, before.reports)
+
+    def outcome(
+        self, task: Task, reports: list[EpochReport], error: DivergedError | None, seconds: float
+    ) -> Outcome:
+        state, plan = self.member.state, self.member.plan
+        write_back(state, self.model, self.optimizer)
+        history = History([*self.reports, *reports])
+        history.plan = plan
+        found = Outcome(task.number, DONE, "", history, self.model, self.optimizer, (), seconds)
+        found.report = history.reports[-1] if history.reports else None
+        if error is not None:
+            found.status, found.message, found.error = DIVERGED, str(error), error
+            return found
+        if state.epoch < plan.epochs:
+            found.status, found.checkpoint = PAUSED, pickle.dumps(_Pause(state, history.reports))
+        if task.scoring is not None:
+            found.score = _score(task, self.model)
+        return found
+
+
+def _score(task: Task, model: Module) -> float | None:
+    rows: SweepData = task.data.of_fold(task.fold)
+    if task.scoring is None or rows.validation is None:
+        return None
+    return float(task.scoring(model, *map(to_host, rows.validation)))
+
+
+def _interrupted(task: Task) -> Outcome:
+    return Outcome(task.number, INTERRUPTED, "interrupt", History(), task.model, task.optimizer, ())

@@ -1,0 +1,79 @@
+"""Networks of a sweep that a GPU trains in one launch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import warpfit as wf
+from support.sweeps import build
+from support.training import assert_same_weights, blobs
+
+X, Y = blobs(90)
+CANDIDATES: list[dict[str, Any]] = [
+    {"lr": 0.05, "seed": 1},
+    {"lr": 0.3, "seed": 2, "epochs": 2},
+    {"lr": 0.1, "seed": 1, "width": 4},
+    {"lr": 0.02, "optimizer": "adam"},
+]
+
+
+def sweep(cuda: str, candidates: Any = CANDIDATES, **arguments: Any) -> wf.Sweep:
+    given = {"epochs": 3, "batch_size": 16, "device": cuda, "verbose": False, **arguments}
+    return wf.fit_many(build, X, Y, candidates=candidates, **given)
+
+
+def test_each_has_the_bits_that_it_has_alone(cuda: str) -> None:
+    folds = [(np.arange(60), np.arange(60, 90)), (np.arange(30, 90), np.arange(30))]
+    found = sweep(cuda, folds=folds)
+    assert "in one launch, a network in each block" in str(found.plan)
+    assert {record["status"] for record in found} == {"done"}
+    alone = sweep(cuda, CANDIDATES[1:2], folds=folds)
+    for fold in (0, 1):
+        assert_same_weights(found.models[2 + fold], alone.models[fold])
+        assert found.records[2 + fold]["val_loss"] == alone.records[fold]["val_loss"]
+    assert found.records[2]["epochs"] == 2
+
+
+def test_they_come_out_as_on_the_cpu(cuda: str) -> None:
+    validation = X[:20], Y[:20]
+    here, there = (sweep(device, validation_data=validation) for device in ("cpu", cuda))
+    for name in ("loss", "val_loss", "accuracy", "val_accuracy"):
+        np.testing.assert_allclose([r[name] for r in there], [r[name] for r in here], rtol=0.02, atol=0.02)
+    for expected, got in zip(here.histories, there.histories, strict=True):
+        assert expected["lr"] == got["lr"]
+
+
+def test_one_that_diverges_leaves_the_others_alone(cuda: str) -> None:
+    found = sweep(cuda, [{"lr": 0.1}, {"lr": 1e30}, {"lr": 0.1}])
+    assert [record["status"] for record in found] == ["done", "diverged", "done"]
+    assert "diverged in epoch 1" in found.records[1]["message"] or "not finite" in found.records[1]["message"]
+    assert_same_weights(found.models[0], found.models[2])
+
+
+def test_a_pause_changes_no_bit(cuda: str) -> None:
+    candidates = [{"lr": lr, "optimizer": "adam"} for lr in (0.003, 0.01, 0.03, 0.1)]
+    through, halved = sweep(cuda, candidates), sweep(cuda, candidates, halving=2)
+    assert sorted(record["epochs"] for record in halved) == [1, 1, 2, 3]
+    best = next(idx for idx, record in enumerate(halved) if record["epochs"] == 3)
+    assert_same_weights(halved.models[best], through.models[best])
+    assert halved.histories[best]["loss"] == through.histories[best]["loss"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"engine": "graph"}, "engine 'graph' was asked for"),
+        ({"callbacks": [wf.EarlyStopping("loss", patience=1)]}, "callbacks"),
+        ({"precision": "float32"}, "expected at most"),
+        ({"class_weight": {0: 1.0, 1: 2.0, 2: 1.0}}, "weights of classes"),
+    ],
+    ids=["engine", "callback", "precision", "weights"],
+)
+def test_what_no_launch_takes_is_trained_one_after_the_other(cuda: str, arguments: Any, why: str) -> None:
+    found = sweep(cuda, CANDIDATES[:2], **arguments)
+    assert "one after the other by `fit`: " in found.plan.reason
+    assert why in found.plan.reason
+    assert {record["status"] for record in found} <= {"done", "stopped"}
