@@ -20,6 +20,7 @@ import ladder
 import layerwise
 import one_launch
 import report_run
+import sweep
 import train
 import widths
 from harness import RESULTS, ROOT
@@ -56,6 +57,7 @@ CHARTS = (
     Chart("docs/images/layerwise.png", "layerwise", layerwise.draw),
     Chart("docs/images/one_launch.png", "one_launch", one_launch.draw),
     Chart("docs/images/report_run.png", "report_run", report_run.draw),
+    Chart("docs/images/sweep.png", "sweep", sweep.draw),
     Chart("docs/images/train.png", "train", train.draw),
     Chart("docs/images/widths.png", "widths", widths.draw),
 )

@@ -60,6 +60,7 @@ SUITES = {
     "report-run": Suite(
         "report_run", "the run of a report, 784-256-10, beside its figures and NumPy", needs_gpu=False
     ),
+    "sweep": Suite("sweep", "many networks at once, beside JAX vmap and PyTorch bmm"),
     "ladder": Suite("ladder", "every rung of `warpfit ladder`, beside the peers", needs_gpu=False),
     "curves": Suite("curves", "the networks of `warpfit train` in full, beside NumPy's loss curve"),
     "engine-curves": Suite(

@@ -16,7 +16,6 @@ Prints a line for each measurement, and writes results/sweep.json after each. Wh
 packages stays: peers are measured once, unless with --again; ours of another commit goes.
 
     python benchmarks/sweep.py [--parts ours,peers,search,curve] [--rows 784-128-10/64x1024] [--minutes 9]
-    python benchmarks/sweep.py --draw    # docs/images/sweep.png, from the results
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import RESULTS, ROOT, environment, write_results
+from harness import RESULTS, environment, run_command, write_results
 from one_launch import (
     CLOCK_HZ,
     MMA_CYCLES,
@@ -59,7 +58,6 @@ RATES = (0.02, 0.2)  # the lowest and the highest of a sweep
 EPOCHS = 2  # by which two calls of ours differ; of a peer's turn
 CURVE_NETWORKS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048)
 MULTIPROCESSORS = 132  # of an H200
-PICTURE = ROOT / "docs" / "images" / "sweep.png"
 
 
 @dataclass(frozen=True)
@@ -476,11 +474,11 @@ def print_row(name: str, row: dict[str, Any]) -> None:
             print(f"    {program:26} {cell['reason']}", flush=True)
 
 
-def draw(results: dict[str, Any]) -> None:
-    """Write the picture of an epoch's time over the number of networks, with the card's limits."""
+def draw(results: dict[str, Any]) -> Any:
+    """Return the figure of an epoch's time over the number of networks, with the card's limits."""
     from matplotlib.figure import Figure
 
-    points = {int(networks): point for networks, point in results["curve"].items()}
+    points = {int(networks): point for networks, point in results.get("curve", {}).items()}
     figure = Figure(figsize=(6.5, 4), layout="constrained")
     axes = figure.subplots()
     for program, label in (
@@ -505,7 +503,7 @@ def draw(results: dict[str, Any]) -> None:
     axes.grid(alpha=0.3, which="both")
     axes.legend()
     figure.suptitle(results["environment"].get("gpu", ""))
-    figure.savefig(PICTURE, dpi=110)
+    return figure
 
 
 # -- the command ----------------------------------------------------------------------------------------------
@@ -524,7 +522,6 @@ def parsed(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--minutes", type=float, default=9.0, help="after which no program is started")
     parser.add_argument("--again", action="store_true", help="measure peers that the file holds already, too")
-    parser.add_argument("--draw", action="store_true", help="only draw the picture from the results")
     return parser.parse_args(given)
 
 
@@ -549,13 +546,10 @@ def measure(arguments: argparse.Namespace) -> None:
 
 def main() -> None:
     arguments = parsed()
-    if arguments.draw:
-        draw(read_results())
-        return
     # PyTorch and JAX share the GPU here: neither takes all memory for itself.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     measure(arguments)
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)
