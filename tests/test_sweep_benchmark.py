@@ -194,8 +194,12 @@ def test_the_search_is_the_same_for_all(bench: Any, monkeypatch: pytest.MonkeyPa
     assert "extrapolated from 2 fits" in text
 
 
-def test_the_picture_is_drawn(bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(bench, "PICTURE", tmp_path / "sweep.png")
+def test_the_picture_is_drawn(bench: Any, tmp_path: Path) -> None:
     point = {"floor": 0.01, "warpfit float16": 0.02, "jax_vmap bfloat16": "MemoryError: too large"}
-    bench.draw({"environment": {"gpu": "a card"}, "curve": {"1": point, "4": {**point, "floor": 0.04}}})
+    curve = {"1": point, "4": {**point, "floor": 0.04}}
+    figure = bench.draw({"environment": {"gpu": "a card"}, "curve": curve})
+    ours, theirs, floor, alone = figure.axes[0].lines
+    assert [list(line.get_xdata()) for line in (ours, theirs, floor)] == [[1, 4], [], [1, 4]]
+    assert set(alone.get_ydata()) == {0.02}
+    figure.savefig(tmp_path / "sweep.png")
     assert (tmp_path / "sweep.png").stat().st_size > 10_000
