@@ -148,11 +148,11 @@ class _Launch:
         """Return x as the kernel takes it, and the targets."""
         ops, data, shape = self.ops, self.data, self.shape
         x = ops.gather_rows(ops.asarray(data.x), ops.asarray(np.arange(len(data))), shape.network.dtype)
-        x, width = ops.reshape(x, (len(data), -1)), shape.x_width
-        if width > x.shape[1]:
-            filled = ops.zeros((len(data), width), x.dtype.name)
-            ops.assign(filled[:, : x.shape[1]], x)
-            x = filled
+        x = ops.reshape(x, (len(data), -1))
+        if shape.kernel == "many_networks_sm90":
+            filled = ops.zeros((1 + len(data), shape.x_width), x.dtype.name)
+            ops.assign(filled[1:, : x.shape[1]], x)
+            x = filled[1:]
         labels = "int64" if shape.kernel == "many_networks" else "int32"
         return x, ops.asarray(data.y, labels if shape.network.is_cross_entropy else "float32")
 

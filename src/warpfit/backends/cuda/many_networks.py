@@ -66,11 +66,6 @@ class ManyNetworks:
     kernel = "many_networks"
     cluster = 1
 
-    @property
-    def x_width(self) -> int:
-        """Numbers of a row of x."""
-        return self.network.features
-
     def groups(self, num_multiprocessors: int) -> int:
         """Return how many networks train at once."""
         return self.blocks * num_multiprocessors

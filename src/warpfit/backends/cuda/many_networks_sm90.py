@@ -88,9 +88,10 @@ class ManyClusters:
             + held
             + 8 * UNITS
             + 8 * ROWS
-            + 256
+            + 64
+            + 96
             + 32,
-            8,
+            16,
         )
 
     @property

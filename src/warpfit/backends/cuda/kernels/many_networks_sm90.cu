@@ -1,7 +1,7 @@
 // Computes: whole training runs of many networks with a hidden layer, of one shape, a network at a time in each cluster: for each
 //           step of each epoch forward pass, loss, backward pass, and the optimizer's update. A cluster that is done takes the
 //           next network.
-// Layout:   x (all rows, 16 SLICES) of DTYPE, filled up with zeros; targets (all rows, TARGET_WORDS) 32-bit words, labels or
+// Layout:   x (all rows, 16 NUM_SLICES) of DTYPE, filled up with zeros, after a row of zeros; targets (all rows, TARGET_WORDS) 32-bit words, labels or
 //           float32; which rows a network trains on, in which order and at what rates its `Network` says; parameters
 //           (num_networks, 1 + SLOTS, PARAMETERS) float32: weights (FEATURES, HIDDEN) and biases of the hidden layer, weights
 //           (HIDDEN, OUTPUTS) and biases of the outputs, each layer filled up to a multiple of 4, then what the optimizer
@@ -36,7 +36,7 @@
 
 using T = DTYPE;
 
-constexpr int ROWS = 64, UNITS = 64, THREADS = 256, GROUPS = 2;
+constexpr int ROWS = 64, UNITS = 64, THREADS = 256, GROUPS = 2, WARPS_WITH_ROWS = 4;
 static_assert(BATCH <= ROWS && HIDDEN <= UNITS * CLUSTER && OUTPUTS <= 16, "a batch is a tile");
 
 // Boxes of 64 features, of four slices each; the last may be a part of one, in which both stages of x lie side by side if
@@ -73,8 +73,9 @@ struct Shared {
     float held_w2[1 + SLOTS][UNITS][OUTPUTS];
     float bias[1 + SLOTS][UNITS], output_bias[1 + SLOTS][OUT_WIDTH];
     float of_bias[GROUPS][UNITS];
-    int rows[2][ROWS];
-    double partials[WARP];
+    alignas(16) int rows[2][2][ROWS / 2];  // of each stage the numbers of those that are even, and odd
+    double sums[WARPS_WITH_ROWS][2];       // of losses, and of rows that are right
+    Network network;
     Barrier logits_full, logits_free, next_full;
     uint64 next;
 };
@@ -185,28 +186,41 @@ __device__ inline int num_batches(const Network& network) {
 }
 
 // The numbers of a batch's rows among all, -1 for those that it does not have; 64 threads call.
-__device__ inline void find_rows(int (&rows)[ROWS], const Network& network, int epoch, int batch) {
+__device__ inline void find_rows(int (&rows)[2][ROWS / 2], const Network& network, int epoch, int batch) {
     const int own = threadIdx.x, validation_batch = batch - network.num_steps();
+    int& found = rows[own % 2][own / 2];
     if (validation_batch >= 0) {
-        rows[own] = network.validation_row(validation_batch * ROWS + own);
+        found = network.validation_row(validation_batch * ROWS + own);
     } else {
-        rows[own] = own < BATCH ? network.row(epoch, batch * BATCH + own) : -1;
+        found = own < BATCH ? network.row(epoch, batch * BATCH + own) : -1;
     }
 }
 
-// Copies of rows to a stage of x: a thread has 16 bytes of every other row, of one column after the other.
+// Copies of rows to a stage of x: a thread has 16 bytes of every other row, of one column after the other. Row -1 is zeros.
 __device__ inline void fetch(Shared& shared, const Data& data, int stage) {
-    constexpr int PIECES = X_WIDTH / 8;
+    constexpr int PIECES = X_WIDTH / 8, AT_ONCE = 4;
     const int half = threadIdx.x / 128;
-    const int (&rows)[ROWS] = shared.rows[stage];
     for (int piece = threadIdx.x % 128; piece < PIECES; piece += 128) {
-        const int box = piece / 8, at = box_at(stage, box), chunk = piece % 8 + at % LINE_BYTES / 16;
+        const int at = box_at(stage, piece / 8), chunk = piece % 8 + at % LINE_BYTES / 16;
         unsigned char* lines = shared.x + at / LINE_BYTES * LINE_BYTES;
-#pragma unroll 8
-        for (int i = 0; i < ROWS / 2; ++i) {
-            const int line = 2 * i + half, row = rows[line];
-            copy_async_16(lines + line * LINE_BYTES + (chunk ^ line % 8) * 16,
-                          data.x + (row < 0 ? 0 : static_cast<int64>(row) * X_WIDTH + piece * 8), row >= 0);
+        unsigned char* places[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const int line = 2 * i + half;  // of 8, after which the pieces' places are the same again
+            places[i] = lines + line * LINE_BYTES + (chunk ^ line) * 16;
+        }
+        const char* column = reinterpret_cast<const char*>(data.x + piece * 8);
+#pragma unroll 2
+        for (int first = 0; first < ROWS / 2; first += AT_ONCE) {
+            const uint4 rows = *reinterpret_cast<const uint4*>(&shared.rows[stage][half][first]);
+            const unsigned own[AT_ONCE] = {rows.x, rows.y, rows.z, rows.w};
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) {
+                copy_async_16(places[i] + 2 * first * LINE_BYTES,
+                              column + static_cast<int64>(static_cast<int>(own[i])) *
+                                           static_cast<int>(X_WIDTH * sizeof(T)),
+                              true);
+            }
         }
     }
     copy_async_commit();
@@ -218,32 +232,56 @@ __device__ inline unsigned char* h_place(Shared& shared, int group, int unit, in
     return lines + unit * H_LINE_BYTES + (piece ^ unit / 2 % 4) * 16;
 }
 
+// The descriptor of what lies so many bytes behind what one tells of.
+__device__ inline uint64 moved(uint64 descriptor, int bytes) { return descriptor + (bytes >> 4); }
+
+// What tells of the boxes of a stage of x that the warpgroup has: whole ones one after the other, and the last, which may be in
+// parts.
+template <int GROUP>
+struct OwnBoxes {
+    static constexpr int FIRST = GROUP * FIRST_BOXES, REST = GROUP ? LAST_REST : FIRST_REST;
+    uint64 whole, rest;
+
+    __device__ OwnBoxes(const Shared& shared, int stage, int panel_bytes) {
+        const unsigned x = shared_address(shared.x);
+        whole = matrix_descriptor(x + box_at(stage, FIRST), panel_bytes);
+        rest = matrix_descriptor(x + box_at(stage, FIRST + COMMON), panel_bytes);
+    }
+
+    __device__ uint64 at(int box, int bytes) const {
+        return box < COMMON ? moved(whole, box * BOX_BYTES + bytes) : moved(rest, bytes);
+    }
+};
+
 // zᵀ of the warpgroup's features, of all rows.
+template <int GROUP>
 __device__ inline void multiply_forward(float (&z)[32], Shared& shared, const Weights& weights, int stage) {
+    using Boxes = OwnBoxes<GROUP>;
+    const Boxes boxes(shared, stage, 0);
     unsigned a[2][4];
 #pragma unroll
     for (float& sum : z) sum = 0;
-    each_own_slice([&](int i, int box, int slice) {
+#pragma unroll
+    for (int i = 0; i < SLICES_OF_BOX * COMMON + Boxes::REST; ++i) {
         if (i >= 2) wgmma_wait<1>();
         weights.round(a[i % 2], i);
-        const unsigned tile = shared_address(shared.x + box_at(stage, box)) + slice * SLICE_BYTES;
         wgmma_fence();
-        multiply_registers<T>(z, a[i % 2], matrix_descriptor(tile, 0), true);
+        multiply_registers<T>(z, a[i % 2], boxes.at(i / SLICES_OF_BOX, i % SLICES_OF_BOX * SLICE_BYTES),
+                              true);
         wgmma_commit();
-    });
+    }
     wgmma_wait<0>();
 }
 
 // Adds dhᵀ x to the weights, box by box.
 template <int COUNT>
-__device__ inline void add_box(Weights& weights, const Step& step, unsigned dh, unsigned box, int first) {
+__device__ inline void add_box(Weights& weights, const Step& step, uint64 dh, uint64 box, int first) {
     float sums[COUNT];
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < ROWS / 16; ++k) {
         using Product = SliceProduct<T, false, true>;
-        Product::add_to(sums, matrix_descriptor(dh + k * SLICE_BYTES, 0),
-                        matrix_descriptor(box + k * 16 * LINE_BYTES, BOX_BYTES), k > 0);
+        Product::add_to(sums, moved(dh, k * SLICE_BYTES), moved(box, k * 16 * LINE_BYTES), k > 0);
     }
     wgmma_commit();
     wgmma_wait<0>();
@@ -256,20 +294,15 @@ __device__ inline void add_box(Weights& weights, const Step& step, unsigned dh, 
     }
 }
 
+template <int GROUP>
 __device__ inline void multiply_backward(Weights& weights, Shared& shared, const Step& step, int stage) {
-    const unsigned dh = shared_address(shared.passed + DH_AT);
-    const int first = own_group() * FIRST_BOXES;
+    using Boxes = OwnBoxes<GROUP>;
+    const Boxes boxes(shared, stage, BOX_BYTES);
+    const uint64 dh = matrix_descriptor(shared_address(shared.passed + DH_AT), 0);
 #pragma unroll
-    for (int i = 0; i < COMMON; ++i) {
-        add_box<32>(weights, step, dh, shared_address(shared.x + box_at(stage, first + i)),
-                    i * SLICES_OF_BOX);
-    }
-    const unsigned rest = shared_address(shared.x + box_at(stage, first + COMMON));
-    if constexpr (FIRST_REST > 0) {
-        if (own_group() == 0) add_box<8 * FIRST_REST>(weights, step, dh, rest, COMMON * SLICES_OF_BOX);
-    }
-    if constexpr (LAST_REST > 0) {
-        if (own_group() == 1) add_box<8 * LAST_REST>(weights, step, dh, rest, COMMON * SLICES_OF_BOX);
+    for (int i = 0; i < COMMON; ++i) add_box<32>(weights, step, dh, boxes.at(i, 0), i * SLICES_OF_BOX);
+    if constexpr (Boxes::REST > 0) {
+        add_box<8 * Boxes::REST>(weights, step, dh, boxes.rest, COMMON * SLICES_OF_BOX);
     }
 }
 
@@ -277,13 +310,11 @@ __device__ inline void multiply_backward(Weights& weights, Shared& shared, const
 struct Trainer {
     Shared& shared;
     const Data& data;
-    const Network& network;
     Weights weights;
-    double sums[2] = {0, 0};  // of losses, and of rows that are right
-    unsigned exchanges;       // of logits, over all networks
+    unsigned exchanges;  // of logits, over all networks
 
-    __device__ Trainer(Shared& shared, const Data& data, const Network& network, unsigned exchanges)
-        : shared(shared), data(data), network(network), exchanges(exchanges) {}
+    __device__ Trainer(Shared& shared, const Data& data, unsigned exchanges)
+        : shared(shared), data(data), exchanges(exchanges) {}
 
     // f(number in shared memory, its place) for each of the block's but those of the hidden layer's weights.
     template <class F>
@@ -337,17 +368,18 @@ struct Trainer {
 
     // Adds what the other warpgroup has of z to this one's, of this one's rows: then z[4 j + 2 h + i] is unit own_unit() + 8 h,
     // row 8 j + own_column() + i of the 32.
+    template <int GROUP>
     __device__ void join_halves(float (&own)[16], const float (&z)[32]) {
-        const int group = own_group(), thread = threadIdx.x % 128;
-        float* sent = reinterpret_cast<float*>(shared.passed) + (1 - group) * 2048;
-        const float* received = reinterpret_cast<const float*>(shared.passed) + group * 2048;
+        const int thread = threadIdx.x % 128;
+        float* sent = reinterpret_cast<float*>(shared.passed) + (1 - GROUP) * 2048 + thread;
+        const float* received = reinterpret_cast<const float*>(shared.passed) + GROUP * 2048 + thread;
 #pragma unroll
-        for (int i = 0; i < 16; ++i) sent[i * 128 + thread] = group ? z[i] : z[16 + i];
+        for (int i = 0; i < 16; ++i) sent[i * 128] = z[16 * (1 - GROUP) + i];
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < 16; ++i) {
-            const float mine = group ? z[16 + i] : z[i], other = received[i * 128 + thread];
-            own[i] = group ? other + mine : mine + other;
+            const float mine = z[16 * GROUP + i], other = received[i * 128];
+            own[i] = GROUP ? other + mine : mine + other;
         }
     }
 
@@ -458,18 +490,20 @@ struct Trainer {
             }
         }
         OutputRows<2, OUTPUTS> rows{logits};
+        float loss = 0, correct = 0;
         const EvenClasses classes;
 #pragma unroll
         for (int below = 0; below < 2; ++below) {
-            const int row = first_row() + own_lane() / 4 + 8 * below, number = shared.rows[stage][row];
+            const int row = first_row() + own_lane() / 4 + 8 * below,
+                      number = shared.rows[stage][row % 2][row / 2];
             const bool is_there = number >= 0;
             const float* target = data.targets + static_cast<int64>(is_there ? number : 0) * TARGET_WORDS;
             const OutputRest rest = rows.replace(below, target, is_there ? factor : 0, data.loss, classes);
             const RowLoss found = find_row_loss(rest, CROSS_ENTROPY ? label_of(target) : 0, data.loss,
                                                 OUTPUTS, classes, is_there);
             if (own_lane() % 4 == 0) {
-                sums[0] += found.loss;
-                sums[1] += found.is_correct;
+                loss += found.loss;
+                correct += found.is_correct;
             }
 #pragma unroll
             for (int tile = 0; tile < 2; ++tile) {
@@ -477,6 +511,12 @@ struct Trainer {
                 *reinterpret_cast<unsigned*>(place) =
                     packed<T>(logits[tile][2 * below], logits[tile][2 * below + 1]);
             }
+        }
+        double (&own)[2] = shared.sums[own_group() * 2 + own_warp() % 4];
+        const double of_loss = reduce_warp<Sum>(static_cast<double>(loss)), right = reduce_warp<Sum>(correct);
+        if (own_lane() == 0) {
+            own[0] += of_loss;
+            own[1] += right;
         }
     }
 
@@ -565,40 +605,44 @@ struct Trainer {
     }
 
     // To its last epoch, or until its loss is no number; returns how many epochs were done.
+    template <int GROUP>
     __device__ int train() {
-        const int num_steps = network.num_steps(), batches = num_batches(network);
+        const int num_steps = shared.network.num_steps(), batches = num_batches(shared.network);
         if (threadIdx.x < ROWS) {
-            find_rows(shared.rows[0], network, 0, 0);
-            find_rows(shared.rows[1], network, 1 / batches, 1 % batches);
+            find_rows(shared.rows[0], shared.network, 0, 0);
+            find_rows(shared.rows[1], shared.network, 1 / batches, 1 % batches);
         }
         __syncthreads();
         fetch(shared, data, 0);
         int stage = 0;
-        for (int epoch = 0; epoch < network.num_epochs; ++epoch) {
+        for (int epoch = 0; epoch < shared.network.num_epochs; ++epoch) {
             bool is_finite = true;
             for (int batch = 0; batch < batches; ++batch, stage ^= 1) {
-                take_batch(stage, epoch, batch, num_steps, batches);
+                take_batch<GROUP>(stage, epoch, batch, num_steps, batches);
                 const bool ends_training = batch + 1 == num_steps;
                 if (!ends_training && batch + 1 < batches) continue;
-                const EpochSums sums = take_sums(ends_training ? network.num_rows : network.num_validated);
+                const EpochSums sums =
+                    take_sums(ends_training ? shared.network.num_rows : shared.network.num_validated);
                 if (ends_training) is_finite = sums.is_finite();
-                if (threadIdx.x == 0 && own_rank() == 0) network.write_record(epoch, !ends_training, sums);
+                if (threadIdx.x == 0 && own_rank() == 0)
+                    shared.network.write_record(epoch, !ends_training, sums);
             }
             if (!is_finite) return epoch;
         }
-        return network.num_epochs;
+        return shared.network.num_epochs;
     }
 
     // Of the rows in a stage of x the loss, and, if they are to train on, a step; meanwhile the next batch comes.
+    template <int GROUP>
     __device__ void take_batch(int stage, int epoch, int batch, int num_steps, int batches) {
         copy_async_wait<0>();
         fence_async();
         __syncthreads();
         fetch(shared, data, stage ^ 1);
         const bool trains = batch < num_steps;
-        const int rows_of_step = min(BATCH, network.num_rows - batch * BATCH);
+        const int rows_of_step = min(BATCH, shared.network.num_rows - batch * BATCH);
         float z[16];
-        go_forward(z, stage, trains ? network.scale / static_cast<float>(rows_of_step) : 0);
+        go_forward<GROUP>(z, stage, trains ? shared.network.scale / static_cast<float>(rows_of_step) : 0);
         float of_outputs[2][4] = {};
         if (trains) {
             go_back(z);
@@ -609,24 +653,26 @@ struct Trainer {
         // Nobody needs this batch's row numbers any more.
         if (threadIdx.x < ROWS) {
             const int ahead = batch + 2;
-            find_rows(shared.rows[stage], network, epoch + ahead / batches, ahead % batches);
+            find_rows(shared.rows[stage], shared.network, epoch + ahead / batches, ahead % batches);
         }
         if (!trains) return;
-        const Step step{network.steps[epoch * num_steps + batch], network.rule, 1 / network.scale};
+        const Step step{shared.network.steps[epoch * num_steps + batch], shared.network.rule,
+                        1 / shared.network.scale};
         update_outputs(of_outputs, step);
-        multiply_backward(weights, shared, step, stage);
+        multiply_backward<GROUP>(weights, shared, step, stage);
     }
 
     // From the rows in a stage of x to their losses, and to gradients of the logits, times `factor`; z becomes the derivatives
     // of the hidden units.
+    template <int GROUP>
     __device__ void go_forward(float (&z)[16], int stage, float factor) {
 #if CLUSTER > 1
         if (threadIdx.x == 0) mbarrier_expect(&shared.logits_full, (CLUSTER - 1) * ROWS * PAIRS_OF_ROW * 8);
 #endif
         {
             float of_group[32];
-            multiply_forward(of_group, shared, weights, stage);
-            join_halves(z, of_group);
+            multiply_forward<GROUP>(of_group, shared, weights, stage);
+            join_halves<GROUP>(z, of_group);
         }
         activate(z);
         if (has_rows()) {
@@ -641,9 +687,15 @@ struct Trainer {
 
     // What all warps have added up of so many rows, whose sums begin anew.
     __device__ EpochSums take_sums(int num_rows) {
-        const double total = reduce_block<Sum>(sums[0], 0.0, shared.partials);
-        const double correct = reduce_block<Sum>(sums[1], 0.0, shared.partials);
-        sums[0] = sums[1] = 0;
+        double (&sums)[WARPS_WITH_ROWS][2] = shared.sums;
+        __syncthreads();
+        double total = 0, correct = 0;
+        for (int warp = 0; warp < WARPS_WITH_ROWS; ++warp) {
+            total += sums[warp][0];
+            correct += sums[warp][1];
+        }
+        __syncthreads();
+        if (threadIdx.x < WARPS_WITH_ROWS) sums[threadIdx.x][0] = sums[threadIdx.x][1] = 0;
         return {num_rows > 0 ? total / num_rows : 0, correct};
     }
 };
@@ -690,14 +742,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     for (unsigned round = 0;; ++round) {
         const unsigned idx = take_next(shared, queue, round);
         if (idx >= static_cast<unsigned>(num_networks)) return;
-        const Network network = networks[idx];
+        if (threadIdx.x == 0) shared.network = networks[idx];
+        if (threadIdx.x < WARPS_WITH_ROWS) shared.sums[threadIdx.x][0] = shared.sums[threadIdx.x][1] = 0;
+        __syncthreads();
         float* own = parameters + static_cast<int64>(idx) * (1 + SLOTS) * PARAMETERS;
-        Trainer trainer(shared, data, network, exchanges);
+        Trainer trainer(shared, data, exchanges);
         trainer.read(own);
-        const int done = trainer.train();
+        const int done = own_group() == 0 ? trainer.train<0>() : trainer.train<1>();
         copy_async_wait<0>();
         trainer.write(own);
         exchanges = trainer.exchanges;
-        if (threadIdx.x == 0 && own_rank() == 0) *network.epochs_done = done;
+        if (threadIdx.x == 0 && own_rank() == 0) *shared.network.epochs_done = done;
     }
 }
