@@ -195,9 +195,10 @@ def _shapes(network: TrainedNetwork, max_shared_bytes: int) -> Iterator[ManyNetw
 
 
 def _preference(shape: ManyNetworks) -> Any:
-    """Return what is larger for the better of two shapes: warps that have rows, and as few blocks' exchange."""
+    """Return what is larger for the better of two shapes, as far as they were measured: see docs/performance.md."""
     with_rows = min(shape.warps, ceil(shape.network.batch / 16))
-    return shape.blocks * with_rows, -shape.warps, shape.in_registers, shape.piece
+    tiles = shape.pieces_of_warp * shape.piece[0] * shape.piece[1]
+    return shape.blocks * with_rows, shape.in_registers, -tiles, -shape.warps, shape.piece
 
 
 def variants() -> Iterator[tuple[str, dict[str, str]]]:

@@ -1,0 +1,89 @@
+"""How blocks and clusters train many networks, and which they do not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from warpfit.backends.base import Activation
+from warpfit.backends.cuda import many_networks, many_networks_sm90
+from warpfit.backends.cuda.trained_network import TrainedNetwork
+from warpfit.errors import ConfigError
+
+SHARED_BYTES = 227 << 10
+
+
+def network(*widths: int, **changes: Any) -> TrainedNetwork:
+    hidden = len(widths) - 2
+    known: dict[str, Any] = {"dtype": "float16", "batch": 64, "loss": "cross_entropy"}
+    known |= {"activations": (Activation("relu"),) * hidden, "drops": (False,) * hidden}
+    return TrainedNetwork(widths=widths, **{**known, **changes})
+
+
+TABULAR, MNIST = network(32, 64, 64, 2, batch=128), network(784, 128, 10)
+
+
+def test_a_block_has_as_many_warps_as_rows_want() -> None:
+    shape = many_networks.choose(TABULAR, "sm_90a", SHARED_BYTES)
+    expected = "a network in each block of 8 warps, its parameters in registers, one block a multiprocessor"
+    assert str(shape) == expected
+    assert shape.groups(132) == 132
+    assert shape.shared_bytes <= SHARED_BYTES
+    assert shape.places[2] == (33 * 64, (64, 64))
+    small = many_networks.choose(replace(TABULAR, batch=16), "sm_90a", SHARED_BYTES)
+    assert small.blocks > 1
+    assert small.groups(132) == 132 * small.blocks
+
+
+@pytest.mark.parametrize(
+    ("wide", "words"),
+    [
+        (MNIST, "bytes of shared memory for a network in a block"),
+        (network(*[8] * 10), "expected at most 8 layers"),
+        (replace(TABULAR, drops=(True, False)), "without dropout"),
+        (replace(TABULAR, clips=True), "clipping"),
+        (replace(TABULAR, terms=2), "expected at most 8 layers"),
+        (network(32, 64, 200), "expected at most 128 outputs"),
+    ],
+)
+def test_what_no_block_trains(wide: TrainedNetwork, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        many_networks.choose(wide, "sm_90a", SHARED_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "cluster", "at_once"), [(10, 1, 117), (64, 1, 117), (65, 2, 58), (200, 4, 29)]
+)
+def test_a_cluster_has_64_units_a_block(hidden: int, cluster: int, at_once: int) -> None:
+    shape = many_networks_sm90.choose_clusters(network(700, hidden, 10), "sm_90a", SHARED_BYTES)
+    assert shape.cluster == cluster
+    assert shape.groups(132) == at_once
+    assert shape.x_width == 704
+    assert f"{cluster} blocks" in str(shape) or cluster == 1
+
+
+@pytest.mark.parametrize(
+    ("wide", "arch", "words"),
+    [
+        (MNIST, "sm_80", "expected sm_90a"),
+        (TABULAR, "sm_90a", "expected a hidden layer"),
+        (replace(MNIST, batch=65), "sm_90a", "batches of at most 64 rows"),
+        (network(784, 128, 17), "sm_90a", "at most 16 outputs"),
+        (network(784, 2000, 10), "sm_90a", "at most 1024 hidden units, got 2000"),
+        (
+            network(900, 64, 10),
+            "sm_90a",
+            "expected at most 200 numbers for the registers of a thread, got 232",
+        ),
+        (
+            replace(MNIST, optimizer="adam", slots=2),
+            "sm_90a",
+            "200 numbers for the registers of a thread, got 600",
+        ),
+    ],
+)
+def test_what_no_cluster_trains(wide: TrainedNetwork, arch: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        many_networks_sm90.choose_clusters(wide, arch, SHARED_BYTES)
