@@ -70,7 +70,7 @@ class SweepPlan:
         networks = _counted(self.num_networks, "network")
         head = f"{networks} ({_counted(self.num_candidates, 'candidate')}{folds}) on {self.device}: {self.reason}"
         waves = (
-            f"; {self.waves:,} waves of {self.at_once:,}, {self.bytes / 2**20:,.0f} MiB"
+            f"; {_counted(self.waves, 'wave')} of {self.at_once:,}, {self.bytes / 2**20:,.0f} MiB"
             if self.at_once > 1
             else ""
         )
