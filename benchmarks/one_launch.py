@@ -523,12 +523,17 @@ def save(results: dict[str, Any]) -> None:
 
 
 def print_row(name: str, row: dict[str, Any]) -> None:
+    print_programs(f"{name}, {row['rows']} rows", row, "µs a step", digits=2)
+
+
+def print_programs(title: str, row: dict[str, Any], unit: str, digits: int) -> None:
     ratios = ", ".join(f"{precision} {ratio:.2f}" for precision, ratio in row["ratio"].items())
-    print(f"{name}, {row['rows']} rows; best peer {row['best_peer']}, its time over ours: {ratios or '-'}")
+    print(f"{title}; best peer {row['best_peer']}, its time over ours: {ratios or '-'}")
     for program, cell in row["programs"].items():
         if "us" in cell:
             us, first = cell["us"], f"first call {cell['first_call']:.2f} s"
-            numbers = f"{us['median']:9.2f} ({us['min']:.2f} to {us['max']:.2f}) µs a step"
+            least, median, most = (f"{us[name]:.{digits}f}" for name in ("min", "median", "max"))
+            numbers = f"{median:>9} ({least} to {most}) {unit}"
             print(f"    {program:28} {numbers}, {first}, first loss {cell['first_loss']:.4f}", flush=True)
         else:
             print(f"    {program:28} {cell['reason']}", flush=True)

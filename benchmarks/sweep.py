@@ -48,6 +48,7 @@ from one_launch import (
     measured,
     mnist,
     names,
+    print_programs,
     reason,
     summarised,
 )
@@ -462,18 +463,6 @@ def save(results: dict[str, Any]) -> None:
     write_results("sweep", {**results, "settings": settings, "rows": rows})
 
 
-def print_row(name: str, row: dict[str, Any]) -> None:
-    ratios = ", ".join(f"{precision} {ratio:.2f}" for precision, ratio in row["ratio"].items())
-    print(f"{name}; best peer {row['best_peer']}, its time over ours: {ratios or '-'}")
-    for program, cell in row["programs"].items():
-        if "us" in cell:
-            us, first = cell["us"], f"first call {cell['first_call']:.2f} s"
-            numbers = f"{us['median']:9.4f} ({us['min']:.4f} to {us['max']:.4f}) µs per network and step"
-            print(f"    {program:26} {numbers}, {first}, first loss {cell['first_loss']:.4f}", flush=True)
-        else:
-            print(f"    {program:26} {cell['reason']}", flush=True)
-
-
 def draw(results: dict[str, Any]) -> Any:
     """Return the figure of an epoch's time over the number of networks, with the card's limits."""
     from matplotlib.figure import Figure
@@ -535,7 +524,7 @@ def measure(arguments: argparse.Namespace) -> None:
             row = row_of(case, results["rows"].get(case.name, {}), arguments, deadline, env["commit"])
             results["rows"][case.name] = row
             save(results)
-            print_row(case.name, row)
+            print_programs(case.name, row, "µs per network and step", digits=4)
     if "search" in arguments.parts:
         results["search"] = searched(Search(), arguments, deadline)
         save(results)

@@ -11,7 +11,7 @@ from support.one_launch import ADAPTIVE, LIMITS, activated, data, fit, flat
 from warpfit import backends, losses, nn, optim
 from warpfit.engines import many_networks
 from warpfit.engines.base import Plan, TrainingData
-from warpfit.engines.many_networks import Member, Outcome, train_many
+from warpfit.engines.many_networks import DeviceRows, Member, Outcome, train_many
 from warpfit.nn.network import NetworkSpec
 from warpfit.training.state import state_of, trained_names, write_back
 
@@ -97,7 +97,7 @@ class Sweep:
         members = [self.member(i) for i in range(len(self.models))]
         first = self.member(0).plan
         y = first.loss.prepare_targets(self.y, first.network.output_shape, "float32")
-        outcomes = train_many(members, TrainingData(self.x, y))
+        outcomes = train_many(members, DeviceRows(first, TrainingData(self.x, y)))
         for member, model, optimizer in zip(members, self.models, self.optimizers, strict=True):
             write_back(member.state, model, optimizer)
         return outcomes

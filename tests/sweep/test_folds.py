@@ -90,6 +90,18 @@ def test_all_rows_are_not_copied_and_those_of_the_last_fold_are_kept() -> None:
     assert data.of_fold(0) is not data.of_fold(1)
 
 
+def test_validation_rows_come_without_those_that_a_fold_trains_on() -> None:
+    data = SweepData(X, LABELS, folds=as_folds(2, X, LABELS, 0))
+    assert data.validation_of(None) is None
+    kept = data.of_fold(1)
+    for fold in (0, 1):
+        found, test = data.validation_of(fold), data.folds[fold].test
+        assert found is not None
+        np.testing.assert_array_equal(found[0], X[test])
+        np.testing.assert_array_equal(found[1], LABELS[test])
+    assert data.of_fold(1) is kept
+
+
 def test_what_is_sent_elsewhere_leaves_gathered_rows_behind() -> None:
     data = SweepData(X, LABELS, folds=as_folds(2, X, LABELS, 0))
     data.of_fold(0)

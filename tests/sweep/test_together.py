@@ -10,6 +10,7 @@ import pytest
 import warpfit as wf
 from support.sweeps import build
 from support.training import assert_same_weights, blobs
+from warpfit.sweep import together
 
 X, Y = blobs(90)
 CANDIDATES: list[dict[str, Any]] = [
@@ -35,6 +36,29 @@ def test_each_has_the_bits_that_it_has_alone(cuda: str) -> None:
         assert_same_weights(found.models[2 + fold], alone.models[fold])
         assert found.records[2 + fold]["val_loss"] == alone.records[fold]["val_loss"]
     assert found.records[2]["epochs"] == 2
+
+
+def test_waves_share_the_rows_of_one_upload(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    uploads, launches = [], []
+
+    class Counted(together.DeviceRows):
+        def __init__(self, *arguments: Any) -> None:
+            uploads.append(self)
+            super().__init__(*arguments)
+
+    def counted(members: Any, rows: Any) -> Any:
+        launches.append(len(members))
+        return launch(members, rows)
+
+    candidates, folds = [{"lr": lr} for lr in (0.02, 0.1)], [(np.arange(60), np.arange(60, 90))]
+    at_once, launch = sweep(cuda, candidates, folds=folds), together.train_many
+    monkeypatch.setattr(together, "DeviceRows", Counted)
+    monkeypatch.setattr(together, "train_many", counted)
+    monkeypatch.setattr(together.Together, "_most", lambda self, shape: 1)
+    in_waves = sweep(cuda, candidates, folds=folds)
+    assert (len(uploads), launches) == (1, [1, 1])
+    for one, other in zip(in_waves.models, at_once.models, strict=True):
+        assert_same_weights(one, other)
 
 
 def test_they_come_out_as_on_the_cpu(cuda: str) -> None:

@@ -21,7 +21,7 @@ from warpfit.engines.launch_settings import loss_settings, rule_settings, step_s
 from warpfit.engines.reports import Reports
 from warpfit.errors import ConfigError, DivergedError
 
-__all__ = ["Member", "Outcome", "shape_for", "train_many"]
+__all__ = ["DeviceRows", "Member", "Outcome", "shape_for", "train_many"]
 
 Rows = npt.NDArray[np.int32]
 
@@ -71,23 +71,66 @@ class Outcome:
     error: DivergedError | None
 
 
-def train_many(members: Sequence[Member], data: TrainingData) -> list[Outcome]:
-    """Train all members from where they stand, and leave where they came to in their states.
+class DeviceRows:
+    """All rows of a sweep as the kernel takes them, on the device from one launch to the next.
 
     Parameters
     ----------
-    members : sequence of Member
-        Whose plans are of one device, one precision and networks of one shape, optimizers of one kind, one loss and one
-        batch size.
+    plan : Plan
+        Of any of the networks.
     data : TrainingData
         All rows, on the host or the device.
+
+    Attributes
+    ----------
+    shape : ManyNetworks or ManyClusters
+        How the networks are trained.
+    x, targets
+        Device arrays, of a row for each of the data's.
 
     Raises
     ------
     ConfigError
         If no kernel is for such networks, or one does not fit a block or a cluster.
     """
-    return _Launch(members, data).run()
+
+    def __init__(self, plan: Plan, data: TrainingData) -> None:
+        self.ops = cast(Any, backends.get(plan.device))
+        self.shape = shape_of(trained_network(plan, data), self.ops.runtime)
+        self.x = self._columns(data)
+        labels = "int64" if self.shape.kernel == "many_networks" else "int32"
+        self.targets = self.ops.asarray(data.y, labels if self.shape.network.is_cross_entropy else "float32")
+        self._numbers: dict[int, tuple[Rows, Array]] = {}
+
+    def _columns(self, data: TrainingData) -> Array:
+        ops, shape = self.ops, self.shape
+        x = ops.gather_rows(ops.asarray(data.x), ops.asarray(np.arange(len(data))), shape.network.dtype)
+        x = ops.reshape(x, (len(data), -1))
+        if shape.kernel != "many_networks_sm90":
+            return x
+        filled = ops.zeros((1 + len(data), shape.x_width), x.dtype.name)
+        ops.assign(filled[1:, : x.shape[1]], x)
+        return filled[1:]
+
+    def pointer_of(self, numbers: Rows) -> int:
+        """Return where numbers of rows lie on the device; the same array lies there once."""
+        if id(numbers) not in self._numbers:
+            # The array is kept as well: its id is nobody else's then.
+            self._numbers[id(numbers)] = numbers, self.ops.asarray(np.asarray(numbers, np.int32))
+        return int(self._numbers[id(numbers)][1].pointer)
+
+
+def train_many(members: Sequence[Member], rows: DeviceRows) -> list[Outcome]:
+    """Train all members in a launch, from where they stand, and leave where they came to in their states.
+
+    Parameters
+    ----------
+    members : sequence of Member
+        Whose plans are of one device, one precision and networks of one shape, optimizers of one kind, one loss and one
+        batch size: those of the plan that the rows were made for.
+    rows : DeviceRows
+    """
+    return _Launch(members, rows).run()
 
 
 def shape_for(plan: Plan, data: TrainingData) -> Any:
@@ -104,13 +147,11 @@ def shape_for(plan: Plan, data: TrainingData) -> Any:
 
 
 class _Launch:
-    def __init__(self, members: Sequence[Member], data: TrainingData) -> None:
+    def __init__(self, members: Sequence[Member], rows: DeviceRows) -> None:
         from warpfit.backends.cuda.many_networks import NETWORK_FIELDS
 
-        plan = members[0].plan
-        self.members, self.data, self.fields = members, data, NETWORK_FIELDS
-        self.ops = cast(Any, backends.get(plan.device))
-        self.shape = shape_of(trained_network(plan, data), self.ops.runtime)
+        self.members, self.rows, self.fields = members, rows, NETWORK_FIELDS
+        self.ops, self.shape = rows.ops, rows.shape
         self.reports = [Reports(member.plan, member.state, self._num_rows(member)) for member in members]
         self.kept: dict[Hashable, Array] = {}
 
@@ -124,18 +165,16 @@ class _Launch:
         parameters = ops.asarray(self._packed())
         record, epochs_done = ops.zeros((count, most_epochs, 4), "float64"), ops.zeros((count,), "int32")
         networks = self._networks(record, epochs_done)
-        x, y = self._rows()
-        plan = self.members[0].plan
         ops.kernel(shape.kernel, **shape.defines)(
             shape.cluster * min(count, shape.groups(ops.runtime.num_multiprocessors)),
             shape.threads,
-            x,
-            y,
+            self.rows.x,
+            self.rows.targets,
             ops.asarray(networks.view(np.uint8)),
             parameters,
             ops.zeros((1,), "int32"),
             count,
-            *loss_settings(plan.loss, shape.network.outputs),
+            *loss_settings(self.members[0].plan.loss, shape.network.outputs),
             shared_bytes=shape.shared_bytes,
             cluster=shape.cluster,
         )
@@ -143,18 +182,6 @@ class _Launch:
         records, done = ops.to_numpy(record), ops.to_numpy(epochs_done)
         seconds = perf_counter() - start
         return [self._outcome(i, records[i], int(done[i]), seconds / count) for i in range(count)]
-
-    def _rows(self) -> tuple[Array, Array]:
-        """Return x as the kernel takes it, and the targets."""
-        ops, data, shape = self.ops, self.data, self.shape
-        x = ops.gather_rows(ops.asarray(data.x), ops.asarray(np.arange(len(data))), shape.network.dtype)
-        x = ops.reshape(x, (len(data), -1))
-        if shape.kernel == "many_networks_sm90":
-            filled = ops.zeros((1 + len(data), shape.x_width), x.dtype.name)
-            ops.assign(filled[1:, : x.shape[1]], x)
-            x = filled[1:]
-        labels = "int64" if shape.kernel == "many_networks" else "int32"
-        return x, ops.asarray(data.y, labels if shape.network.is_cross_entropy else "float32")
 
     def _networks(self, record: Array, epochs_done: Array) -> npt.NDArray[Any]:
         """Return ``Network`` of each member."""
@@ -171,7 +198,7 @@ class _Launch:
                 )
             for field, rows in (("rows", member.rows), ("validation_rows", member.validation_rows)):
                 if rows is not None:
-                    own[field] = self._once(("rows", id(rows)), partial(np.asarray, rows, np.int32))
+                    own[field] = self.rows.pointer_of(rows)
             own["num_validated"] = 0 if member.validation_rows is None else len(member.validation_rows)
             own["record"] = record.pointer + i * record[0].nbytes
             own["epochs_done"] = epochs_done.pointer + 4 * i

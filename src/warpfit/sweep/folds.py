@@ -61,14 +61,25 @@ class SweepData:
             self._last.update(fold=fold, rows=self._gathered(self.folds[fold]))
         return self._last["rows"]
 
+    def validation_of(self, fold: int | None) -> tuple[Any, Any] | None:
+        """Return x and y of a fold's validation rows as `of_fold` does, without those that it trains on, or None."""
+        if fold is None:
+            return self.validation
+        if self._last.get("fold") == fold:
+            return self._last["rows"].validation
+        return self._tested(self.folds[fold])
+
     def _gathered(self, fold: Fold) -> SweepData:
         weight = None if self.sample_weight is None else self.sample_weight[fold.train]
         return SweepData(
             _rows(self.x, fold.train),
             _rows(self.y, fold.train),
             weight,
-            (_rows(self.x, fold.test), _rows(self.y, fold.test)),
+            self._tested(fold),
         )
+
+    def _tested(self, fold: Fold) -> tuple[Any, Any]:
+        return _rows(self.x, fold.test), _rows(self.y, fold.test)
 
     def on(self, device: str) -> SweepData:
         """Return the data with the rows of x on a GPU, if it has room for them twice, so that they go up only once."""

@@ -81,6 +81,18 @@ class Task:
     until: int | None = None
     checkpoint: bytes | None = None
 
+    def own(self) -> tuple[Module, Optimizer, list[Callback]]:
+        """Return model, optimizer and callbacks to train, copies if others have the task's."""
+        given = self.model, self.optimizer, list(self.callbacks)
+        return copy.deepcopy(given) if self.is_shared else given
+
+    def score_of(self, model: Module) -> float | None:
+        """Return what `scoring` finds of the trained model; None without it, or without validation rows."""
+        if self.scoring is None:
+            return None
+        validation = self.data.validation_of(self.fold)
+        return None if validation is None else float(self.scoring(model, *map(to_host, validation)))
+
 
 @dataclass
 class Outcome:
@@ -155,9 +167,7 @@ class _Pause(Callback):
 
 def train(task: Task) -> Outcome:
     """Train one network by `fit`, and return what came out, errors included; Ctrl-C gives one that was interrupted."""
-    model, optimizer, callbacks = task.model, task.optimizer, list(task.callbacks)
-    if task.is_shared:
-        model, optimizer, callbacks = copy.deepcopy((model, optimizer, callbacks))
+    model, optimizer, callbacks = task.own()
     recorder, start = _Recorder(), perf_counter()
     outcome = Outcome(task.number, FAILED, "", recorder.history, model, optimizer, callbacks)
     try:
@@ -179,8 +189,7 @@ def train(task: Task) -> Outcome:
             if outcome.status == PAUSED:
                 outcome.checkpoint = checkpoint.content
         outcome.report = _report_of_weights(history, callbacks, outcome.status)
-        if task.scoring is not None and rows.validation is not None:
-            outcome.score = float(task.scoring(model, *map(to_host, rows.validation)))
+        outcome.score = task.score_of(model)
     except KeyboardInterrupt:
         outcome.status, outcome.message = INTERRUPTED, "interrupt"
     except DivergedError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,12 +15,11 @@ from warpfit import backends
 from warpfit.backends import Array
 from warpfit.backends.transfer import to_host
 from warpfit.engines.base import EpochReport, Plan, TrainingData, TrainState
-from warpfit.engines.many_networks import Member, shape_for, train_many
+from warpfit.engines.many_networks import DeviceRows, Member, shape_for, train_many
 from warpfit.errors import ConfigError, DivergedError
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 from warpfit.optim.schedules import ReduceOnPlateau
-from warpfit.sweep.folds import SweepData
 from warpfit.sweep.groups import Group
 from warpfit.sweep.runner import OneByOne, Runner
 from warpfit.sweep.tasks import DIVERGED, DONE, INTERRUPTED, PAUSED, Outcome, Task
@@ -53,12 +51,13 @@ class Together(Runner):
     device: str
 
     def explain(self, groups: Sequence[Group]) -> str:
-        words = []
-        for group in groups:
-            shape, why_not = _shape(group)
-            words.append(str(shape) if shape is not None else f"one after the other by `fit`: {why_not}")
+        shapes = [_shape(group) for group in groups]
+        words = [
+            f"one after the other by `fit`: {why_not}" if shape is None else str(shape)
+            for shape, why_not in shapes
+        ]
         kinds = "; ".join(dict.fromkeys(words))
-        return f"in one launch, {kinds}" if any(_shape(group)[0] is not None for group in groups) else kinds
+        return kinds if all(shape is None for shape, _ in shapes) else f"in one launch, {kinds}"
 
     def at_once(self, groups: Sequence[Group]) -> int:
         shapes = [shape for group in groups if (shape := _shape(group)[0]) is not None]
@@ -81,7 +80,7 @@ class Together(Runner):
 
     def _run_group(self, group: Group) -> Iterator[Outcome]:
         rows, tasks = _Rows.of(group), list(group.tasks)
-        shape, _ = _shape(group)
+        shape = rows.all.shape
         most = self._most(shape)
         count = min(most, shape.groups(self._num_multiprocessors))
         while tasks:
@@ -129,7 +128,7 @@ def _shape(group: Group) -> tuple[Any, str]:
 class _Rows:
     """All rows of a group's tasks, and which of them each fold has."""
 
-    data: TrainingData
+    all: DeviceRows
     num_rows: int
     train: dict[int | None, npt.NDArray[np.int32] | None]
     test: dict[int | None, npt.NDArray[np.int32] | None]
@@ -143,13 +142,10 @@ class _Rows:
         if data.validation is not None:
             val_x, val_y = data.validation
             test[None] = np.arange(len(x), len(x) + len(val_x), dtype=np.int32)
-            x, y = (
-                _joined(x, val_x),
-                np.concatenate([to_host(y), to_host(prepared_targets(plan, val_y, len(val_x)))]),
-            )
+            x, y = _joined(x, val_x), _joined(y, prepared_targets(plan, val_y, len(val_x)))
         for idx, fold in enumerate(data.folds):
             train[idx], test[idx] = fold.train.astype(np.int32), fold.test.astype(np.int32)
-        return _Rows(TrainingData(x, y), len(data.x), train, test)
+        return _Rows(DeviceRows(plan, TrainingData(x, y)), len(data.x), train, test)
 
 
 def _joined(first: Array, second: Array) -> Any:
@@ -160,7 +156,7 @@ def _train(tasks: Sequence[Task], plan: Plan, rows: _Rows) -> list[Outcome]:
     """Train the networks of tasks in a launch."""
     start = perf_counter()
     runs = [_Trained.of(task, plan, rows) for task in tasks]
-    results = train_many([run.member for run in runs], rows.data)
+    results = train_many([run.member for run in runs], rows.all)
     seconds = (perf_counter() - start) / len(tasks)
     return [
         run.outcome(task, result.reports, result.error, seconds)
@@ -186,9 +182,7 @@ class _Trained:
 
     @staticmethod
     def of(task: Task, plan: Plan, rows: _Rows) -> _Trained:
-        model, optimizer = task.model, task.optimizer
-        if task.is_shared:
-            model, optimizer = copy.deepcopy((model, optimizer))
+        model, optimizer, _ = task.own()
         train, test = rows.train[task.fold], rows.test[task.fold]
         own = replace(
             plan,
@@ -218,16 +212,8 @@ class _Trained:
             return found
         if state.epoch < plan.epochs:
             found.status, found.checkpoint = PAUSED, pickle.dumps(_Pause(state, history.reports))
-        if task.scoring is not None:
-            found.score = _score(task, self.model)
+        found.score = task.score_of(self.model)
         return found
-
-
-def _score(task: Task, model: Module) -> float | None:
-    rows: SweepData = task.data.of_fold(task.fold)
-    if task.scoring is None or rows.validation is None:
-        return None
-    return float(task.scoring(model, *map(to_host, rows.validation)))
 
 
 def _interrupted(task: Task) -> Outcome:

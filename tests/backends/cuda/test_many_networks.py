@@ -42,6 +42,10 @@ def test_a_block_has_as_many_warps_as_rows_want() -> None:
     [
         (MNIST, "bytes of shared memory for a network in a block"),
         (network(*[8] * 10), "expected at most 8 layers"),
+        (
+            network(64, 128, 128, 10),
+            "expected at most 255 registers of a thread for a network in a block, got",
+        ),
         (replace(TABULAR, drops=(True, False)), "without dropout"),
         (replace(TABULAR, clips=True), "clipping"),
         (replace(TABULAR, terms=2), "expected at most 8 layers"),

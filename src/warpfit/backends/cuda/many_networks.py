@@ -152,9 +152,7 @@ class ManyNetworks:
 
 def suits(network: TrainedNetwork) -> bool:
     """Return whether a network is of the kind that this kernel is for."""
-    has_more = any(network.drops) or network.weighted or network.class_weights or network.clips
-    has_more = has_more or network.penalized or network.terms > 1
-    return len(network.widths) - 1 <= MOST_LAYERS and not has_more
+    return len(network.widths) - 1 <= MOST_LAYERS and network.is_plain
 
 
 @lru_cache(maxsize=256)
@@ -173,15 +171,19 @@ def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> ManyNet
         )
     shapes = list(_shapes(network, max_shared_bytes))
     if not shapes:
-        least = min(
-            (ManyNetworks(network, warps, 1, piece, False) for warps, piece in product(WARPS, PIECES)),
-            key=lambda shape: shape.shared_bytes,
-        )
-        raise ConfigError(
-            f"expected at most {max_shared_bytes} bytes of shared memory for a network in a block, "
-            f"got {least.shared_bytes}"
-        )
+        raise ConfigError(_too_large(network, max_shared_bytes))
     return max(shapes, key=_preference)
+
+
+def _too_large(network: TrainedNetwork, max_shared_bytes: int) -> str:
+    """Return what of a block a network has not enough of in any shape."""
+    shapes = [ManyNetworks(network, warps, 1, piece, False) for warps, piece in product(WARPS, PIECES)]
+    fitting = [shape for shape in shapes if shape.shared_bytes <= max_shared_bytes]
+    if fitting:
+        most, unit, got = MOST_REGISTERS, "registers of a thread", min(shape.registers for shape in fitting)
+    else:
+        most, unit, got = max_shared_bytes, "bytes of shared memory", min(s.shared_bytes for s in shapes)
+    return f"expected at most {most} {unit} for a network in a block, got {got}"
 
 
 def _shapes(network: TrainedNetwork, max_shared_bytes: int) -> Iterator[ManyNetworks]:

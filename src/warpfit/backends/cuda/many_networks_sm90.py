@@ -141,10 +141,8 @@ class ManyClusters:
 
 def suits(network: TrainedNetwork) -> bool:
     """Return whether a network is of the kind that this kernel is for."""
-    has_more = any(network.drops) or network.weighted or network.class_weights or network.clips
-    has_more = has_more or network.penalized or network.terms > 1
     is_small = network.batch <= ROWS and network.outputs <= MOST_OUTPUTS
-    return len(network.widths) == 3 and is_small and not has_more
+    return len(network.widths) == 3 and is_small and network.is_plain
 
 
 @lru_cache(maxsize=256)

@@ -429,11 +429,7 @@ def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multip
 
 def suits(network: TrainedNetwork) -> bool:
     """Return whether a network is of the kind that this kernel is for."""
-    has_more = (
-        any(network.drops) or network.weighted or network.class_weights or network.clips or network.penalized
-    )
-    has_more = has_more or network.rate_in_velocity or network.terms > 1
-    return len(network.widths) <= 3 and not has_more
+    return len(network.widths) <= 3 and network.is_plain and not network.rate_in_velocity
 
 
 def _hidden(network: TrainedNetwork) -> int:

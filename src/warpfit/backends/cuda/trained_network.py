@@ -103,6 +103,13 @@ class TrainedNetwork:
         return self.widths[0]
 
     @property
+    def is_plain(self) -> bool:
+        """Whether all rows count alike and only once, without dropout, penalties and clipping."""
+        has_weights = self.weighted or self.class_weights
+        has_more = any(self.drops) or self.clips or self.penalized
+        return not has_weights and not has_more and self.terms <= 1
+
+    @property
     def outputs(self) -> int:
         """Numbers that a row becomes."""
         return self.widths[-1]

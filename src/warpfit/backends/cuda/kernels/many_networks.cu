@@ -64,7 +64,7 @@ struct HeldParameters {
         }
     }
 
-    // f(number, place) for each of a piece, with its place among a network's.
+    // f(number, place) for each of a piece and slot, with its place among those of a network.
     template <class F>
     __device__ void each(const Piece& piece, int idx, int slot, F f) {
         PieceSums::each_pair(piece, [&](int i, int row, int col) {
@@ -74,6 +74,18 @@ struct HeldParameters {
         });
         PieceSums::each_bias(piece, [&](int i, int col) {
             f(at(slot, idx, 2 * PAIRS + i), piece.at + piece.inputs * piece.outputs + col);
+        });
+    }
+
+    // f(number, place) for each of all that the thread holds.
+    template <class F>
+    __device__ void each_of_all(const T* shared, F f) {
+        each_piece(shared, [&](const Piece& piece, int idx) {
+#pragma unroll
+            for (int slot = 0; slot <= SLOTS; ++slot) {
+                each(piece, idx, slot,
+                     [&](float& number, int place) { f(number, slot * PARAMETERS + place); });
+            }
         });
     }
 };
@@ -102,15 +114,10 @@ struct Copies {
 };
 
 struct Update {
-    StepSettings step;
-    RuleSettings rule;
-    float unscale;
+    Step step;
 
     __device__ void one(HeldParameters& held, int idx, int i, float sum) const {
-        float slots[SLOT_PLACES];
-        for (int slot = 0; slot < SLOTS; ++slot) slots[slot] = held.at(1 + slot, idx, i);
-        update_parameter(held.at(0, idx, i), slots, sum, unscale, step, rule);
-        for (int slot = 0; slot < SLOTS; ++slot) held.at(1 + slot, idx, i) = slots[slot];
+        step.update(held.at(0, idx, i), [&](int slot) -> float& { return held.at(1 + slot, idx, i); }, sum);
     }
 
     __device__ void apply(HeldParameters& held, const Copies& copies, const Piece& piece, int idx,
@@ -135,6 +142,28 @@ struct Data {
     double of_term;
 };
 
+// Where a warp's rows come to, a tile of rows in each stage.
+struct OwnRows {
+    T* shared;
+    const T* x;
+
+    __device__ static int first() { return 16 * own_warp(); }
+    __device__ T* stage(int idx) const {
+        return shared + values_at(0) + first() * stride_of(0) + idx * X_TILE_SIZE;
+    }
+
+    __device__ void fetch(int64 numbers, int to) const {
+        copy_rows<SIZES[0], padded(0)>(stage(to), stride_of(0), x, numbers, own_lane());
+        copy_async_commit();
+    }
+
+    // Those in a stage through the network, to their losses and, to train on them, to all slopes.
+    template <bool TRAINS>
+    __device__ void run(int idx, NarrowLoss& loss, const RowTargets& targets) const {
+        go_on<0, TRAINS>(shared, first(), load_fragments<padded(0)>(stage(idx), stride_of(0)), loss, targets);
+    }
+};
+
 // What all warps have added up of so many rows, whose sums begin anew.
 __device__ inline EpochSums take_sums(NarrowLoss& loss, double of_term, int num_rows) {
     __shared__ double partials[WARP];
@@ -144,77 +173,74 @@ __device__ inline EpochSums take_sums(NarrowLoss& loss, double of_term, int num_
     return {num_rows > 0 ? of_term * total / num_rows : 0, correct};
 }
 
+// Of the validation rows; the stage is free.
+__device__ inline EpochSums validate(const OwnRows& rows, int stage, NarrowLoss& loss, double of_term,
+                                     const Network& network) {
+    for (int first = 0; first < network.num_validated; first += ROWS) {
+        const int64 numbers = network.validation_row(first + OwnRows::first() + own_lane() % 16);
+        rows.fetch(numbers, stage);
+        const RowTargets targets = loss.fetch(numbers);
+        copy_async_wait<0>();
+        __syncwarp();
+        rows.run<false>(stage, loss, targets);
+        __syncwarp();
+    }
+    return take_sums(loss, of_term, network.num_validated);
+}
+
+// Adds what the rows in a stage say of the gradients, and at the end of a step updates what the thread holds.
+__device__ inline void add_gradients(PieceSums (&sums)[PIECES_OF_WARP], HeldParameters& held,
+                                     const Copies& copies, int stage, bool ends_step, const Update& update) {
+#pragma unroll
+    for (int i = 0; i < PIECES_OF_WARP; ++i) {
+        const int number = own_warp() + i * WARPS;
+        if (number >= PIECES) continue;
+        const Piece piece = piece_of(copies.shared, stage, number);
+        sums[i].add(piece);
+        if (ends_step) {
+            update.apply(held, copies, piece, i, sums[i]);
+            sums[i] = PieceSums();
+        }
+    }
+}
+
 // Trains a network to its last epoch, or until its loss is no number.
 __device__ inline void train(T* shared, float* held_shared, const Data& data, const Network& network,
                              float* parameters) {
     const Copies copies{shared};
     HeldParameters held(held_shared);
-    HeldParameters::each_piece(shared, [&](const Piece& piece, int idx) {
-#pragma unroll
-        for (int slot = 0; slot <= SLOTS; ++slot) {
-            held.each(piece, idx, slot,
-                      [&](float& number, int place) { number = parameters[slot * PARAMETERS + place]; });
-        }
-        copies.store_all(held, piece, idx);
-    });
+    held.each_of_all(shared, [&](float& number, int place) { number = parameters[place]; });
+    HeldParameters::each_piece(shared,
+                               [&](const Piece& piece, int idx) { copies.store_all(held, piece, idx); });
 
-    const int own_rows = 16 * own_warp(), num_steps = network.num_steps();
-    T* tiles = shared + values_at(0) + own_rows * stride_of(0);
-    const auto fetch = [&](int64 numbers, int stage) {
-        copy_rows<SIZES[0], padded(0)>(tiles + stage * X_TILE_SIZE, stride_of(0), data.x, numbers,
-                                       own_lane());
-        copy_async_commit();
-    };
+    const OwnRows rows{shared, data.x};
+    const int num_steps = network.num_steps();
     NarrowLoss loss{data.targets, data.setting, 0, {0, 0}};
     Place at{0, 0, 0};
     int64 now = at.row(network);
-    fetch(now, 0);
+    rows.fetch(now, 0);
     __syncthreads();
 
     int stage = 0, epochs_done = 0;
     PieceSums sums[PIECES_OF_WARP];
     while (at.epoch < network.num_epochs) {
         const Place next = at.after(network);
-        const RowTargets of_rows = loss.fetch(now);
+        const RowTargets targets = loss.fetch(now);
         const int rows_of_step = min(BATCH, network.num_rows - at.step * BATCH);
         loss.of_slope = data.of_slope * network.scale / static_cast<float>(rows_of_step);
         copy_async_wait<0>();
         __syncwarp();
         now = next.row(network);
-        fetch(now, stage ^ 1);
-        const T* own_x = tiles + stage * X_TILE_SIZE;
-        go_on<0>(shared, own_rows, load_fragments<padded(0)>(own_x, stride_of(0)), loss, of_rows);
+        rows.fetch(now, stage ^ 1);
+        rows.run<true>(stage, loss, targets);
         __syncthreads();
-        const bool ends_step = at.tile + 1 == TILES;
-        const StepSettings step = network.steps[at.epoch * num_steps + at.step];
-        const Update update{step, network.rule, 1 / network.scale};
-#pragma unroll
-        for (int i = 0; i < PIECES_OF_WARP; ++i) {
-            const int number = own_warp() + i * WARPS;
-            if (number >= PIECES) continue;
-            const Piece piece = piece_of(shared, stage, number);
-            sums[i].add(piece);
-            if (ends_step) {
-                update.apply(held, copies, piece, i, sums[i]);
-                sums[i] = PieceSums();
-            }
-        }
+        const Step step{network.steps[at.epoch * num_steps + at.step], network.rule, 1 / network.scale};
+        add_gradients(sums, held, copies, stage, at.tile + 1 == TILES, {step});
         __syncthreads();
         stage ^= 1;
         if (next.epoch > at.epoch) {
             const EpochSums trained = take_sums(loss, data.of_term, network.num_rows);
-            for (int first = 0; first < network.num_validated; first += ROWS) {
-                const int64 numbers = network.validation_row(first + 16 * own_warp() + own_lane() % 16);
-                fetch(numbers, stage ^ 1);
-                const RowTargets of_validated = loss.fetch(numbers);
-                copy_async_wait<0>();
-                __syncwarp();
-                const T* validated = tiles + (stage ^ 1) * X_TILE_SIZE;
-                go_on<0, false>(shared, own_rows, load_fragments<padded(0)>(validated, stride_of(0)), loss,
-                                of_validated);
-                __syncwarp();
-            }
-            const EpochSums validated = take_sums(loss, data.of_term, network.num_validated);
+            const EpochSums validated = validate(rows, stage ^ 1, loss, data.of_term, network);
             if (threadIdx.x == 0) {
                 network.write_record(at.epoch, false, trained);
                 network.write_record(at.epoch, true, validated);
@@ -225,13 +251,7 @@ __device__ inline void train(T* shared, float* held_shared, const Data& data, co
         at = next;
     }
     copy_async_wait<0>();
-    HeldParameters::each_piece(shared, [&](const Piece& piece, int idx) {
-#pragma unroll
-        for (int slot = 0; slot <= SLOTS; ++slot) {
-            held.each(piece, idx, slot,
-                      [&](float& number, int place) { parameters[slot * PARAMETERS + place] = number; });
-        }
-    });
+    held.each_of_all(shared, [&](float& number, int place) { parameters[place] = number; });
     if (threadIdx.x == 0) *network.epochs_done = epochs_done;
 }
 

@@ -159,21 +159,6 @@ __device__ inline void multiply_registers<bfloat16>(float (&d)[32], const unsign
     wgmma_bf16_of_registers(d, a, b, adds);
 }
 
-// What a step needs to know.
-struct Step {
-    StepSettings settings;
-    RuleSettings rule;
-    float unscale;
-
-    template <class Slots>
-    __device__ void update(float& w, Slots slot, float sum) const {
-        float slots[SLOT_PLACES];
-        for (int i = 0; i < SLOTS; ++i) slots[i] = slot(i);
-        update_parameter(w, slots, sum, unscale, settings, rule);
-        for (int i = 0; i < SLOTS; ++i) slot(i) = slots[i];
-    }
-};
-
 struct Data {
     const T* x;
     const float* targets;
@@ -732,7 +717,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const Data data{x, targets, {setting, of_term, of_slope}};
     if (threadIdx.x == 0) {
         mbarrier_init(&shared.logits_full, 1);
-        mbarrier_init(&shared.logits_free, (CLUSTER - 1) * 4 > 0 ? (CLUSTER - 1) * 4 : 1);
+        mbarrier_init(&shared.logits_free, CLUSTER > 1 ? (CLUSTER - 1) * WARPS_WITH_ROWS : 1);
         mbarrier_init(&shared.next_full, 1);
         fence_mbarrier_init();
     }

@@ -12,6 +12,22 @@ struct EpochSums {
     __device__ bool is_finite() const { return loss - loss == 0; }
 };
 
+// A step of a network's optimizer.
+struct Step {
+    StepSettings settings;
+    RuleSettings rule;
+    float unscale;
+
+    // Of a parameter; slot(i) is where what is remembered of it lies.
+    template <class Slots>
+    __device__ void update(float& w, Slots slot, float sum) const {
+        float slots[SLOT_PLACES];
+        for (int i = 0; i < SLOTS; ++i) slots[i] = slot(i);
+        update_parameter(w, slots, sum, unscale, settings, rule);
+        for (int i = 0; i < SLOTS; ++i) slot(i) = slots[i];
+    }
+};
+
 struct alignas(16) Network {
     const StepSettings* steps;   // (steps,) of all its epochs
     const uint32* keys;          // (epochs, 8) of its orders; null for rows one after the other
