@@ -28,6 +28,7 @@ To bit_cast(From value) {
 inline unsigned __float_as_uint(float x) { return emulator::bit_cast<unsigned>(x); }
 inline float __uint_as_float(unsigned x) { return emulator::bit_cast<float>(x); }
 inline float __int_as_float(int x) { return emulator::bit_cast<float>(x); }
+inline long long __double_as_longlong(double x) { return emulator::bit_cast<long long>(x); }
 inline double __dadd_rn(double a, double b) { return a + b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
 inline float __fmul_rn(float a, float b) { return a * b; }

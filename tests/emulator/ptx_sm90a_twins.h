@@ -96,27 +96,27 @@ namespace emulator {
 
 template <class Type, int COUNT>
 void multiply_registers_async(const char* name, float (&d)[COUNT], const unsigned (&a)[4], unsigned long long b,
-                              int adds, Site site) {
+                              bool b_across, int adds, Site site) {
     static_assert(COUNT % 4 == 0 && COUNT <= 128, "d has a multiple of 8 columns, at most 256");
-    begin_product(name, {&NUMBERS<Type>, 0, a, b, false, false, adds != 0, d, COUNT, 0, 0}, site);
+    begin_product(name, {&NUMBERS<Type>, 0, a, b, false, b_across, adds != 0, d, COUNT, 0, 0}, site);
 }
 
 }  // namespace emulator
 
-template <int COUNT>
+template <int B_ACROSS = 0, int COUNT>
 inline void wgmma_f16_of_registers(float (&d)[COUNT], const unsigned (&a)[4], unsigned long long b, int adds,
                                    emulator::Site site = emulator::Site::here()) {
-    emulator::multiply_registers_async<emulator::F16>("wgmma_f16_of_registers", d, a, b, adds, site);
+    emulator::multiply_registers_async<emulator::F16>("wgmma_f16_of_registers", d, a, b, B_ACROSS, adds, site);
 }
 
-template <int COUNT>
+template <int B_ACROSS = 0, int COUNT>
 inline void wgmma_bf16_of_registers(float (&d)[COUNT], const unsigned (&a)[4], unsigned long long b, int adds,
                                     emulator::Site site = emulator::Site::here()) {
-    emulator::multiply_registers_async<emulator::Bf16>("wgmma_bf16_of_registers", d, a, b, adds, site);
+    emulator::multiply_registers_async<emulator::Bf16>("wgmma_bf16_of_registers", d, a, b, B_ACROSS, adds, site);
 }
 
 template <int COUNT>
 inline void wgmma_tf32_of_registers(float (&d)[COUNT], const unsigned (&a)[4], unsigned long long b, int adds,
                                     emulator::Site site = emulator::Site::here()) {
-    emulator::multiply_registers_async<emulator::Tf32>("wgmma_tf32_of_registers", d, a, b, adds, site);
+    emulator::multiply_registers_async<emulator::Tf32>("wgmma_tf32_of_registers", d, a, b, false, adds, site);
 }

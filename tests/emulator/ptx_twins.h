@@ -302,7 +302,10 @@ inline void store_system(unsigned* pointer, unsigned word) {
     __atomic_store_n(pointer, word, __ATOMIC_RELEASE);
 }
 
-inline int unforeseen(int number) { return number; }
+template <class Number>
+inline Number unforeseen(Number number) {
+    return number;
+}
 
 inline void let_others_run(emulator::Site site = emulator::Site::here()) {
     emulator::yield("let_others_run", site);

@@ -74,7 +74,7 @@ FAMILIES = {
     "many": Family(
         ("many_networks", "many_networks_sm90"),
         ("engines/test_many_networks.py",),
-        "emulator and (tabular or hidden or block or ragged)",
+        "emulator and (tabular or hidden or tiles or ragged or diverges)",
         takes_slow=True,
     ),
     "products": Family(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ OPTIMIZERS: dict[str, Any] = {
         model.parameters(), 0.02 * (i + 1), momentum=0.8, weight_decay=0.01
     ),
     "nesterov": lambda model, i: optim.SGD(model.parameters(), 0.02 * (i + 1), momentum=0.8, nesterov=True),
+    "too fast": lambda model, i: optim.SGD(model.parameters(), 1e6 if i == 1 else 0.05),
     **{name: (lambda model, i, make=make: make(model)) for name, make in ADAPTIVE.items()},
 }
 
@@ -93,13 +95,14 @@ class Sweep:
         rows = self.validation_rows(i)
         return None if rows is None else (self.x[rows], self.y[rows])
 
-    def train(self) -> list[Outcome]:
-        members = [self.member(i) for i in range(len(self.models))]
-        first = self.member(0).plan
+    def train(self, chosen: Sequence[int] | None = None) -> list[Outcome]:
+        chosen = range(len(self.models)) if chosen is None else chosen
+        members = [self.member(i) for i in chosen]
+        first = members[0].plan
         y = first.loss.prepare_targets(self.y, first.network.output_shape, "float32")
         outcomes = train_many(members, DeviceRows(first, TrainingData(self.x, y)))
-        for member, model, optimizer in zip(members, self.models, self.optimizers, strict=True):
-            write_back(member.state, model, optimizer)
+        for i, member in zip(chosen, members, strict=True):
+            write_back(member.state, self.models[i], self.optimizers[i])
         return outcomes
 
 
@@ -153,31 +156,64 @@ def test_each_follows_numpy(cuda: str, name: str) -> None:
     assert_follows_numpy(**CASES[name])
 
 
-CLUSTERS: dict[str, dict[str, Any]] = {
-    "two blocks": {"sizes": (100, 100, 10), "batch": 64},
-    "one block": {"sizes": (784, 40, 10), "batch": 32},
-    "ragged": {
-        "sizes": (40, 20, 3),
-        "batch": 19,
-        "optimizer": "momentum",
-        "loss": "mse",
-        "precision": "bfloat16",
-    },
-    "adam": {"sizes": (150, 70, 7), "batch": 16, "optimizer": "adam", "activations": ("gelu",)},
+# Of hidden units one tile or two, in as many parts as there are blocks or twice as many.
+CLUSTERS: dict[str, tuple[int, dict[str, Any]]] = {
+    "two tiles": (1, {"sizes": (100, 100, 10), "batch": 64}),
+    "two tiles, two parts": (2, {"sizes": (400, 128, 10), "batch": 64}),
+    "two tiles, eight parts": (
+        8,
+        {"sizes": (150, 70, 7), "batch": 16, "optimizer": "adam", "activations": ("gelu",)},
+    ),
+    "weights in shared memory": (2, {"sizes": (200, 70, 10), "batch": 32, "optimizer": "adam"}),
+    "one tile": (1, {"sizes": (260, 40, 10), "batch": 32}),
+    "one tile, four parts": (2, {"sizes": (100, 64, 16), "batch": 60, "loss": "huber"}),
+    "one tile, eight parts": (4, {"sizes": (260, 30, 2), "batch": 64, "optimizer": "nesterov"}),
+    "ragged": (
+        1,
+        {
+            "sizes": (40, 20, 3),
+            "batch": 19,
+            "optimizer": "momentum",
+            "loss": "mse",
+            "precision": "bfloat16",
+        },
+    ),
 }
 
 
 @pytest.fixture
-def in_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
-    from warpfit.backends.cuda.many_networks_sm90 import choose_clusters
+def in_clusters(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    from warpfit.backends.cuda.many_networks_sm90 import ManyClusters, with_shared_slices
 
-    monkeypatch.setattr(
-        many_networks,
-        "shape_of",
-        lambda network, runtime: choose_clusters(network, runtime.arch, runtime.max_shared_bytes),
-    )
+    def of(size: int) -> None:
+        monkeypatch.setattr(
+            many_networks, "shape_of", lambda network, _: with_shared_slices(ManyClusters(network, size))
+        )
+
+    return of
 
 
 @pytest.mark.parametrize("name", CLUSTERS)
-def test_clusters_follow_numpy(cuda: str, in_clusters: None, name: str) -> None:
-    assert_follows_numpy(**CLUSTERS[name])
+def test_clusters_follow_numpy(cuda: str, in_clusters: Callable[[int], None], name: str) -> None:
+    cluster, case = CLUSTERS[name]
+    in_clusters(cluster)
+    assert_follows_numpy(**case)
+
+
+# More networks than clusters, so that one goes on to the next after it.
+@pytest.mark.parametrize(("cluster", "hidden"), [(1, 20), (1, 70), (2, 70)])
+def test_a_cluster_goes_on_after_a_network_that_diverges(
+    cuda: str, in_clusters: Callable[[int], None], cluster: int, hidden: int
+) -> None:
+    in_clusters(cluster)
+    sizes, count = (40, hidden, 3), 4
+    settings: dict[str, Any] = {"sizes": sizes, "batch": 32, "optimizer": "too fast", "count": count}
+    together = Sweep(**settings)
+    outcomes = together.train()
+    assert [outcome.error is None for outcome in outcomes] == [True, False, True, True]
+    assert len(outcomes[1].reports) < together.epochs(1)
+    for i in (0, 2, 3):
+        alone = Sweep(**settings)
+        (only,) = alone.train([i])
+        assert [report.loss for report in only.reports] == [report.loss for report in outcomes[i].reports]
+        np.testing.assert_array_equal(flat(alone.models[i]), flat(together.models[i]))

@@ -110,6 +110,8 @@ class DeviceRows:
             return x
         filled = ops.zeros((1 + len(data), shape.x_width), x.dtype.name)
         ops.assign(filled[1:, : x.shape[1]], x)
+        ones = ops.asarray(np.ones((len(data), 1), np.float32), x.dtype.name)
+        ops.assign(filled[1:, x.shape[1] : x.shape[1] + 1], ones)
         return filled[1:]
 
     def pointer_of(self, numbers: Rows) -> int:

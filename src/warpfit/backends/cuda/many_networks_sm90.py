@@ -1,7 +1,7 @@
 """Whole training runs of many networks with a hidden layer in one launch: a network at a time in each cluster.
 
-`kernels/many_networks_sm90.cu` keeps the weights that meet the features in the registers of a cluster's blocks, 64
-hidden units in each; this module says how large clusters are, and what does not fit.
+`kernels/many_networks_sm90.cu` keeps the weights that meet the features in registers and shared memory of a cluster's
+blocks, which share out the features; this module says how large clusters are, and what does not fit.
 """
 
 from __future__ import annotations
@@ -9,27 +9,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import ceil
 from typing import Any
 
 from warpfit.backends.base import Activation
 from warpfit.backends.cuda.matmul import shared_bytes_of
 from warpfit.backends.cuda.runtime import is_debugging
 from warpfit.backends.cuda.trained_network import (
-    CLUSTERS,
     TrainedNetwork,
     check_network,
-    resident_clusters,
     up,
 )
 from warpfit.errors import ConfigError
 
 __all__ = ["ManyClusters", "choose_clusters", "variants"]
 
-ROWS, UNITS, MOST_OUTPUTS = 64, 64, 16
-BOX_BYTES, SLICES_OF_BOX = 8192, 4
-PASSED_BYTES = 16384
-# Registers of a thread that may hold parameters and what is remembered of them.
-MOST_HELD = 200
+ROWS, UNITS, MOST_HIDDEN, MOST_OUTPUTS, MOST_PARTS = 64, 64, 128, 16, 8
+BOX_BYTES, SLICES_OF_BOX, STAGES = 8192, 4, 2
+GROUPS, GROUP_THREADS, HELPERS, OUT_STRIDE = 2, 128, 4, 24
+# Numbers of a thread's weights, and of what is remembered of them, that registers are for.
+MOST_HELD = 128
+# Registers of a thread of the warpgroups that have weights, of that which finds losses, and of that which brings
+# batches: without anything remembered of parameters, and with it.
+REGISTERS = ((200, 80, 32), (192, 88, 40))
 # Dynamic shared memory begins at a multiple of so many bytes.
 ALIGNMENT = 1024
 
@@ -43,56 +45,85 @@ class ManyClusters:
     network : TrainedNetwork
         What all of them are.
     cluster : int
-        Blocks, of 64 hidden units each.
+        Blocks.
+    shared_slices : int
+        Of a part's slices of 16 features, those whose weights lie in shared memory; the others' lie in registers.
     """
 
     network: TrainedNetwork
     cluster: int
+    shared_slices: int = 0
 
     kernel = "many_networks_sm90"
-    threads = 256
+    threads = (GROUPS + 2) * GROUP_THREADS
+
+    @property
+    def unit_tiles(self) -> int:
+        """Tiles of 64 hidden units."""
+        return ceil(self.network.widths[1] / UNITS)
+
+    @property
+    def parts_of_block(self) -> int:
+        """Parts of the features that lie in a block."""
+        return GROUPS // self.unit_tiles
+
+    @property
+    def parts(self) -> int:
+        """Parts of the features."""
+        return self.cluster * self.parts_of_block
 
     @property
     def slices(self) -> int:
-        """Slices of 16 features."""
-        return -(-self.network.features // 16)
+        """Slices of 16 features, and of a bias after them, that a part has."""
+        return ceil(ceil((self.network.features + 1) / 16) / self.parts)
 
     @property
     def x_width(self) -> int:
-        """Numbers of a row of x, filled up with zeros."""
-        return 16 * self.slices
-
-    @property
-    def held(self) -> int:
-        """Numbers that a thread holds: the hidden layer's weights, and what the optimizer remembers of them."""
-        whole, tail = divmod(self.slices, SLICES_OF_BOX)
-        boxes = whole + (tail > 0)
-        first = boxes // 2
-        own = max(SLICES_OF_BOX * first, self.slices - SLICES_OF_BOX * first)
-        return 8 * own * (1 + self.network.slots)
+        """Numbers of a row of x: features, a one, and zeros."""
+        return 16 * self.slices * self.parts
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block."""
+        """Shared memory of a block, as the kernel's struct has it."""
         network, copies = self.network, 1 + self.network.slots
+        units, rows = UNITS * self.unit_tiles, ROWS // self.cluster
+        pairs = ceil(network.outputs / 2)
+        threads = GROUPS * GROUP_THREADS if self.shared_slices else 1
+        arrays = {  # bytes, and of what they are a multiple
+            "x": (self.x_boxes * BOX_BYTES, ALIGNMENT),
+            "passed": (self.passed_bytes, 1),
+            "weights": (16 * max(1, self.shared_slices) * copies * 2 * threads, 16),
+            "dz, w2": (2 * OUT_STRIDE * (max(16, rows) + units), 2),
+            "of_outputs": (8 * self.cluster * (network.widths[1] + 1) * pairs, 8),
+            "sums": (8 * self.cluster * HELPERS * 4, 16),
+            "output_bias": (4 * copies * MOST_OUTPUTS, 4),
+            "settings, rows": (16 * STAGES + 4 * STAGES * ROWS, 16),
+            "targets": (4 * STAGES * rows * network.target_words, 4),
+            "network, run": (96 + 20, 16),
+            "barriers, next": (8 * (18 + 4 * self.unit_tiles), 8),
+        }
+        end = 0
+        for size, alignment in arrays.values():
+            end = up(end, alignment) + size
+        return up(end, 16)
+
+    @property
+    def x_boxes(self) -> int:
+        """Boxes of 64 rows and 64 features that a block has of x."""
         whole, tail = divmod(self.slices, SLICES_OF_BOX)
-        boxes = 2 * whole + 1 if tail in (1, 2) else 2 * (whole + (tail > 0))
-        pairs = -(-network.outputs // 2)
-        logits = max(1, (self.cluster - 1) * ROWS) * 2 * pairs * 4
-        held = copies * (4 * UNITS * network.outputs + 4 * UNITS + 4 * 16)
-        return up(
-            boxes * BOX_BYTES
-            + PASSED_BYTES
-            + logits
-            + 2 * 32 * ROWS
-            + held
-            + 8 * UNITS
-            + 8 * ROWS
-            + 64
-            + 96
-            + 32,
-            16,
-        )
+        tails = STAGES * self.parts_of_block if tail else 0
+        return STAGES * self.parts_of_block * whole + (ceil(tails / (SLICES_OF_BOX // tail)) if tail else 0)
+
+    @property
+    def passed_bytes(self) -> int:
+        """Shared memory for what warpgroups pass to each other."""
+        rows = ROWS // self.parts
+        sums = (self.parts - 1) * UNITS * rows * 4
+        if self.parts == GROUPS and self.cluster == 1:
+            return GROUPS * sums
+        own_stays = self.unit_tiles > 1 and rows > 8
+        sent = UNITS * (ROWS - own_stays * rows) * 2
+        return self.unit_tiles * sent + GROUPS * (sums + UNITS * rows * 2)
 
     @property
     def num_parameters(self) -> int:
@@ -113,20 +144,25 @@ class ManyClusters:
         ]
 
     def groups(self, num_multiprocessors: int) -> int:
-        """Return how many networks train at once."""
-        return resident_clusters(self.cluster, num_multiprocessors)
+        """Return how many networks train at once, at most."""
+        return max(1, num_multiprocessors // self.cluster)
 
     @property
     def defines(self) -> dict[str, Any]:
         """The kernel's defines."""
         network = self.network
         activation = network.activations[0]
+        of_units, of_losses, of_batches = REGISTERS[network.slots > 0]
         return {
             **network.defines,
             "FEATURES": network.features,
             "HIDDEN": network.widths[1],
             "OUTPUTS": network.outputs,
             "CLUSTER": self.cluster,
+            "SHARED_SLICES": self.shared_slices,
+            "UNIT_REGISTERS": of_units,
+            "LOSS_REGISTERS": of_losses,
+            "BATCH_REGISTERS": of_batches,
             "TARGET_WORDS": network.target_words,
             "ACTIVATION": activation.name,
             "SLOPE": float(activation.slope),
@@ -142,12 +178,18 @@ class ManyClusters:
 def suits(network: TrainedNetwork) -> bool:
     """Return whether a network is of the kind that this kernel is for."""
     is_small = network.batch <= ROWS and network.outputs <= MOST_OUTPUTS
-    return len(network.widths) == 3 and is_small and network.is_plain
+    return len(network.widths) == 3 and is_small and network.widths[1] <= MOST_HIDDEN and network.is_plain
+
+
+def with_shared_slices(shape: ManyClusters) -> ManyClusters:
+    """Return the shape with as many slices in shared memory as registers are not for."""
+    in_registers = max(1, MOST_HELD // (8 * (1 + shape.network.slots)))
+    return replace(shape, shared_slices=max(0, shape.slices - in_registers))
 
 
 @lru_cache(maxsize=256)
 def choose_clusters(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> ManyClusters:
-    """Return how clusters train networks of this shape.
+    """Return how clusters, as small as they can be, train networks of this shape.
 
     Raises
     ------
@@ -159,21 +201,16 @@ def choose_clusters(network: TrainedNetwork, arch: str, max_shared_bytes: int) -
         raise ConfigError(f"expected sm_90a, whose warpgroups multiply, got {arch}")
     if not suits(network):
         raise ConfigError(
-            f"expected a hidden layer, batches of at most {ROWS} rows, at most {MOST_OUTPUTS} outputs, and no dropout, "
-            f"weights of rows or clipping, got {network}"
+            f"expected a hidden layer of at most {MOST_HIDDEN} units, batches of at most {ROWS} rows, at most "
+            f"{MOST_OUTPUTS} outputs, and no dropout, weights of rows or clipping, got {network}"
         )
-    needed = -(-network.widths[1] // UNITS)
-    cluster = next((size for size in CLUSTERS if size >= needed), None)
-    if cluster is None:
-        raise ConfigError(f"expected at most {CLUSTERS[-1] * UNITS} hidden units, got {network.widths[1]}")
-    shape = ManyClusters(network, cluster)
-    if shape.held > MOST_HELD:
-        raise ConfigError(
-            f"expected at most {MOST_HELD} numbers for the registers of a thread, got {shape.held}"
-        )
+    shape = with_shared_slices(ManyClusters(network, 1))
+    while shape.shared_bytes > max_shared_bytes and shape.parts < MOST_PARTS:
+        shape = with_shared_slices(ManyClusters(network, 2 * shape.cluster))
     if shape.shared_bytes > max_shared_bytes:
         raise ConfigError(
-            f"expected at most {max_shared_bytes} bytes of shared memory, got {shape.shared_bytes}"
+            f"expected at most {max_shared_bytes} bytes of shared memory, got {shape.shared_bytes} in each of "
+            f"{shape.cluster} blocks"
         )
     return shape
 

@@ -22,8 +22,10 @@ struct Step {
     template <class Slots>
     __device__ void update(float& w, Slots slot, float sum) const {
         float slots[SLOT_PLACES];
+#pragma unroll
         for (int i = 0; i < SLOTS; ++i) slots[i] = slot(i);
         update_parameter(w, slots, sum, unscale, settings, rule);
+#pragma unroll
         for (int i = 0; i < SLOTS; ++i) slot(i) = slots[i];
     }
 };

@@ -230,7 +230,8 @@ __device__ inline void store_system(unsigned* pointer, unsigned word) {
 }
 
 // The same number, of which the compiler knows nothing: so what follows from it is not found ahead.
-__device__ inline int unforeseen(int number) {
+template <class Number>
+__device__ inline Number unforeseen(Number number) {
     asm volatile("" : "+r"(number));
     return number;
 }

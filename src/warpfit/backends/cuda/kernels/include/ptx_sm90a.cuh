@@ -67,7 +67,7 @@ __device__ inline void wgmma_wait() {
 // wgmma.mma_async (9.7.15.5): d = a b, + d if `adds`, with a of 64 x 16 (tf32: 64 x 8) and b of 16 x N numbers in shared
 // memory, of which descriptors tell; N is twice the size of d. Lane l of warp w of the four has in d[4 j + 2 h + i] row
 // 16 w + l / 4 + 8 h, column 8 j + 2 (l % 4) + i. A_ACROSS: whether in memory the rows of a, not its k, lie side by side;
-// B_ACROSS: the columns of b. tf32 takes neither. a may come from registers, then b lies along k: a[2 i + h] is row 16 w + l / 4 + 8 h,
+// B_ACROSS: the columns of b. tf32 takes neither. a may come from registers: a[2 i + h] is row 16 w + l / 4 + 8 h,
 // columns 8 i + 2 (l % 4) and the next, of tf32 column l % 4 + 4 i. They must stay as they are until the product has been waited for.
 #define DEFINE_WGMMA(NAME, SHAPE, MAJORS, COUNT, A, B, ADDS)                                                 \
     template <int A_ACROSS, int B_ACROSS>                                                                    \
@@ -79,24 +79,25 @@ __device__ inline void wgmma_wait() {
     }
 
 #define DEFINE_WGMMA_OF_REGISTERS(NAME, SHAPE, MAJOR, COUNT, A0, A1, A2, A3, B, ADDS)                        \
+    template <int B_ACROSS = 0>                                                                              \
     __device__ inline void NAME(float (&d)[COUNT], const unsigned (&a)[4], unsigned long long b, int adds) { \
         asm volatile("{ .reg .pred adds; setp.ne.b32 adds, " ADDS ", 0; wgmma.mma_async.sync.aligned." SHAPE \
-                     " {" REGISTERS_##COUNT "}, {" A0 ", " A1 ", " A2 ", " A3 "}, " B                        \
-                     ", adds, 1, 1" MAJOR "; }"                                                              \
+                     " {" REGISTERS_##COUNT "}, {" A0 ", " A1 ", " A2 ", " A3 "}, " B ", adds, 1, 1" MAJOR   \
+                                            "; }"                                                            \
                      : D_##COUNT                                                                             \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));                       \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds), "n"(B_ACROSS));        \
     }
 
-// P0 to P5: the names of the operands that come after d.
-#define DEFINE_WGMMAS(N, COUNT, P0, P1, P2, P3, P4, P5)                                                     \
+// P0 to P6: the names of the operands that come after d.
+#define DEFINE_WGMMAS(N, COUNT, P0, P1, P2, P3, P4, P5, P6)                                                 \
     DEFINE_WGMMA(wgmma_f16, "m64n" #N "k16.f32.f16.f16", ", " P3 ", " P4, COUNT, P0, P1, P2)                \
     DEFINE_WGMMA(wgmma_bf16, "m64n" #N "k16.f32.bf16.bf16", ", " P3 ", " P4, COUNT, P0, P1, P2)             \
     DEFINE_WGMMA(wgmma_tf32, "m64n" #N "k8.f32.tf32.tf32", "", COUNT, P0, P1, P2)                           \
-    DEFINE_WGMMA_OF_REGISTERS(wgmma_f16_of_registers, "m64n" #N "k16.f32.f16.f16", ", 0", COUNT, P0, P1,     \
-                              P2, P3, P4, P5)                                                                \
-    DEFINE_WGMMA_OF_REGISTERS(wgmma_bf16_of_registers, "m64n" #N "k16.f32.bf16.bf16", ", 0", COUNT, P0, P1,  \
-                              P2, P3, P4, P5)                                                                \
-    DEFINE_WGMMA_OF_REGISTERS(wgmma_tf32_of_registers, "m64n" #N "k8.f32.tf32.tf32", "", COUNT, P0, P1, P2,  \
+    DEFINE_WGMMA_OF_REGISTERS(wgmma_f16_of_registers, "m64n" #N "k16.f32.f16.f16", ", " P6, COUNT, P0, P1,  \
+                              P2, P3, P4, P5)                                                               \
+    DEFINE_WGMMA_OF_REGISTERS(wgmma_bf16_of_registers, "m64n" #N "k16.f32.bf16.bf16", ", " P6, COUNT, P0,   \
+                              P1, P2, P3, P4, P5)                                                           \
+    DEFINE_WGMMA_OF_REGISTERS(wgmma_tf32_of_registers, "m64n" #N "k8.f32.tf32.tf32", "", COUNT, P0, P1, P2, \
                               P3, P4, P5)
 
 #define D_FROM(i)                                                                                         \
@@ -134,10 +135,10 @@ __device__ inline void wgmma_wait() {
     REGISTERS_112     \
     ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
-DEFINE_WGMMAS(16, 8, "%8", "%9", "%10", "%11", "%12", "%13")
-DEFINE_WGMMAS(32, 16, "%16", "%17", "%18", "%19", "%20", "%21")
-DEFINE_WGMMAS(48, 24, "%24", "%25", "%26", "%27", "%28", "%29")
-DEFINE_WGMMAS(64, 32, "%32", "%33", "%34", "%35", "%36", "%37")
-DEFINE_WGMMAS(128, 64, "%64", "%65", "%66", "%67", "%68", "%69")
-DEFINE_WGMMAS(192, 96, "%96", "%97", "%98", "%99", "%100", "%101")
-DEFINE_WGMMAS(256, 128, "%128", "%129", "%130", "%131", "%132", "%133")
+DEFINE_WGMMAS(16, 8, "%8", "%9", "%10", "%11", "%12", "%13", "%14")
+DEFINE_WGMMAS(32, 16, "%16", "%17", "%18", "%19", "%20", "%21", "%22")
+DEFINE_WGMMAS(48, 24, "%24", "%25", "%26", "%27", "%28", "%29", "%30")
+DEFINE_WGMMAS(64, 32, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
+DEFINE_WGMMAS(128, 64, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
+DEFINE_WGMMAS(192, 96, "%96", "%97", "%98", "%99", "%100", "%101", "%102")
+DEFINE_WGMMAS(256, 128, "%128", "%129", "%130", "%131", "%132", "%133", "%134")
