@@ -10,6 +10,8 @@ import pytest
 import warpfit as wf
 from support.sweeps import build
 from support.training import assert_same_weights, blobs
+from warpfit.backends.cuda.many_networks_sm90 import ManyClusters, with_shared_slices
+from warpfit.engines import many_networks
 from warpfit.sweep import together
 
 X, Y = blobs(90)
@@ -90,7 +92,7 @@ def test_a_pause_changes_no_bit(cuda: str) -> None:
     ("arguments", "why"),
     [
         ({"engine": "graph"}, "engine 'graph' was asked for"),
-        ({"callbacks": [wf.EarlyStopping("loss", patience=1)]}, "callbacks"),
+        ({"callbacks": [wf.EarlyStopping("loss", patience=1)], "report_every": 2}, "callbacks"),
         ({"precision": "float32"}, "expected at most"),
         ({"class_weight": {0: 1.0, 1: 2.0, 2: 1.0}}, "weights of classes"),
     ],
@@ -101,3 +103,48 @@ def test_what_no_launch_takes_is_trained_one_after_the_other(cuda: str, argument
     assert "one after the other by `fit`: " in found.plan.reason
     assert why in found.plan.reason
     assert {record["status"] for record in found} <= {"done", "stopped"}
+
+
+STOPPING: list[tuple[dict[str, Any], int | None]] = [
+    ({"monitor": "loss", "patience": 1, "min_delta": 0.05, "restore_best": False}, None),
+    ({"monitor": "val_accuracy", "patience": 2}, None),
+    ({"monitor": "val_loss", "patience": 1, "restore_best": False}, None),
+    ({"monitor": "val_loss", "patience": 1, "min_delta": 0.02}, 2),
+]
+
+
+# Clusters where a network has one hidden layer, blocks elsewhere.
+@pytest.mark.parametrize(
+    ("settings", "halving"), STOPPING, ids=["loss", "accuracy", "last weights", "halving"]
+)
+@pytest.mark.parametrize("cluster", [None, 1, 2])
+def test_each_is_stopped_as_the_callback_says(
+    cuda: str,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any],
+    halving: int | None,
+    cluster: int | None,
+) -> None:
+    if cluster is not None:
+        monkeypatch.setattr(
+            many_networks, "shape_of", lambda network, _: with_shared_slices(ManyClusters(network, cluster))
+        )
+    candidates = [{"lr": lr, "seed": seed} for seed, lr in enumerate((0.5, 0.02, 0.2))]
+    given: dict[str, Any] = {"epochs": 8, "validation_data": (X[:30], Y[:30]), "halving": halving}
+    through = sweep(cuda, candidates, **given)
+    stopped = sweep(cuda, candidates, callbacks=[wf.EarlyStopping(**settings)], **given)
+    assert "in one launch" in str(stopped.plan)
+    assert "stopped" in {record["status"] for record in stopped}
+    for record, history, model, whole in zip(
+        stopped, stopped.histories, stopped.models, through.histories, strict=True
+    ):
+        if record["status"] == "done" or "halving" in record["message"]:
+            continue
+        watched = history[settings["monitor"]]
+        assert record["message"].startswith(f"early stopping: no better {settings['monitor']}")
+        assert watched == whole[settings["monitor"]][: len(watched)]
+        # Rounding of 16-bit numbers apart, the weights are those of the epoch that the record tells of.
+        assert abs(wf.evaluate(model, X[:30], Y[:30]).loss - record["val_loss"]) <= 0.02
+        best = int(record["message"].split("(epoch ")[1].rstrip(")")) - 1
+        told = history["val_loss"].index(record["val_loss"])
+        assert told == (best if settings.get("restore_best", True) else len(watched) - 1)

@@ -31,11 +31,14 @@ from warpfit.engines.launch_plan import (
     shared_bytes_of_plan,
 )
 from warpfit.engines.launch_settings import (
+    STOPPING_BYTES,
+    STOPPING_FIELDS,
     dropout_settings,
     loss_settings,
     rule_settings,
     scale_of_weights,
     step_settings,
+    stopping_settings,
 )
 from warpfit.engines.launch_talk import NEVER, SharedRecord, Talk
 from warpfit.engines.reports import Reports
@@ -50,13 +53,6 @@ TALKING, SECONDS_BETWEEN_LOOKS = 8, 0.0005
 SHARE_OF_SLEEP = 1 / 64
 # Blocks of the kernels that gather batches and find Gram matrices, with the threads and rows of the first's.
 GATHER_BLOCKS, GATHER_THREADS, GATHER_ROWS = 2048, 256, 8
-# ``Stopping`` of the kernel.
-STOPPING_FIELDS = [
-    *((name, np.dtype("float64")) for name in ("min_delta", "best")),
-    *((name, np.dtype("int32")) for name in ("patience", "of_validation", "of_accuracy", "keeps_best")),
-    *((name, np.dtype("int32")) for name in ("has_best", "bad_epochs", "has_improved", "epochs_done")),
-]
-STOPPING_BYTES = np.dtype(STOPPING_FIELDS).itemsize
 
 
 class _Inputs(NamedTuple):
@@ -276,17 +272,7 @@ class Run:
         rule = self.stopping
         if rule is None:
             return None
-        found = np.zeros(1, STOPPING_FIELDS)
-        found["min_delta"], found["patience"], found["keeps_best"] = (
-            rule.min_delta,
-            rule.patience,
-            rule.keeps_best,
-        )
-        found["of_validation"] = rule.monitor.startswith("val")
-        found["of_accuracy"] = rule.monitor.endswith("accuracy")
-        found["bad_epochs"], found["has_best"] = rule.bad_epochs, rule.best is not None
-        if rule.best is not None:
-            found["best"] = rule.best
+        found = stopping_settings(rule)
         places = np.zeros(self.shape.watched_bytes, np.uint8)
         return self.ops.asarray(np.concatenate([found.view(np.uint8), places]))
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import floor, log2
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from warpfit.engines.base import Plan
+from warpfit.engines.base import Plan, Stopping
 from warpfit.losses import BinaryCrossEntropy, Huber, Loss, MeanSquaredError, SoftmaxCrossEntropy
 from warpfit.nn.dropout import DropoutSpec
 from warpfit.optim.adam import AdamSpec
@@ -18,11 +18,14 @@ from warpfit.optim.rmsprop import RMSpropSpec
 from warpfit.optim.sgd import SGDSpec
 
 __all__ = [
+    "STOPPING_BYTES",
+    "STOPPING_FIELDS",
     "dropout_settings",
     "loss_settings",
     "rule_settings",
     "scale_of_weights",
     "step_settings",
+    "stopping_settings",
 ]
 
 LARGEST_SCALE = 2.0**60
@@ -30,6 +33,13 @@ LARGEST_SCALE = 2.0**60
 LEAST_EPS = 2.0**-60
 # ``Dropout`` of the kernel.
 DROPOUT_FIELDS = [("dropped_below", np.uint64), ("scale", np.float32), ("layer", np.uint32)]
+# ``Stopping`` of the kernels.
+STOPPING_FIELDS = [
+    *((name, np.dtype("float64")) for name in ("min_delta", "best")),
+    *((name, np.dtype("int32")) for name in ("patience", "of_validation", "of_accuracy", "keeps_best")),
+    *((name, np.dtype("int32")) for name in ("has_best", "bad_epochs", "has_improved", "epochs_done")),
+]
+STOPPING_BYTES = np.dtype(STOPPING_FIELDS).itemsize
 # Columns of a step's settings.
 RATE, EPS, KEPT = 0, 1, 2
 
@@ -44,6 +54,22 @@ def loss_settings(loss: Loss, outputs: int) -> tuple[float, float, float]:
     sums = isinstance(loss, BinaryCrossEntropy) and loss.sum_outputs
     factor = 1.0 if sums else 1.0 / outputs
     return loss.delta if isinstance(loss, Huber) else 0.0, factor, factor
+
+
+def stopping_settings(rule: Stopping) -> npt.NDArray[Any]:
+    """Return ``Stopping`` (1,) of a rule as it stands."""
+    found = np.zeros(1, STOPPING_FIELDS)
+    found["min_delta"], found["patience"], found["keeps_best"] = (
+        rule.min_delta,
+        rule.patience,
+        rule.keeps_best,
+    )
+    found["of_validation"] = rule.monitor.startswith("val")
+    found["of_accuracy"] = rule.monitor.endswith("accuracy")
+    found["bad_epochs"], found["has_best"] = rule.bad_epochs, rule.best is not None
+    if rule.best is not None:
+        found["best"] = rule.best
+    return found
 
 
 def step_settings(

@@ -15,9 +15,16 @@ import numpy.typing as npt
 from warpfit import backends
 from warpfit.backends import Array
 from warpfit.data.order import domain_bits, round_keys_of
-from warpfit.engines.base import EpochReport, Plan, TrainingData, TrainState
+from warpfit.engines.base import EpochReport, Plan, Stopping, TrainingData, TrainState
 from warpfit.engines.launch_plan import layers_of, trained_network
-from warpfit.engines.launch_settings import loss_settings, rule_settings, step_settings
+from warpfit.engines.launch_settings import (
+    STOPPING_BYTES,
+    STOPPING_FIELDS,
+    loss_settings,
+    rule_settings,
+    step_settings,
+    stopping_settings,
+)
 from warpfit.engines.reports import Reports
 from warpfit.errors import ConfigError, DivergedError
 
@@ -40,6 +47,8 @@ class Member:
         Likewise; none for None.
     until : int, optional
         The epoch after which it is to pause, in place of the plan's last.
+    stopping : Stopping, optional
+        Ends its run after the epoch that this rule makes the last. Every epoch is reported then.
     """
 
     plan: Plan
@@ -47,6 +56,7 @@ class Member:
     rows: Rows | None = None
     validation_rows: Rows | None = None
     until: int | None = None
+    stopping: Stopping | None = None
 
     @property
     def epochs(self) -> range:
@@ -166,14 +176,18 @@ class _Launch:
         most_epochs = max(len(member.epochs) for member in self.members)
         parameters = ops.asarray(self._packed())
         record, epochs_done = ops.zeros((count, most_epochs, 4), "float64"), ops.zeros((count,), "int32")
-        networks = self._networks(record, epochs_done)
-        ops.kernel(shape.kernel, **shape.defines)(
+        rules = ops.asarray(self._rules())
+        keeps_best = any(member.stopping and member.stopping.keeps_best for member in self.members)
+        best = ops.zeros((count if keeps_best else 1, shape.num_parameters), "float32")
+        networks = self._networks(record, epochs_done, rules)
+        ops.kernel(shape.kernel, **shape.defines, KEEPS_BEST=int(keeps_best))(
             shape.cluster * min(count, shape.groups(ops.runtime.num_multiprocessors)),
             shape.threads,
             self.rows.x,
             self.rows.targets,
             ops.asarray(networks.view(np.uint8)),
             parameters,
+            best,
             ops.zeros((1,), "int32"),
             count,
             *loss_settings(self.members[0].plan.loss, shape.network.outputs),
@@ -182,12 +196,43 @@ class _Launch:
         )
         self._unpack(ops.to_numpy(parameters))
         records, done = ops.to_numpy(record), ops.to_numpy(epochs_done)
+        are_over = self._take_best(ops.to_numpy(rules), ops.to_numpy(best))
         seconds = perf_counter() - start
-        return [self._outcome(i, records[i], int(done[i]), seconds / count) for i in range(count)]
+        return [
+            self._outcome(i, records[i], int(done[i]), are_over[i], seconds / count) for i in range(count)
+        ]
 
-    def _networks(self, record: Array, epochs_done: Array) -> npt.NDArray[Any]:
+    def _rules(self) -> npt.NDArray[np.uint8]:
+        """Return ``Stopping`` of each member that has one, for each block of its cluster."""
+        rules = [
+            stopping_settings(member.stopping)
+            for member in self.members
+            if member.stopping is not None
+            for _ in range(self.shape.cluster)
+        ]
+        return np.concatenate([np.zeros(0, np.uint8), *(rule.view(np.uint8) for rule in rules)])
+
+    def _take_best(self, rules: npt.NDArray[np.uint8], best: npt.NDArray[np.float32]) -> list[bool]:
+        """Leave with the rules what the kernel kept; return which of the members' runs a rule has ended."""
+        found = iter(rules.view(STOPPING_FIELDS)[:: self.shape.cluster])
+        are_over = []
+        for i, member in enumerate(self.members):
+            rule = None if member.stopping is None else next(found)
+            are_over.append(rule is not None and bool(rule["epochs_done"] > 0))
+            if member.stopping is None or rule is None or not rule["keeps_best"] or not rule["has_improved"]:
+                continue
+            arrays = member.state.parameters
+            names_places = zip(self._names(member), self.shape.places, strict=True)
+            member.stopping.best_arrays = {
+                name: best[i, first : first + arrays[name].size].reshape(arrays[name].shape).copy()
+                for name, (first, _) in names_places
+            }
+        return are_over
+
+    def _networks(self, record: Array, epochs_done: Array, rules: Array) -> npt.NDArray[Any]:
         """Return ``Network`` of each member."""
         found = np.zeros(len(self.members), self.fields)
+        rule = rules.pointer
         for i, (member, reports) in enumerate(zip(self.members, self.reports, strict=True)):
             plan, state, own = member.plan, member.state, found[i]
             num_rows, epochs = reports.num_rows, member.epochs
@@ -204,6 +249,8 @@ class _Launch:
             own["num_validated"] = 0 if member.validation_rows is None else len(member.validation_rows)
             own["record"] = record.pointer + i * record[0].nbytes
             own["epochs_done"] = epochs_done.pointer + 4 * i
+            if member.stopping is not None:
+                own["stopping"], rule = rule, rule + STOPPING_BYTES * self.shape.cluster
             own["scale"] = plan.loss_scale
             own["num_rows"], own["bits"], own["num_epochs"] = num_rows, domain_bits(num_rows), len(epochs)
             own["rule"] = rule_settings(plan.optimizer)
@@ -223,10 +270,13 @@ class _Launch:
     def _places(self, member: Member) -> Iterator[tuple[int, int, dict[str, Array], str]]:
         """Yield of each parameter, and of what the optimizer remembers of it: in which row it lies, from where on."""
         slots = [member.state.slots[name] for name in member.plan.optimizer.slot_names]
-        names = [f"{name}.{part}" for name, *_ in layers_of(member.plan) for part in ("weight", "bias")]
         for row, arrays in enumerate([member.state.parameters, *slots]):
-            for name, (first, _) in zip(names, self.shape.places, strict=True):
+            for name, (first, _) in zip(self._names(member), self.shape.places, strict=True):
                 yield row, first, arrays, name
+
+    @staticmethod
+    def _names(member: Member) -> list[str]:
+        return [f"{name}.{part}" for name, *_ in layers_of(member.plan) for part in ("weight", "bias")]
 
     def _packed(self) -> npt.NDArray[np.float32]:
         """Return all members' parameters and slots, as the kernel takes them."""
@@ -243,7 +293,9 @@ class _Launch:
                 array = arrays[name]
                 array[...] = own[row, first : first + array.size].reshape(array.shape)
 
-    def _outcome(self, idx: int, record: npt.NDArray[np.float64], done: int, seconds: float) -> Outcome:
+    def _outcome(
+        self, idx: int, record: npt.NDArray[np.float64], done: int, is_over: bool, seconds: float
+    ) -> Outcome:
         member, reports = self.members[idx], self.reports[idx]
         steps, epochs = reports.steps_per_epoch, member.epochs
         rates = reports.rates(epochs.start, len(epochs))[steps - 1 :: steps]
@@ -254,7 +306,7 @@ class _Launch:
         ]
         member.state.step += done * steps
         member.state.epoch += done
-        if done == len(epochs):
+        if is_over or done == len(epochs):
             return Outcome(found, None)
         if done:
             reports.last_finite_loss = float(record[done - 1, 0])

@@ -32,6 +32,7 @@ __all__ = [
     "STOPPED",
     "Outcome",
     "Task",
+    "report_of_weights",
     "train",
 ]
 
@@ -188,7 +189,7 @@ def train(task: Task) -> Outcome:
             outcome.status, outcome.message = _ending(history)
             if outcome.status == PAUSED:
                 outcome.checkpoint = checkpoint.content
-        outcome.report = _report_of_weights(history, callbacks, outcome.status)
+        outcome.report = report_of_weights(history, callbacks, outcome.status)
         outcome.score = task.score_of(model)
     except KeyboardInterrupt:
         outcome.status, outcome.message = INTERRUPTED, "interrupt"
@@ -209,7 +210,7 @@ def _ending(history: History) -> tuple[str, str]:
     return known.get(history.stopped_by, (STOPPED, history.stopped_by))
 
 
-def _report_of_weights(history: History, callbacks: Sequence[Callback], status: str) -> EpochReport | None:
+def report_of_weights(history: History, callbacks: Sequence[Callback], status: str) -> EpochReport | None:
     """Return the report of the epoch whose weights the model has: the best one's, if early stopping brought it back."""
     if not history.reports:
         return None

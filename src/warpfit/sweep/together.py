@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +22,20 @@ from warpfit.optim.base import Optimizer
 from warpfit.optim.schedules import ReduceOnPlateau
 from warpfit.sweep.groups import Group
 from warpfit.sweep.runner import OneByOne, Runner
-from warpfit.sweep.tasks import DIVERGED, DONE, INTERRUPTED, PAUSED, Outcome, Task
+from warpfit.sweep.tasks import (
+    DIVERGED,
+    DONE,
+    INTERRUPTED,
+    PAUSED,
+    STOPPED,
+    Outcome,
+    Task,
+    report_of_weights,
+)
+from warpfit.training.callbacks import Callback, EarlyStopping
 from warpfit.training.fit import prepared_targets
 from warpfit.training.history import History
+from warpfit.training.run import Run
 from warpfit.training.state import state_of, write_back
 
 __all__ = ["Together"]
@@ -74,8 +85,9 @@ class Together(Runner):
             if _shape(group)[0] is None:
                 left += group.tasks
                 continue
-            left += [task for task in group.tasks if not _takes(task)]
-            yield from self._run_group(replace(group, tasks=tuple(filter(_takes, group.tasks))))
+            taken = tuple(task for task in group.tasks if _takes(task, group.plan))
+            left += [task for task in group.tasks if task not in taken]
+            yield from self._run_group(replace(group, tasks=taken))
         yield from OneByOne().run_tasks(sorted(left, key=lambda task: task.number))
 
     def _run_group(self, group: Group) -> Iterator[Outcome]:
@@ -102,10 +114,21 @@ class Together(Runner):
         return max(1, int(MEMORY_SHARE * ops.runtime.memory_left()) // of_network)
 
 
-def _takes(task: Task) -> bool:
+def _takes(task: Task, plan: Plan) -> bool:
     """Return whether a task is nothing but epochs, whose rates are known beforehand, on rows of one weight."""
-    is_plain = not task.callbacks and task.arguments["class_weight"] is None
-    return is_plain and not isinstance(task.optimizer.spec.lr, ReduceOnPlateau)
+    is_plain = all(_follows(callback, task, plan) for callback in task.callbacks) and len(task.callbacks) <= 1
+    has_weights = task.arguments["class_weight"] is not None
+    return is_plain and not has_weights and not isinstance(task.optimizer.spec.lr, ReduceOnPlateau)
+
+
+def _follows(callback: Callback, task: Task, plan: Plan) -> bool:
+    """Return whether a kernel can do what a callback does: stop by what it finds of each epoch itself."""
+    if type(callback) is not EarlyStopping or plan.report_every > 1:
+        return False
+    is_validated = task.fold is not None or task.data.validation is not None
+    return (is_validated or not callback.monitor.startswith("val")) and (
+        plan.loss.counts_correct or not callback.monitor.endswith("accuracy")
+    )
 
 
 def _shape(group: Group) -> tuple[Any, str]:
@@ -113,7 +136,7 @@ def _shape(group: Group) -> tuple[Any, str]:
     task, plan = group.tasks[0], group.plan
     if task.arguments["engine"] != "auto":
         return None, f"engine {plan.engine!r} was asked for"
-    if not any(map(_takes, group.tasks)):
+    if not any(_takes(task, plan) for task in group.tasks):
         return None, "callbacks, weights of classes, or rates that follow the loss"
     if plan.engine != "one_launch":
         return None, plan.reason
@@ -169,20 +192,22 @@ class _Pause(NamedTuple):
 
     state: TrainState
     reports: list[EpochReport]
+    stopping: EarlyStopping | None
 
 
 @dataclass(frozen=True)
 class _Trained:
-    """A task's network on its way through a launch."""
+    """A task's network on its way through a launch; its run, and what may stop it."""
 
     member: Member
     model: Module
     optimizer: Optimizer
-    reports: list[EpochReport]
+    run: Run
+    stopping: EarlyStopping | None
 
     @staticmethod
     def of(task: Task, plan: Plan, rows: _Rows) -> _Trained:
-        model, optimizer, _ = task.own()
+        model, optimizer, callbacks = task.own()
         train, test = rows.train[task.fold], rows.test[task.fold]
         own = replace(
             plan,
@@ -190,29 +215,44 @@ class _Trained:
             epochs=task.arguments["epochs"],
             num_rows=rows.num_rows if train is None else len(train),
         )
+        ops = backends.get("cpu")
         if task.checkpoint is None:
-            state = state_of(model, optimizer, backends.get("cpu"), "float32", task.arguments["seed"])
-            before = _Pause(state, [])
+            state = state_of(model, optimizer, ops, "float32", task.arguments["seed"])
+            before = _Pause(state, [], cast(EarlyStopping, callbacks[0]) if callbacks else None)
         else:
             before = pickle.loads(task.checkpoint)  # our own, of some moments ago
-        member = Member(own, before.state, train, test, task.until)
-        return _Trained(member, model, optimizer, before.reports)
+        run, stopping = Run(own, before.state, History(before.reports), ops), before.stopping
+        if stopping is not None:
+            stopping.on_start(run)
+        rule = None if stopping is None else stopping.hand_over()
+        member = Member(own, before.state, train, test, task.until, rule)
+        return _Trained(member, model, optimizer, run, stopping)
 
     def outcome(
         self, task: Task, reports: list[EpochReport], error: DivergedError | None, seconds: float
     ) -> Outcome:
-        state, plan = self.member.state, self.member.plan
-        write_back(state, self.model, self.optimizer)
-        history = History([*self.reports, *reports])
-        history.plan = plan
-        found = Outcome(task.number, DONE, "", history, self.model, self.optimizer, (), seconds)
-        found.report = history.reports[-1] if history.reports else None
+        run, callbacks = self.run, [] if self.stopping is None else [self.stopping]
+        for report in reports:
+            run.history.reports.append(report)
+            for callback in callbacks:
+                callback.on_epoch_end(run)
+        run.history.plan = run.plan
+        found = Outcome(task.number, DONE, "", run.history, self.model, self.optimizer, callbacks, seconds)
         if error is not None:
             found.status, found.message, found.error = DIVERGED, str(error), error
-            return found
-        if state.epoch < plan.epochs:
-            found.status, found.checkpoint = PAUSED, pickle.dumps(_Pause(state, history.reports))
-        found.score = task.score_of(self.model)
+        elif run.stop_reason is not None:
+            found.status, found.message = STOPPED, run.stop_reason
+            run.history.stopped_by = run.stop_reason
+        elif run.state.epoch < run.plan.epochs:
+            found.status = PAUSED
+            found.checkpoint = pickle.dumps(_Pause(run.state, run.history.reports, self.stopping))
+        if found.status in (DONE, STOPPED):
+            for callback in callbacks:
+                callback.on_end(run)
+        write_back(run.state, self.model, self.optimizer)
+        found.report = report_of_weights(run.history, callbacks, found.status)
+        if error is None:
+            found.score = task.score_of(self.model)
         return found
 
 

@@ -30,11 +30,12 @@ MOST_BLOCKS = 8
 # ``Network`` of the kernel.
 NETWORK_FIELDS = np.dtype(
     [
-        *((name, np.int64) for name in ("steps", "keys", "rows", "validation_rows", "record", "epochs_done")),
+        *((name, np.int64) for name in ("steps", "keys", "rows", "validation_rows")),
+        *((name, np.int64) for name in ("record", "epochs_done", "stopping")),
         ("scale", np.float32),
         *((name, np.int32) for name in ("num_rows", "bits", "num_epochs", "num_validated")),
         ("rule", np.float32, 4),
-        ("unused", np.int32, 3),
+        ("unused", np.int32),
     ]
 )
 

@@ -95,12 +95,12 @@ class ManyClusters:
             "weights": (16 * max(1, self.shared_slices) * copies * 2 * threads, 16),
             "dz, w2": (2 * OUT_STRIDE * (max(16, rows) + units), 2),
             "of_outputs": (8 * self.cluster * (network.widths[1] + 1) * pairs, 8),
-            "sums": (8 * self.cluster * HELPERS * 4, 16),
+            "sums, next": (8 * self.cluster * HELPERS * 4, 16),
             "output_bias": (4 * copies * MOST_OUTPUTS, 4),
             "settings, rows": (16 * STAGES + 4 * STAGES * ROWS, 16),
             "targets": (4 * STAGES * rows * network.target_words, 4),
-            "network, run": (96 + 20, 16),
-            "barriers, next": (8 * (18 + 4 * self.unit_tiles), 8),
+            "network, run": (96 + 32, 16),
+            "barriers": (8 * (17 + self.reuses_sums + 4 * self.unit_tiles), 8),
         }
         end = 0
         for size, alignment in arrays.values():
@@ -115,11 +115,16 @@ class ManyClusters:
         return STAGES * self.parts_of_block * whole + (ceil(tails / (SLICES_OF_BOX // tail)) if tail else 0)
 
     @property
+    def reuses_sums(self) -> bool:
+        """Whether a block has room for what warpgroups pass to each other only one thing after the other."""
+        return self.parts == GROUPS and self.cluster == 1
+
+    @property
     def passed_bytes(self) -> int:
         """Shared memory for what warpgroups pass to each other."""
         rows = ROWS // self.parts
         sums = (self.parts - 1) * UNITS * rows * 4
-        if self.parts == GROUPS and self.cluster == 1:
+        if self.reuses_sums:
             return GROUPS * sums
         own_stays = self.unit_tiles > 1 and rows > 8
         sent = UNITS * (ROWS - own_stays * rows) * 2

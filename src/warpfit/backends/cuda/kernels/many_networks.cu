@@ -3,12 +3,13 @@
 // Layout:   x (all rows, SIZES[0]) of DTYPE and targets (all rows, outputs) float32, or with CROSS_ENTROPY labels (all rows,)
 //           int64: which rows a network trains on, in which order and at what rates its `Network` says; parameters
 //           (num_networks, 1 + SLOTS, gradients_at(LAYERS)) float32: of each layer its weights (inputs, outputs) and biases,
-//           then what the optimizer remembers of them; queue one zero.
+//           then what the optimizer remembers of them; best (num_networks, gradients_at(LAYERS)) float32, the parameters of the
+//           best epoch of networks whose `Stopping` keeps them; queue one zero.
 // Launch:   1-D grid of any number of blocks of WARPS warps; shared bytes as many_networks.py counts them. Defines DTYPE, LAYERS,
 //           WIDTHS, ACTIVATIONS and SLOPES (of each layer), BATCH, LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS, OPTIMIZER, SLOTS,
 //           ADAPTIVE, MOMENTUM, NESTEROV, DECAYS, RATE_IN_VELOCITY, WARPS, BLOCKS (of a multiprocessor), PIECE_M and PIECE_N
 //           (tiles of 16 inputs and outputs of which a warp has the gradients), IN_REGISTERS (of parameters, or in shared
-//           memory); X_STAGES 2 and GATHERS 0.
+//           memory), KEEPS_BEST (whether any network's `Stopping` does); X_STAGES 2 and GATHERS 0.
 // Numerics: as narrow_step.cu; parameters and what is remembered of them in float32. A network's bits follow from its own numbers
 //           alone.
 // Cost:     of a step 6 BATCH FLOP a weight, less 2 BATCH for each of the first layer; its rows are read once.
@@ -77,12 +78,12 @@ struct HeldParameters {
         });
     }
 
-    // f(number, place) for each of all that the thread holds.
-    template <class F>
+    // f(number, place) for each of all that the thread holds, or of parameters alone.
+    template <int LAST_SLOT = SLOTS, class F>
     __device__ void each_of_all(const T* shared, F f) {
         each_piece(shared, [&](const Piece& piece, int idx) {
 #pragma unroll
-            for (int slot = 0; slot <= SLOTS; ++slot) {
+            for (int slot = 0; slot <= LAST_SLOT; ++slot) {
                 each(piece, idx, slot,
                      [&](float& number, int place) { f(number, slot * PARAMETERS + place); });
             }
@@ -204,9 +205,10 @@ __device__ inline void add_gradients(PieceSums (&sums)[PIECES_OF_WARP], HeldPara
     }
 }
 
-// Trains a network to its last epoch, or until its loss is no number.
+// Trains a network to its last epoch, until it is stopped, or its loss is no number.
 __device__ inline void train(T* shared, float* held_shared, const Data& data, const Network& network,
-                             float* parameters) {
+                             float* parameters, float* best) {
+    __shared__ int verdict;
     const Copies copies{shared};
     HeldParameters held(held_shared);
     held.each_of_all(shared, [&](float& number, int place) { number = parameters[place]; });
@@ -244,9 +246,13 @@ __device__ inline void train(T* shared, float* held_shared, const Data& data, co
             if (threadIdx.x == 0) {
                 network.write_record(at.epoch, false, trained);
                 network.write_record(at.epoch, true, validated);
+                verdict = network.judge(at.epoch, 0, trained, validated);
             }
-            if (!trained.is_finite()) break;
-            ++epochs_done;
+            __syncthreads();
+            if (KEEPS_BEST && (verdict & IS_BETTER))
+                held.each_of_all<0>(shared, [&](float& number, int place) { best[place] = number; });
+            epochs_done += !(verdict & IS_NO_NUMBER);
+            if (verdict & IS_OVER) break;
         }
         at = next;
     }
@@ -256,7 +262,7 @@ __device__ inline void train(T* shared, float* held_shared, const Data& data, co
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-    many_networks(const T* x, const Target* targets, const Network* networks, float* parameters,
+    many_networks(const T* x, const Target* targets, const Network* networks, float* parameters, float* best,
                   unsigned* queue, int num_networks, double setting, double of_term, double of_slope) {
     take_turn();
     DYNAMIC_SHARED(T, shared);
@@ -274,6 +280,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         __syncthreads();
         if (idx >= static_cast<unsigned>(num_networks)) return;
         const Network network = networks[idx];
-        train(shared, held, data, network, parameters + static_cast<int64>(idx) * (1 + SLOTS) * PARAMETERS);
+        const int64 first = static_cast<int64>(idx) * PARAMETERS;
+        train(shared, held, data, network, parameters + (1 + SLOTS) * first, best + first);
     }
 }

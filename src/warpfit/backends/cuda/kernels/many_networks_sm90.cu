@@ -5,12 +5,14 @@
 //           TARGET_WORDS) 32-bit words, labels or float32; which rows a network trains on, in which order and at what rates
 //           its `Network` says; parameters (num_networks, 1 + SLOTS, PARAMETERS) float32: weights (FEATURES, HIDDEN) and
 //           biases of the hidden layer, weights (HIDDEN, OUTPUTS) and biases of the outputs, each layer filled up to a
-//           multiple of 4, then what the optimizer remembers of them; queue one zero.
+//           multiple of 4, then what the optimizer remembers of them; best (num_networks, PARAMETERS) float32, the parameters
+//           of the best epoch of networks whose `Stopping` keeps them; queue one zero.
 // Launch:   any number of clusters of CLUSTER blocks of 512 threads; SHARED_BYTES of dynamic shared memory, from a multiple of
 //           1024. Defines DTYPE, FEATURES, HIDDEN (at most 128), OUTPUTS (at most 16), BATCH (at most 64), CLUSTER (at most 8,
 //           or 4 for at most 64 hidden units), SHARED_SLICES (of 16 features, whose weights are in shared memory), UNIT_REGISTERS,
 //           LOSS_REGISTERS and BATCH_REGISTERS (of a thread), TARGET_WORDS, ACTIVATION, SLOPE, LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS,
-//           OPTIMIZER, SLOTS, ADAPTIVE, MOMENTUM, NESTEROV, DECAYS, RATE_IN_VELOCITY, SHARED_BYTES, BOUNDED_WAITS.
+//           OPTIMIZER, SLOTS, ADAPTIVE, MOMENTUM, NESTEROV, DECAYS, RATE_IN_VELOCITY, KEEPS_BEST (whether any
+//           network's `Stopping` does), SHARED_BYTES, BOUNDED_WAITS.
 // Numerics: products of DTYPE, biases of the hidden layer among them, with float32 sums; parameters and what is remembered of
 //           them in float32. A network's bits follow from its own numbers alone.
 // Cost:     of a step 4 BATCH HIDDEN FEATURES FLOP and the output layer's; a cluster reads the batch from L2 once, and from
@@ -40,14 +42,14 @@ __device__ inline void make_barriers(Shared& shared) {
     mbarrier_init(&shared.dz_full, WARPS_WITH_ROWS * OF_WARP);
     mbarrier_init(&shared.losses_met, HELPERS * OF_WARP);
     mbarrier_init(&shared.bringers_met, HELPERS * OF_WARP);
-    for (int i = 0; i < GROUPS; ++i) {
-        mbarrier_init(&shared.z_full[i], CLUSTER > 1 ? 1 : WARPS / GROUPS * OF_WARP);
-        mbarrier_init(&shared.group_met[i], WARPS / GROUPS * OF_WARP);
-    }
+    for (Barrier& barrier : shared.z_full)
+        mbarrier_init(&barrier, CLUSTER > 1 ? 1 : WARPS / GROUPS * OF_WARP);
+    for (Barrier& barrier : shared.group_met) mbarrier_init(&barrier, WARPS / GROUPS * OF_WARP);
     for (Barrier& barrier : shared.dh_full) mbarrier_init(&barrier, PARTS_OF_BLOCK * OF_WARP);
     mbarrier_init(&shared.w2_free, WARPS * OF_WARP);
     mbarrier_init(&shared.outputs_full, HELPERS * OF_WARP);
     mbarrier_init(&shared.sums_full, CLUSTER > 1 ? 1 : HELPERS * OF_WARP);
+    mbarrier_init(&shared.verdict_full, 1);
     mbarrier_init(&shared.next_full, 1);
     fence_mbarrier_init();
 }
@@ -59,13 +61,15 @@ __device__ inline void clear(Shared& shared) {
     for (int i = threadIdx.x; i < (1 + SLOTS) * OUT_WIDTH; i += THREADS) (&shared.output_bias[0][0])[i] = 0;
 }
 
+constexpr int OF_NETWORK = (1 + SLOTS) * PARAMETERS;
+
 struct Networks {
     const Network* all;
     unsigned* queue;
     int count;
 
-    // The number of the next one, the same for all blocks of a cluster, which is in shared memory then; -1 if there is none.
-    __device__ int take_next(Shared& shared) const {
+    // Whether there is a next one, the same for all blocks of a cluster, which is in shared memory then.
+    __device__ bool take_next(Shared& shared) const {
         __syncwarp();
         barrier_of_cluster();  // all are done with the one before
         if (threadIdx.x == 0) {
@@ -81,16 +85,19 @@ struct Networks {
 #else
             shared.next = atomicAdd(queue, 1u);
 #endif
-            if (shared.next < count) begin(shared, all[shared.next]);
+            begin(shared);
         }
         __syncthreads();
-        return shared.next < count ? static_cast<int>(shared.next) : -1;
+        return shared.run.idx >= 0;
     }
 
-    __device__ static void begin(Shared& shared, const Network& network) {
-        shared.network = network;
+    __device__ void begin(Shared& shared) const {
+        shared.run.idx = shared.next < count ? static_cast<int>(shared.next) : -1;
+        if (shared.run.idx < 0) return;
+        const Network& network = shared.network = all[shared.run.idx];
         ++shared.run.round;
         shared.run.epochs += shared.run.epochs_of_last;
+        shared.run.epochs_of_last = 0;
         shared.run.batches = Batch::count(network);
         shared.run.unscale = 1 / network.scale;
     }
@@ -100,7 +107,7 @@ struct Networks {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    many_networks_sm90(const T* x, const float* targets, const Network* all, float* parameters,
+    many_networks_sm90(const T* x, const float* targets, const Network* all, float* parameters, float* best,
                        unsigned* queue, int num_networks, float setting, float of_term, float of_slope) {
     take_turn();
     DYNAMIC_SHARED(Shared, whole);
@@ -111,33 +118,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     clear(shared);
     barrier_of_cluster();
-    constexpr int64 OF_NETWORK = static_cast<int64>(1 + SLOTS) * PARAMETERS;
     Networks networks{all, queue, num_networks};
     if (own_group() < GROUPS) {
         take_registers<UNIT_REGISTERS>();
         UnitWarps warps(shared);
-        for (int idx; (idx = networks.take_next(shared)) >= 0;) {
-            warps.weights.read(parameters + idx * OF_NETWORK);
+        while (networks.take_next(shared)) {
+            warps.weights.read(own_numbers(parameters, shared, OF_NETWORK));
             networks.meet();
-            warps.train();
-            warps.weights.write(parameters + idx * OF_NETWORK);
+            warps.train(best);
+            warps.weights.write(own_numbers(parameters, shared, OF_NETWORK));
         }
     } else if (own_group() == LOSS_GROUP) {
         leave_registers<LOSS_REGISTERS>();
         LossWarps warps(shared, {setting, of_term, of_slope});
-        for (int idx; (idx = networks.take_next(shared)) >= 0;) {
-            warps.read(parameters + idx * OF_NETWORK);
+        while (networks.take_next(shared)) {
+            warps.read(own_numbers(parameters, shared, OF_NETWORK));
             networks.meet();
-            const int done = warps.train();
-            warps.write(parameters + idx * OF_NETWORK);
-            if (Thread().of_group() == 0)
-                shared.run.epochs_of_last = min(done + 1, shared.network.num_epochs);
+            const int done = warps.train(best);
+            warps.write(own_numbers(parameters, shared, OF_NETWORK));
             if (LossWarps::is_first(Thread())) *shared.network.epochs_done = done;
         }
     } else {
         leave_registers<BATCH_REGISTERS>();
         BatchWarps warps(shared, x, targets);
-        while (networks.take_next(shared) >= 0) {
+        while (networks.take_next(shared)) {
             networks.meet();
             warps.train();
         }

@@ -90,18 +90,18 @@ struct BatchWarps {
 
     // -- the run
 
-    // To its last epoch, or until its loss is no number.
+    // To its last epoch, or until a verdict ends it.
     __device__ void train() {
         const Network& network = shared.network;
         if (network.num_epochs == 0) return;
         const Batch first = {0, 0};
         find_rows(first, x_batches % STAGES);
         for (Batch batch = first; batch.epoch < network.num_epochs; batch = batch.after(shared)) {
-            // That of the next epoch as well, before this one's loss is known.
+            // That of the next epoch as well, before the verdict on this one.
             bring(batch, batch.after(shared));
-            if (batch.idx == 0 && batch.epoch > 0 && !is_finite_after(shared, batch.epoch - 1)) return;
+            if (batch.idx == 0 && batch.epoch > 0 && verdict_on(shared, batch.epoch - 1) & IS_OVER) return;
         }
-        is_finite_after(shared, network.num_epochs - 1);
+        verdict_on(shared, network.num_epochs - 1);
     }
 
     __device__ void bring(const Batch& batch, const Batch& next) {

@@ -94,6 +94,8 @@ struct Run {
         epochs_of_last;  // how many networks came before; their epochs, those of the last one apart
     int batches;         // of an epoch
     float unscale;
+    int verdicts[2];  // on the last two epochs
+    int idx;          // of the network among all
 };
 
 struct Shared {
@@ -105,8 +107,11 @@ struct Shared {
     T w2[UNITS * UNIT_TILES][OUT_STRIDE];
     // Of each block's rows, the gradients of the weights and biases of the outputs.
     float2 of_outputs[CLUSTER][HIDDEN + 1][PAIRS_OF_ROW];
-    alignas(16) double sums[CLUSTER * HELPERS]
-                           [4];  // of an epoch's losses, and of rows that are right; of validation's
+    // Of an epoch's losses, and of rows that are right; of validation's. Between networks the next one's number.
+    union alignas(16) {
+        double sums[CLUSTER * HELPERS][4];
+        uint64 next;
+    };
     float output_bias[1 + SLOTS][OUT_WIDTH];
     alignas(16) StepSettings settings[STAGES];
     alignas(16) int rows[STAGES][ROWS];
@@ -115,10 +120,9 @@ struct Shared {
     Run run;
     // From those who bring rows and find losses, and back:
     Barrier x_full[STAGES], x_free[STAGES], h_full, h_free, dz_full, w2_free, losses_met, bringers_met;
-    // Between parts: sums of z, dh, gradients of outputs, an epoch's sums, the next network's number.
-    Barrier z_full[GROUPS], dh_full[4 * UNIT_TILES], outputs_full, sums_full, next_full;
-    Barrier group_met[GROUPS];
-    uint64 next;
+    // Between parts: sums of z, dh, gradients of outputs, an epoch's sums, the next network's number. A verdict on an epoch.
+    Barrier z_full[GROUPS], dh_full[4 * UNIT_TILES], outputs_full, sums_full, verdict_full, next_full;
+    Barrier group_met[REUSES_SUMS ? GROUPS : 1];
 };
 
 static_assert(sizeof(Shared) == SHARED_BYTES, "many_networks_sm90.py counts these bytes");
@@ -230,8 +234,13 @@ __device__ inline EpochSums epoch_sums(const Shared& shared, bool of_validation)
     return {num_rows > 0 ? total / num_rows : 0, correct};
 }
 
-// Waits until all blocks have added up an epoch's losses; returns whether they are numbers.
-__device__ inline bool is_finite_after(Shared& shared, int epoch) {
-    wait(shared.sums_full, shared.run.epochs + epoch);
-    return epoch_sums(shared, false).is_finite();
+// Waits for the verdict on an epoch of the network's run.
+__device__ inline int verdict_on(Shared& shared, int epoch) {
+    wait(shared.verdict_full, shared.run.epochs + epoch);
+    return shared.run.verdicts[epoch % 2];
+}
+
+// The place of the network's own in an array of so many numbers for each.
+__device__ inline float* own_numbers(float* of_all, const Shared& shared, int count) {
+    return of_all + static_cast<int64>(shared.run.idx) * count;
 }

@@ -1,7 +1,7 @@
-// With STOPS one_launch_layers.cu itself finds out after each reported epoch whether the run is over, by the rule of
-// `EarlyStopping` in training/callbacks.py, from the same doubles as the host: so both come to the same.
+// With STOPS one_launch_layers.cu itself finds out after each reported epoch whether the run is over.
 #pragma once
 
+#include "stopping.cuh"
 #include "validation.cuh"
 
 // Blocks that have a row of the record of each pass: with penalties all, as each knows its own weights' part.
@@ -17,15 +17,6 @@ struct Sums {
         weight = __dadd_rn(weight, of_pass);
         correct = __dadd_rn(correct, row[2]);
     }
-};
-
-// The rule, what it remembers, and what came out of a launch.
-struct alignas(16) Stopping {
-    double min_delta, best;
-    int patience, of_validation, of_accuracy, keeps_best;
-    int has_best, bad_epochs;
-    int has_improved;  // in this launch
-    int epochs_done;   // when it ended the run, else 0
 };
 
 // What a recorder leaves for all blocks after an epoch that is reported.
@@ -64,16 +55,7 @@ struct StoppingState {
 
     // One thread calls, when all sums of a reported epoch are there.
     __device__ void decide(double value, int epochs_done) {
-        const double gain = rule.of_accuracy ? value - rule.best : rule.best - value;
-        is_better = !rule.has_best || gain > rule.min_delta;
-        if (is_better) {
-            rule.best = value;
-            rule.has_best = rule.has_improved = 1;
-            rule.bad_epochs = 0;
-        } else {
-            ++rule.bad_epochs;
-        }
-        is_over = !is_better && rule.bad_epochs >= rule.patience;
-        if (is_over) rule.epochs_done = epochs_done;
+        is_better = rule.decide(value, epochs_done);
+        is_over = rule.is_over();
     }
 };

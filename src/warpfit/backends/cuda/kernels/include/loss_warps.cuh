@@ -202,13 +202,14 @@ struct LossWarps {
         }
     }
 
-    template <int SLOT = 0>
+    // From a slot on; or parameters alone, `write<0, 0>`.
+    template <int SLOT = 0, int LAST_SLOT = SLOTS>
     __device__ void write(float* parameters) {
         const bool is_first = own_rank() == 0;  // others have the same
         output_weights.each(shared, SLOT, [&](float& number, int place) {
             if (is_first) parameters[place] = number;
         });
-        if constexpr (SLOT < SLOTS) write<SLOT + 1>(parameters + PARAMETERS);
+        if constexpr (SLOT < LAST_SLOT) write<SLOT + 1>(parameters + PARAMETERS);
     }
 
     __device__ void round_outputs(int idx, int tile, int below, unsigned unit, unsigned pair) {
@@ -356,24 +357,36 @@ struct LossWarps {
 
     // -- the run
 
-    // To its last epoch, or until its loss is no number; returns how many epochs were done.
-    __device__ int train() {
+    // To its last epoch, or until a verdict ends it; returns how many epochs were done.
+    __device__ int train(float* best) {
         const Network& network = shared.network;
         trained = validated = {};
         for (Batch batch = {0, 0}; batch.epoch < network.num_epochs; batch = batch.after(shared)) {
             take_batch(batch);
             if (!batch.is_last(shared)) continue;
             send_sums();
-            const bool is_finite = is_finite_after(shared, batch.epoch);
-            if (is_first(Thread())) {
-                network.write_record(batch.epoch, false, epoch_sums(shared, false));
-                network.write_record(batch.epoch, true, epoch_sums(shared, true));
-            }
-            if (is_finite) continue;
+            if (Thread().of_group() == 0) judge(batch.epoch);
+            const int verdict = verdict_on(shared, batch.epoch);
+            if (KEEPS_BEST && (verdict & IS_BETTER)) write<0, 0>(own_numbers(best, shared, PARAMETERS));
+            if (!(verdict & IS_OVER)) continue;
             if (batch.epoch + 1 < network.num_epochs) ++x_batches;
-            return batch.epoch;
+            return verdict & IS_NO_NUMBER ? batch.epoch : batch.epoch + 1;
         }
         return network.num_epochs;
+    }
+
+    // When all blocks have added up an epoch's losses; all come to the same.
+    __device__ void judge(int epoch) {
+        wait(shared.sums_full, shared.run.epochs + epoch);
+        const EpochSums of_training = epoch_sums(shared, false), of_validation = epoch_sums(shared, true);
+        const int rank = own_rank();
+        if (rank == 0) {
+            shared.network.write_record(epoch, false, of_training);
+            shared.network.write_record(epoch, true, of_validation);
+        }
+        shared.run.epochs_of_last = epoch + 1;
+        shared.run.verdicts[epoch % 2] = shared.network.judge(epoch, rank, of_training, of_validation);
+        mbarrier_arrive(&shared.verdict_full);
     }
 
     __device__ void take_batch(const Batch& batch) {

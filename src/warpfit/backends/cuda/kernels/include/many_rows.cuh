@@ -1,8 +1,13 @@
 // What is a network's own where a kernel trains many: its rows, their orders, its rates, and where its record goes.
 #pragma once
 
+#ifndef KEEPS_BEST
+#define KEEPS_BEST 0
+#endif
+
 #include "permutation.cuh"
 #include "reduce.cuh"
+#include "stopping.cuh"
 #include "update_rules.cuh"
 
 // The mean loss of some rows, and how many of them are right.
@@ -30,13 +35,18 @@ struct Step {
     }
 };
 
+// What follows from an epoch's losses, as bits: its parameters are to be kept; the run is over; and that because a loss is no
+// number.
+enum Verdict : int { IS_BETTER = 1, IS_OVER = 2, IS_NO_NUMBER = 4 };
+
 struct alignas(16) Network {
     const StepSettings* steps;   // (steps,) of all its epochs
     const uint32* keys;          // (epochs, 8) of its orders; null for rows one after the other
     const int* rows;             // (num_rows,) among all; null for the first
     const int* validation_rows;  // (num_validated,) among all
     double* record;              // (epochs, 4): loss, and rows that are right, of training and of validation
-    int* epochs_done;            // fewer than its epochs if its loss is no number any more
+    int* epochs_done;            // fewer than its epochs if it was stopped, or its loss is no number any more
+    Stopping* stopping;          // one for each block of a cluster; null to go on to the last epoch
     float scale;                 // of gradients, a power of two
     int num_rows, bits, num_epochs, num_validated;
     RuleSettings rule;
@@ -58,6 +68,18 @@ struct alignas(16) Network {
 
     __device__ int validation_row(int position) const {
         return position < num_validated ? validation_rows[position] : -1;
+    }
+
+    // Of an epoch, counted from 0. One thread of a block of this rank in its cluster calls.
+    __device__ int judge(int epoch, int rank, const EpochSums& trained, const EpochSums& validated) const {
+        if (!trained.is_finite()) return IS_OVER | IS_NO_NUMBER;
+        if (stopping == nullptr) return 0;
+        Stopping& own = stopping[rank];
+        const EpochSums& watched = own.of_validation ? validated : trained;
+        const int rows_watched = own.of_validation ? num_validated : num_rows;
+        const bool is_better =
+            own.decide(own.of_accuracy ? watched.correct / rows_watched : watched.loss, epoch + 1);
+        return (is_better && own.keeps_best ? IS_BETTER : 0) | (own.is_over() ? IS_OVER : 0);
     }
 
     // Of an epoch's training rows, or of the validation rows after it.

@@ -65,7 +65,7 @@ struct Weights {
         return unit < HIDDEN && feature <= FEATURES ? static_cast<int>(feature * HIDDEN + unit) : -1;
     }
 
-    // All of them, from a slot on.
+    // All of them, from a slot on; or parameters alone, `write<0, 0>`.
     template <int SLOT = 0>
     __device__ void read(const float* parameters) {
         const Thread own;
@@ -80,7 +80,7 @@ struct Weights {
         if constexpr (SLOT < SLOTS) read<SLOT + 1>(parameters + PARAMETERS);
     }
 
-    template <int SLOT = 0>
+    template <int SLOT = 0, int LAST_SLOT = SLOTS>
     __device__ void write(float* parameters) const {
         const Thread own;
 #pragma unroll
@@ -92,7 +92,7 @@ struct Weights {
                 if (place(own, slice, i) >= 0) parameters[place(own, slice, i)] = found[i];
             }
         }
-        if constexpr (SLOT < SLOTS) write<SLOT + 1>(parameters + PARAMETERS);
+        if constexpr (SLOT < LAST_SLOT) write<SLOT + 1>(parameters + PARAMETERS);
     }
 };
 
@@ -387,11 +387,15 @@ struct UnitWarps {
 
     // -- the run
 
-    // To its last epoch, or until its loss is no number.
-    __device__ void train() {
+    // To its last epoch, or until a verdict ends it.
+    __device__ void train(float* best) {
         for (Batch batch = {0, 0}; batch.epoch < shared.network.num_epochs; batch = batch.after(shared)) {
             take_batch(batch.trains(shared.network));
-            if (!batch.is_last(shared) || is_finite_after(shared, batch.epoch)) continue;
+            if (!batch.is_last(shared)) continue;
+            const int verdict = verdict_on(shared, batch.epoch);
+            if (KEEPS_BEST && (verdict & IS_BETTER))
+                weights.write<0, 0>(own_numbers(best, shared, PARAMETERS));
+            if (!(verdict & IS_OVER)) continue;
             if (batch.epoch + 1 < shared.network.num_epochs) skip_batch();
             return;
         }
