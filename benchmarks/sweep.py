@@ -318,9 +318,9 @@ def searched(search: Search, arguments: argparse.Namespace, deadline: float) -> 
     """Return the seconds of the search by each program, or the reason why there are none."""
     programs: dict[str, Callable[[Search, argparse.Namespace], dict[str, Any]]] = {
         "fit_many": search_by_fit_many,
-        "SweepCV": search_by_sweep_cv,
         "GridSearchCV": search_by_sklearn,
         "PyTorch, one after the other": search_by_torch,
+        "SweepCV": search_by_sweep_cv,
     }
     found: dict[str, Any] = {}
     for name, run in programs.items():

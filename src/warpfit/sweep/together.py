@@ -116,9 +116,10 @@ class Together(Runner):
 
 def _takes(task: Task, plan: Plan) -> bool:
     """Return whether a task is nothing but epochs, whose rates are known beforehand, on rows of one weight."""
-    is_plain = all(_follows(callback, task, plan) for callback in task.callbacks) and len(task.callbacks) <= 1
-    has_weights = task.arguments["class_weight"] is not None
-    return is_plain and not has_weights and not isinstance(task.optimizer.spec.lr, ReduceOnPlateau)
+    is_plain = len(task.callbacks) <= 1 and all(_follows(each, task, plan) for each in task.callbacks)
+    if not is_plain or isinstance(task.optimizer.spec.lr, ReduceOnPlateau):
+        return False
+    return task.arguments["class_weight"] is None
 
 
 def _follows(callback: Callback, task: Task, plan: Plan) -> bool:

@@ -31,7 +31,7 @@ GROUPS, GROUP_THREADS, HELPERS, OUT_STRIDE = 2, 128, 4, 24
 MOST_HELD = 128
 # Registers of a thread of the warpgroups that have weights, of that which finds losses, and of that which brings
 # batches: without anything remembered of parameters, and with it.
-REGISTERS = ((200, 80, 32), (192, 88, 40))
+REGISTERS = ((200, 88, 24), (192, 104, 24))
 # Dynamic shared memory begins at a multiple of so many bytes.
 ALIGNMENT = 1024
 
