@@ -29,6 +29,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import pairwise
+from math import ceil
 from time import perf_counter
 from typing import Any
 
@@ -56,7 +57,10 @@ from one_launch import (
 PARTS = ("ours", "peers", "search", "curve")
 OURS = ("float16", "bfloat16")
 RATES = (0.02, 0.2)  # the lowest and the highest of a sweep
-EPOCHS = 2  # by which two calls of ours differ; of a peer's turn
+EPOCHS = 2  # of a peer's turn
+# By so many epochs two calls of ours differ: as many as take tensor cores so many seconds, lest what the host's
+# part of both varies by is seen.
+FLOOR_SECONDS, MOST_EPOCHS = 1.0, 300
 CURVE_NETWORKS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048)
 MULTIPROCESSORS = 132  # of an H200
 
@@ -81,6 +85,12 @@ class Case:
     @property
     def rates(self) -> Any:
         return np.geomspace(*RATES, self.networks).astype(np.float32)
+
+    @property
+    def epochs(self) -> int:
+        """By how many epochs two calls of ours differ."""
+        of_epoch = self.floor_us * 1e-6 * self.networks * self.num_rows / self.batch
+        return min(MOST_EPOCHS, ceil(FLOOR_SECONDS / of_epoch))
 
     @property
     def floor_us(self) -> float:
@@ -171,7 +181,7 @@ class Peer:
 
 
 class Ours:
-    """`fit_many`; a turn is two calls, of which the longer has EPOCHS epochs more."""
+    """`fit_many`; a turn is two calls, of which the longer has the case's epochs more."""
 
     def __init__(self, case: Case, precision: str, x: Any, y: Any, device: str) -> None:
         from warpfit import nn
@@ -188,7 +198,8 @@ class Ours:
 
     def turn(self) -> list[float]:
         short = self.fit(1)
-        return [(self.fit(1 + EPOCHS) - short) / EPOCHS]
+        epochs = self.case.epochs
+        return [(self.fit(1 + epochs) - short) / epochs]
 
     @property
     def steps(self) -> int:
@@ -458,7 +469,7 @@ def read_results() -> dict[str, Any]:
 
 
 def save(results: dict[str, Any]) -> None:
-    settings = {"rates": RATES, "turns": TURNS, "epochs_of_a_turn": EPOCHS}
+    settings = {"rates": RATES, "turns": TURNS, "epochs_of_a_turn": EPOCHS, "floor_seconds": FLOOR_SECONDS}
     rows = {case.name: results["rows"][case.name] for case in CASES if case.name in results["rows"]}
     write_results("sweep", {**results, "settings": settings, "rows": rows})
 

@@ -27,6 +27,8 @@ from warpfit.engines.launch_settings import (
 )
 from warpfit.engines.reports import Reports
 from warpfit.errors import ConfigError, DivergedError
+from warpfit.optim.schedules import Constant
+from warpfit.optim.sgd import SGDSpec
 
 __all__ = ["DeviceRows", "Member", "Outcome", "shape_for", "train_many"]
 
@@ -236,9 +238,12 @@ class _Launch:
         for i, (member, reports) in enumerate(zip(self.members, self.reports, strict=True)):
             plan, state, own = member.plan, member.state, found[i]
             num_rows, epochs = reports.num_rows, member.epochs
+            is_even = isinstance(plan.optimizer, SGDSpec) and isinstance(plan.optimizer.lr, Constant)
             own["steps"] = self._once(
-                ("steps", plan.optimizer, plan.epochs, epochs, num_rows, state.step), partial(self._steps, i)
+                ("steps", plan.optimizer, plan.epochs, epochs, num_rows, state.step),
+                partial(self._steps, i, is_even),
             )
+            own["step_stride"] = not is_even
             if plan.shuffle:
                 own["keys"] = self._once(
                     ("keys", state.seed, epochs), partial(round_keys_of, state.seed, epochs)
@@ -262,9 +267,11 @@ class _Launch:
             self.kept[key] = self.ops.asarray(make())
         return int(self.kept[key].pointer)
 
-    def _steps(self, idx: int) -> npt.NDArray[np.float32]:
+    def _steps(self, idx: int, is_even: bool) -> npt.NDArray[np.float32]:
+        """Return the settings of a member's steps, or, as all are the same, of the first."""
         member = self.members[idx]
-        rates = self.reports[idx].rates(member.state.epoch, len(member.epochs))
+        rates = self.reports[idx].rates(member.state.epoch, 1 if is_even else len(member.epochs))
+        rates = rates[:1] if is_even else rates
         return step_settings(member.plan.optimizer, rates, member.state.step)
 
     def _places(self, member: Member) -> Iterator[tuple[int, int, dict[str, Array], str]]:
@@ -298,9 +305,15 @@ class _Launch:
     ) -> Outcome:
         member, reports = self.members[idx], self.reports[idx]
         steps, epochs = reports.steps_per_epoch, member.epochs
-        rates = reports.rates(epochs.start, len(epochs))[steps - 1 :: steps]
         found = [
-            self._report(member, reports.num_rows, epoch, record[i], float(rates[i]), seconds / len(epochs))
+            self._report(
+                member,
+                reports.num_rows,
+                epoch,
+                record[i],
+                reports.lr((epoch + 1) * steps - 1),
+                seconds / len(epochs),
+            )
             for i, epoch in enumerate(epochs[:done])
             if member.plan.reports(epoch + 1)
         ]

@@ -33,9 +33,8 @@ NETWORK_FIELDS = np.dtype(
         *((name, np.int64) for name in ("steps", "keys", "rows", "validation_rows")),
         *((name, np.int64) for name in ("record", "epochs_done", "stopping")),
         ("scale", np.float32),
-        *((name, np.int32) for name in ("num_rows", "bits", "num_epochs", "num_validated")),
+        *((name, np.int32) for name in ("num_rows", "bits", "num_epochs", "num_validated", "step_stride")),
         ("rule", np.float32, 4),
-        ("unused", np.int32),
     ]
 )
 

@@ -216,7 +216,6 @@ __device__ inline void train(T* shared, float* held_shared, const Data& data, co
                                [&](const Piece& piece, int idx) { copies.store_all(held, piece, idx); });
 
     const OwnRows rows{shared, data.x};
-    const int num_steps = network.num_steps();
     NarrowLoss loss{data.targets, data.setting, 0, {0, 0}};
     Place at{0, 0, 0};
     int64 now = at.row(network);
@@ -236,7 +235,7 @@ __device__ inline void train(T* shared, float* held_shared, const Data& data, co
         rows.fetch(now, stage ^ 1);
         rows.run<true>(stage, loss, targets);
         __syncthreads();
-        const Step step{network.steps[at.epoch * num_steps + at.step], network.rule, 1 / network.scale};
+        const Step step{*network.settings(at.epoch, at.step), network.rule, 1 / network.scale};
         add_gradients(sums, held, copies, stage, at.tile + 1 == TILES, {step});
         __syncthreads();
         stage ^= 1;

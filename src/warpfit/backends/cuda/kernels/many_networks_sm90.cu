@@ -35,7 +35,7 @@
 __device__ inline void make_barriers(Shared& shared) {
     for (int i = 0; i < STAGES; ++i) {
         mbarrier_init(&shared.x_full[i], HELPERS * OF_WARP);
-        mbarrier_init(&shared.x_free[i], WARPS * OF_WARP);
+        mbarrier_init(&shared.x_free[i], (WARPS + HELPERS) * OF_WARP);
     }
     mbarrier_init(&shared.h_full, WARPS * OF_WARP);
     mbarrier_init(&shared.h_free, HELPERS * OF_WARP);

@@ -47,9 +47,7 @@ struct BatchWarps {
         fetch_targets(own, stage);
         const Network& network = shared.network;
         if (own.of_group() == 0 && batch.trains(network)) {
-            copy_async_16(&shared.settings[stage],
-                          network.steps + static_cast<int64>(batch.epoch) * network.num_steps() + batch.idx,
-                          true);
+            copy_async_16(&shared.settings[stage], network.settings(batch.epoch, batch.idx), true);
         }
         copy_async_commit();
     }

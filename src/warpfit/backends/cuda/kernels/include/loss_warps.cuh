@@ -206,6 +206,7 @@ struct LossWarps {
     template <int SLOT = 0, int LAST_SLOT = SLOTS>
     __device__ void write(float* parameters) {
         const bool is_first = own_rank() == 0;  // others have the same
+        __syncwarp();
         output_weights.each(shared, SLOT, [&](float& number, int place) {
             if (is_first) parameters[place] = number;
         });
@@ -369,7 +370,7 @@ struct LossWarps {
             const int verdict = verdict_on(shared, batch.epoch);
             if (KEEPS_BEST && (verdict & IS_BETTER)) write<0, 0>(own_numbers(best, shared, PARAMETERS));
             if (!(verdict & IS_OVER)) continue;
-            if (batch.epoch + 1 < network.num_epochs) ++x_batches;
+            if (batch.epoch + 1 < network.num_epochs) leave_batch();
             return verdict & IS_NO_NUMBER ? batch.epoch : batch.epoch + 1;
         }
         return network.num_epochs;
@@ -401,6 +402,12 @@ struct LossWarps {
             arrive_warp(shared.h_free);
         }
         ++batches;
+        leave_batch();
+    }
+
+    // Its rows, or those that are on their way for nobody, make room.
+    __device__ void leave_batch() {
+        arrive_warp(shared.x_free[x_batches % STAGES]);
         ++x_batches;
     }
 };

@@ -40,7 +40,7 @@ struct Step {
 enum Verdict : int { IS_BETTER = 1, IS_OVER = 2, IS_NO_NUMBER = 4 };
 
 struct alignas(16) Network {
-    const StepSettings* steps;   // (steps,) of all its epochs
+    const StepSettings* steps;   // of all its epochs' steps, or one for all
     const uint32* keys;          // (epochs, 8) of its orders; null for rows one after the other
     const int* rows;             // (num_rows,) among all; null for the first
     const int* validation_rows;  // (num_validated,) among all
@@ -49,9 +49,14 @@ struct alignas(16) Network {
     Stopping* stopping;          // one for each block of a cluster; null to go on to the last epoch
     float scale;                 // of gradients, a power of two
     int num_rows, bits, num_epochs, num_validated;
+    int step_stride;  // of `steps`: 1, or 0
     RuleSettings rule;
 
     __device__ int num_steps() const { return (num_rows + BATCH - 1) / BATCH; }
+
+    __device__ const StepSettings* settings(int epoch, int step) const {
+        return steps + step_stride * (static_cast<int64>(epoch) * num_steps() + step);
+    }
 
     // The number among all rows of the one at a position of an epoch, -1 beyond the last.
     __device__ int row(int epoch, int position) const {

@@ -132,7 +132,7 @@ struct UnitWarps {
 
     __device__ explicit UnitWarps(Shared& shared) : shared(shared), weights(shared) {}
 
-    // All of these warps are done with the batch before.
+    // All warps are done with the batch before.
     __device__ void wait_for_others() {
         if (x_batches > 0) wait(shared.x_free[(x_batches - 1) % STAGES], (x_batches - 1) / STAGES);
     }
