@@ -678,9 +678,28 @@ def sweep(results: Results) -> str:
     if "search" in results:
         text += ("\n" if text else "") + _search(results["search"])
     text += _source(results)
+    if (
+        results.get("search", {}).get("commit", results["environment"]["commit"])
+        != results["environment"]["commit"]
+    ):
+        text += f"The search: commit {results['search']['commit']}.\n"
     if "curve" in results:
         text += "\n![Seconds an epoch over the number of networks](images/sweep.png)\n"
     return text
+
+
+def sweep_short(results: Results) -> str:
+    """Return the rows of many networks at once that ours were measured in, beside the best peer."""
+    rows = []
+    for row in results["rows"].values():
+        if "float16" not in row["ratio"]:
+            continue
+        shape = f"{row['network']}, batch {row['batch']}"
+        best = row["best_peer"]
+        cells = [_a_network(row, "warpfit float16"), _a_network(row, best), _sweep_peer(best)]
+        rows.append([shape, f"{row['networks']:,}", *cells, f"**{row['ratio']['float16']:.1f}**"])
+    header = ["network", "networks", "warpfit float16, µs per network and step", "best peer", "which"]
+    return _table([*header, "its time over ours"], rows) + _source(results)
 
 
 def _a_network(row: Results, program: str | None) -> str:
@@ -745,6 +764,7 @@ RENDERERS: dict[str, Callable[[Results], str]] = {
     "report_run": report_run,
     "counters": counters,
     "sweep": sweep,
+    "sweep_short": sweep_short,
 }
 FILES = {
     "layerwise_cnn": "layerwise",
@@ -752,6 +772,7 @@ FILES = {
     "one_launch_peers": "one_launch",
     "widths_short": "widths",
     "ladder_short": "ladder",
+    "sweep_short": "sweep",
     "engines": "one_launch",
     "batch_sizes": "one_launch",
     "estimators_cpu": "estimators",

@@ -537,7 +537,7 @@ def measure(arguments: argparse.Namespace) -> None:
             save(results)
             print_programs(case.name, row, "µs per network and step", digits=4)
     if "search" in arguments.parts:
-        results["search"] = searched(Search(), arguments, deadline)
+        results["search"] = {**searched(Search(), arguments, deadline), "commit": env["commit"]}
         save(results)
     if "curve" in arguments.parts:
         results["curve"] = curve(arguments, deadline)

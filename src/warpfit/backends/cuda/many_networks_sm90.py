@@ -93,7 +93,7 @@ class ManyClusters:
             "x": (self.x_boxes * BOX_BYTES, ALIGNMENT),
             "passed": (self.passed_bytes, 1),
             "weights": (16 * max(1, self.shared_slices) * copies * 2 * threads, 16),
-            "dz, w2": (2 * OUT_STRIDE * (max(16, rows) + units), 2),
+            "dz, w2": (2 * OUT_STRIDE * (max(16, rows) + 8 * (self.parts == MOST_PARTS) + units), 2),
             "of_outputs": (8 * self.cluster * (network.widths[1] + 1) * pairs, 8),
             "sums, next": (8 * self.cluster * HELPERS * 4, 16),
             "output_bias": (4 * copies * MOST_OUTPUTS, 4),

@@ -56,7 +56,7 @@ __device__ inline void make_barriers(Shared& shared) {
 
 // What nobody writes in a run stays 0.
 __device__ inline void clear(Shared& shared) {
-    for (int i = threadIdx.x; i < 16 * BLOCK_PAIRS * OUT_STRIDE; i += THREADS) (&shared.dz[0][0])[i] = T{};
+    for (int i = threadIdx.x; i < DZ_ROWS * OUT_STRIDE; i += THREADS) (&shared.dz[0][0])[i] = T{};
     for (int i = threadIdx.x; i < UNITS * UNIT_TILES * OUT_STRIDE; i += THREADS) (&shared.w2[0][0])[i] = T{};
     for (int i = threadIdx.x; i < (1 + SLOTS) * OUT_WIDTH; i += THREADS) (&shared.output_bias[0][0])[i] = 0;
 }

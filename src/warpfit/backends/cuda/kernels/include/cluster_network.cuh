@@ -67,7 +67,9 @@ __device__ constexpr bool is_shared(int slice) { return shared_before(slice + 1)
 // -- outputs -------------------------------------------------------------------------------------------------------
 
 // Rows of outputs and of their weights, apart so that eight lie in different banks.
-constexpr int OUT_WIDTH = 16, OUT_STRIDE = 24, PAIRS_OF_ROW = (OUTPUTS + 1) / 2;
+// A part of 8 rows reads 16, of which the last may be nobody's.
+constexpr int OUT_WIDTH = 16, OUT_STRIDE = 24, DZ_ROWS = 16 * BLOCK_PAIRS + (OWN_TILES == 1 ? 8 : 0),
+              PAIRS_OF_ROW = (OUTPUTS + 1) / 2;
 
 __device__ constexpr int up_to_four(int size) { return (size + 3) / 4 * 4; }
 constexpr int OUTPUT_PARAMETERS = up_to_four((FEATURES + 1) * HIDDEN);
@@ -103,7 +105,7 @@ struct Shared {
     unsigned char passed[PASSED_BYTES];
     float4 weights[SHARED_SLICES > 0 ? SHARED_SLICES : 1][1 + SLOTS][2]
                   [SHARED_SLICES > 0 ? GROUPS * GROUP_THREADS : 1];
-    T dz[16 * BLOCK_PAIRS][OUT_STRIDE];
+    T dz[DZ_ROWS][OUT_STRIDE];
     T w2[UNITS * UNIT_TILES][OUT_STRIDE];
     // Of each block's rows, the gradients of the weights and biases of the outputs.
     float2 of_outputs[CLUSTER][HIDDEN + 1][PAIRS_OF_ROW];
