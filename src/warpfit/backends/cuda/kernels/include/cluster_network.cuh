@@ -42,7 +42,6 @@ constexpr int NUM_SLICES = (FEATURES + 1 + 15) / 16, OWN_SLICES = (NUM_SLICES + 
 constexpr int X_WIDTH = 16 * OWN_SLICES * PARTS, PART_WIDTH = 16 * OWN_SLICES;
 constexpr int SLICES_OF_BOX = 4, BOX_BYTES = ROWS * LINE_BYTES, STAGES = 2;
 constexpr int WHOLE = OWN_SLICES / SLICES_OF_BOX, TAIL = OWN_SLICES % SLICES_OF_BOX;
-constexpr int BOXES = WHOLE + (TAIL > 0);
 // Tails of stages and parts lie side by side in a box, if they can.
 constexpr int TAILS_OF_BOX = TAIL > 0 ? SLICES_OF_BOX / TAIL : 1,
               TAILS = TAIL > 0 ? STAGES * PARTS_OF_BLOCK : 0;
@@ -92,9 +91,9 @@ constexpr int PASSED_BYTES = REUSES_SUMS ? GROUPS * SUMS_BYTES : H_AT + GROUPS *
 
 // A network's run, as all warps know it.
 struct Run {
-    unsigned round, epochs,
-        epochs_of_last;  // how many networks came before; their epochs, those of the last one apart
-    int batches;         // of an epoch
+    unsigned round;                   // how many networks came before
+    unsigned epochs, epochs_of_last;  // theirs, those of the last one apart
+    int batches;                      // of an epoch
     float unscale;
     int verdicts[2];  // on the last two epochs
     int idx;          // of the network among all
