@@ -20,9 +20,10 @@ SIZES = (5, 8, 6, 3)
 def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """The benchmark's module, which writes its results into an empty folder."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    monkeypatch.setattr(import_module("harness"), "RESULTS", tmp_path)
-    module = import_module("sweep")
-    monkeypatch.setattr(module, "RESULTS", tmp_path)
+    # All of them first: what is imported later would keep the folder beyond this test.
+    harness, module, _ = import_module("harness"), import_module("sweep"), import_module("report")
+    for each in (harness, module):
+        monkeypatch.setattr(each, "RESULTS", tmp_path)
     return module
 
 
