@@ -95,7 +95,7 @@ FAMILIES = {
     ),
 }
 # The others build many kernels.
-QUICK = {"rows", "layers", "many"}
+QUICK = {"layers", "many"}
 needs_sanitizer = pytest.mark.skipif(
     gxx_missing() is not None or sanitizer_missing() is not None, reason="no g++ with libasan"
 )
