@@ -271,7 +271,8 @@ class _Launch:
         """Return the settings of a member's steps, or, as all are the same, of the first."""
         member = self.members[idx]
         rates = self.reports[idx].rates(member.state.epoch, 1 if is_even else len(member.epochs))
-        rates = rates[:1] if is_even else rates
+        if is_even:
+            rates = rates[:1]
         return step_settings(member.plan.optimizer, rates, member.state.step)
 
     def _places(self, member: Member) -> Iterator[tuple[int, int, dict[str, Array], str]]:

@@ -85,9 +85,10 @@ class Together(Runner):
             if _shape(group)[0] is None:
                 left += group.tasks
                 continue
-            taken = tuple(task for task in group.tasks if _takes(task, group.plan))
-            left += [task for task in group.tasks if task not in taken]
-            yield from self._run_group(replace(group, tasks=taken))
+            taken: list[Task] = []
+            for task in group.tasks:
+                (taken if _takes(task, group.plan) else left).append(task)
+            yield from self._run_group(replace(group, tasks=tuple(taken)))
         yield from OneByOne().run_tasks(sorted(left, key=lambda task: task.number))
 
     def _run_group(self, group: Group) -> Iterator[Outcome]:
