@@ -43,6 +43,7 @@ from one_launch import (
     MNIST_PIXELS,
     SUB_CORES,
     TURNS,
+    PeerKind,
     Program,
     kept_results,
     made_up_classes,
@@ -108,16 +109,6 @@ CASES = (
     *(Case(MNIST_SIZES, 64, networks, 60_000) for networks in (64, 256, 1024)),
     Case((32, 64, 64, 2), 128, 4096, 12_800),
 )
-
-
-@dataclass(frozen=True)
-class PeerKind:
-    """A program of others: its name in tables, its module in `peers`, and its settings."""
-
-    label: str
-    module: str
-    settings: dict[str, Any]
-    precisions: tuple[str, ...] = ("tf32", "bfloat16")
 
 
 PEERS = {

@@ -7,23 +7,31 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from warpfit.backends.base import PRECISIONS
-from warpfit.cli.console import DEVICE_HELP, Printer, percent
-from warpfit.cli.train import (
+from warpfit.cli.console import Printer, percent
+from warpfit.cli.options import (
     DATA,
-    INTERRUPTED,
     NETWORK,
     OPTIMIZER,
-    RESULTS,
     RUN,
+    DataDir,
+    Device,
     Integer,
+    LabelColumn,
+    LabelSmoothing,
+    LossName,
+    Model,
+    Nesterov,
     Number,
+    Out,
+    Quiet,
+    Seed,
     Text,
     default_of,
     option,
-    switch,
 )
+from warpfit.cli.train import INTERRUPTED
 from warpfit.training.plan import ENGINES
-from warpfit.training.settings import LOSSES, MODELS, OPTIMIZERS, SCHEDULES, default_folder
+from warpfit.training.settings import OPTIMIZERS, SCHEDULES, default_folder
 
 if TYPE_CHECKING:
     from warpfit.sweep.jobs import SweepJob, SweepOutcome
@@ -41,10 +49,10 @@ def sweep(
         Text,
         option(DATA, "NAME|PATH", "As for `warpfit train`.", "mnist; digits without MNIST and network"),
     ] = None,
-    data_dir: Annotated[Text, option(DATA, "DIR", "Folder to look for known datasets in first.")] = None,
-    label_column: Annotated[Text, option(DATA, "NAME", "Column of a .csv file that has the labels.")] = None,
+    data_dir: DataDir = None,
+    label_column: LabelColumn = None,
     limit: Annotated[Integer, option(DATA, "N", "Use the first N training rows only; 0 for all.")] = None,
-    model: Annotated[Text, option(NETWORK, "NAME", f"{' or '.join(MODELS)}.", default_of("model"))] = None,
+    model: Model = None,
     hidden: Annotated[
         Text,
         option(NETWORK, "N-N,...", "Widths of the hidden layers, as 64,128-64, or none.", "256; 128 for cnn"),
@@ -62,9 +70,7 @@ def sweep(
     momentum: Annotated[
         Text, option(OPTIMIZER, "X,...", "For sgd and rmsprop.", "0.9 for sgd, 0 for rmsprop")
     ] = None,
-    nesterov: Annotated[
-        bool | None, switch(OPTIMIZER, "--nesterov/--no-nesterov", "Look ahead along the momentum.")
-    ] = None,
+    nesterov: Nesterov = None,
     weight_decay: Annotated[
         Text, option(OPTIMIZER, "X,...", "Weight decay.", "0.01 for adamw, else 0")
     ] = None,
@@ -80,11 +86,8 @@ def sweep(
             default_of("schedule"),
         ),
     ] = None,
-    loss: Annotated[
-        Text,
-        option(OPTIMIZER, "NAME", f"{', '.join(LOSSES)}; auto is cross_entropy for classes, mse for floats."),
-    ] = None,
-    label_smoothing: Annotated[Number, option(OPTIMIZER, "X", "For cross_entropy.")] = None,
+    loss: LossName = None,
+    label_smoothing: LabelSmoothing = None,
     epochs: Annotated[Text, option(RUN, "N,...", "Passes over the data.", "as for `warpfit train`")] = None,
     batch_size: Annotated[Text, option(RUN, "N,...", "Rows a step.", default_of("batch_size"))] = None,
     precision: Annotated[
@@ -96,11 +99,9 @@ def sweep(
             default_of("precision"),
         ),
     ] = None,
-    device: Annotated[Text, option(RUN, "NAME", DEVICE_HELP, default_of("device"))] = None,
+    device: Device = None,
     engine: Annotated[Text, option(RUN, "NAME", f"auto, {', '.join(ENGINES)}.", default_of("engine"))] = None,
-    seed: Annotated[
-        Integer, option(RUN, "N", "Of initial values, epoch order and dropout.", default_of("seed"))
-    ] = None,
+    seed: Seed = None,
     early_stopping: Annotated[
         Integer, option(RUN, "N", "Stop each network after N epochs without a better validation loss.")
     ] = None,
@@ -133,8 +134,8 @@ def sweep(
     jobs: Annotated[
         Integer, option(SWEEP, "N", "Networks at the same time on the CPU; -1 is one a core.", "-1")
     ] = None,
-    out: Annotated[Text, option(RESULTS, "DIR", "Folder for the results.", "runs/<time>")] = None,
-    quiet: Annotated[bool | None, switch(RESULTS, "--quiet", "Print nothing but errors.")] = None,
+    out: Out = None,
+    quiet: Quiet = None,
 ) -> None:
     """Train a network for every combination of values (lists like 0.01,0.1), and say which is best."""
     from warpfit.sweep.jobs import prepare_sweep

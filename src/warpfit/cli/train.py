@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from warpfit.backends.base import PRECISIONS
-from warpfit.cli.console import DEVICE_HELP, Printer, percent
+from warpfit.cli.console import Printer, percent
+from warpfit.cli.options import (
+    DATA,
+    NETWORK,
+    OPTIMIZER,
+    RESULTS,
+    RUN,
+    DataDir,
+    Device,
+    Integer,
+    LabelColumn,
+    LabelSmoothing,
+    LossName,
+    Model,
+    Nesterov,
+    Number,
+    Out,
+    Quiet,
+    Seed,
+    Text,
+    default_of,
+    option,
+    switch,
+)
 from warpfit.training.callbacks import Callback
 from warpfit.training.plan import ENGINES
 from warpfit.training.progress import epoch_line
 from warpfit.training.settings import (
-    LOSSES,
-    MODELS,
     OPTIMIZERS,
     SCHEDULES,
     TrainSettings,
@@ -26,32 +47,9 @@ if TYPE_CHECKING:
     from warpfit.training.jobs import Job, Outcome
     from warpfit.training.run import Run
 
-__all__ = ["Integer", "Number", "Text", "default_of", "option", "switch", "train"]
+__all__ = ["INTERRUPTED", "train"]
 
 INTERRUPTED = 130
-DATA, NETWORK, OPTIMIZER, RUN, RESULTS = "Data", "Network", "Optimizer", "Run", "Results"
-
-
-def option(panel: str, metavar: str, text: str, default: str | None = None) -> Any:
-    """Return an option that is None if not given, so that a settings file can stand in for it."""
-    return typer.Option(
-        help=text + (f" (default: {default})" if default else ""), metavar=metavar, rich_help_panel=panel
-    )
-
-
-def switch(panel: str, flags: str, text: str) -> Any:
-    """Return a pair of options, or one, that is None if not given."""
-    return typer.Option(flags, help=text, rich_help_panel=panel)
-
-
-def default_of(name: str) -> str:
-    """Return the default of a setting, as text."""
-    return str(getattr(TrainSettings, name))
-
-
-Text = str | None
-Integer = int | None
-Number = float | None
 
 
 def train(
@@ -66,10 +64,10 @@ def train(
             "mnist; digits without MNIST and network",
         ),
     ] = None,
-    data_dir: Annotated[Text, option(DATA, "DIR", "Folder to look for known datasets in first.")] = None,
-    label_column: Annotated[Text, option(DATA, "NAME", "Column of a .csv file that has the labels.")] = None,
+    data_dir: DataDir = None,
+    label_column: LabelColumn = None,
     limit: Annotated[Integer, option(DATA, "N", "Train on the first N rows only; 0 for all.")] = None,
-    model: Annotated[Text, option(NETWORK, "NAME", f"{' or '.join(MODELS)}.", default_of("model"))] = None,
+    model: Model = None,
     hidden: Annotated[
         Text,
         option(NETWORK, "N,N,...", "Widths of the hidden layers, or none.", "256; 128 for cnn"),
@@ -87,9 +85,7 @@ def train(
     momentum: Annotated[
         Number, option(OPTIMIZER, "X", "For sgd and rmsprop.", "0.9 for sgd, 0 for rmsprop")
     ] = None,
-    nesterov: Annotated[
-        bool | None, switch(OPTIMIZER, "--nesterov/--no-nesterov", "Look ahead along the momentum.")
-    ] = None,
+    nesterov: Nesterov = None,
     weight_decay: Annotated[Number, option(OPTIMIZER, "X", "Weight decay.", "0.01 for adamw, else 0")] = None,
     clip_norm: Annotated[
         Number, option(OPTIMIZER, "X", "Largest norm of all gradients together; 0 for any.")
@@ -101,11 +97,8 @@ def train(
     warmup_epochs: Annotated[
         Number, option(OPTIMIZER, "X", "Epochs of linear rise, for cosine.", default_of("warmup_epochs"))
     ] = None,
-    loss: Annotated[
-        Text,
-        option(OPTIMIZER, "NAME", f"{', '.join(LOSSES)}; auto is cross_entropy for classes, mse for floats."),
-    ] = None,
-    label_smoothing: Annotated[Number, option(OPTIMIZER, "X", "For cross_entropy.")] = None,
+    loss: LossName = None,
+    label_smoothing: LabelSmoothing = None,
     epochs: Annotated[
         Integer,
         option(
@@ -123,7 +116,7 @@ def train(
             default_of("precision"),
         ),
     ] = None,
-    device: Annotated[Text, option(RUN, "NAME", DEVICE_HELP, default_of("device"))] = None,
+    device: Device = None,
     engine: Annotated[
         Text,
         option(
@@ -134,9 +127,7 @@ def train(
             default_of("engine"),
         ),
     ] = None,
-    seed: Annotated[
-        Integer, option(RUN, "N", "Of initial values, epoch order and dropout.", default_of("seed"))
-    ] = None,
+    seed: Seed = None,
     early_stopping: Annotated[
         Integer,
         option(
@@ -159,14 +150,14 @@ def train(
         Text,
         option(RUN, "FILE", "Settings in TOML, by the names of these options, which win over the file."),
     ] = None,
-    out: Annotated[Text, option(RESULTS, "DIR", "Folder for the results.", "runs/<time>")] = None,
+    out: Out = None,
     profile: Annotated[
         bool | None,
         switch(
             RESULTS, "--profile", "Write trace.json, for ui.perfetto.dev, and NVTX ranges for Nsight Systems."
         ),
     ] = None,
-    quiet: Annotated[bool | None, switch(RESULTS, "--quiet", "Print nothing but errors.")] = None,
+    quiet: Quiet = None,
 ) -> None:
     """Train a network, test it, and write model, history and pictures into a folder."""
     flags = dict(context.params)

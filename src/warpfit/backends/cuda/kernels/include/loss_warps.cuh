@@ -129,6 +129,22 @@ struct LossWarps {
         for (int part = 0; part < 8; ++part) logits[part / 4][part % 4] += others[part / 4][part % 4];
     }
 
+    // What the warp's rows, or its half of them, have for outputs: their logits.
+    __device__ void find_outputs(const Thread& own, float (&logits)[2][4], unsigned stage) {
+        OutputOperand operand;
+        load(operand);
+#pragma unroll
+        for (int part = 0; part < 8; ++part)
+            logits[part / 4][part % 4] = shared.output_bias[0][part / 4 * 8 + own.column() + part % 2];
+        wait(shared.x_full[stage], x_batches / STAGES);
+        wait(shared.h_full, batches);
+        find_logits(own, logits, operand);
+        if (helper(own) >= BLOCK_PAIRS) {
+#pragma unroll
+            for (float (&tile)[4] : logits) tile[0] = tile[2], tile[1] = tile[3];
+        }
+    }
+
     // Gradients of the logits of a batch's rows, times the scale over their number, for those who have units; then their loss.
     __device__ void find_losses(const Batch& batch, unsigned stage) {
         const Thread own;
@@ -136,28 +152,17 @@ struct LossWarps {
         const bool trains = batch.trains(network);
         const auto num_rows = static_cast<unsigned>(batch.num_rows(network));
         const float factor = trains ? network.scale / static_cast<float>(num_rows) : 0;
-        OutputOperand operand;
-        load(operand);
         float logits[2][4];
-#pragma unroll
-        for (int part = 0; part < 8; ++part)
-            logits[part / 4][part % 4] = shared.output_bias[0][part / 4 * 8 + own.column() + part % 2];
-        wait(shared.x_full[stage], x_batches / STAGES);
-        wait(shared.h_full, batches);
-        find_logits(own, logits, operand);
-        const unsigned share = helper(own) / BLOCK_PAIRS;
-        if (share > 0) {
-#pragma unroll
-            for (float (&tile)[4] : logits) tile[0] = tile[2], tile[1] = tile[3];
-        }
+        find_outputs(own, logits, stage);
         OutputRows<2, OUTPUTS> rows{logits};
         const EvenClasses classes;
         OutputRest rests[ROWS_OF_LANE];
         const float* targets[ROWS_OF_LANE];
         bool is_there[ROWS_OF_LANE];
+        const unsigned first = 16 * (helper(own) % BLOCK_PAIRS) + 8 * (helper(own) / BLOCK_PAIRS);
 #pragma unroll
         for (int i = 0; i < ROWS_OF_LANE; ++i) {
-            const unsigned row = 16 * (helper(own) % BLOCK_PAIRS) + own.lane() / 4 + 8 * (share + i);
+            const unsigned row = first + own.lane() / 4 + 8 * i;
             const bool is_own = row < BLOCK_ROWS;
             is_there[i] = is_own && own.rank * BLOCK_ROWS + row < num_rows;
             targets[i] = shared.targets[stage][is_own ? row : 0];
@@ -174,12 +179,15 @@ struct LossWarps {
         for (int i = 0; i < ROWS_OF_LANE; ++i) {
             const RowLoss found = find_row_loss(rests[i], CROSS_ENTROPY ? label_of(targets[i]) : 0, loss,
                                                 OUTPUTS, classes, is_there[i]);
-            if (own.lane() % 4 != 0) continue;
-            if (trains) {
-                trained.add(found);
-            } else {
-                validated.add(found);
-            }
+            if (own.lane() % 4 == 0) add(found, trains);
+        }
+    }
+
+    __device__ void add(const RowLoss& row, bool trains) {
+        if (trains) {
+            trained.add(row);
+        } else {
+            validated.add(row);
         }
     }
 

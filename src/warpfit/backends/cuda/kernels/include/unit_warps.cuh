@@ -65,7 +65,7 @@ struct Weights {
         return unit < HIDDEN && feature <= FEATURES ? static_cast<int>(feature * HIDDEN + unit) : -1;
     }
 
-    // All of them, from a slot on; or parameters alone, `write<0, 0>`.
+    // All of them, from a slot on.
     template <int SLOT = 0>
     __device__ void read(const float* parameters) {
         const Thread own;
@@ -80,6 +80,7 @@ struct Weights {
         if constexpr (SLOT < SLOTS) read<SLOT + 1>(parameters + PARAMETERS);
     }
 
+    // Likewise; or parameters alone, `write<0, 0>`.
     template <int SLOT = 0, int LAST_SLOT = SLOTS>
     __device__ void write(float* parameters) const {
         const Thread own;
