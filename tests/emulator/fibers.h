@@ -131,6 +131,9 @@ void begin_copy(void* shared, const void* global, unsigned bytes);
 void commit_copies();
 void wait_for_copies(unsigned most_pending);
 
+// Waits until so many threads of the block have come to its barrier of this number (mbarriers.cpp).
+void meet_some(const char* name, unsigned number, unsigned count, Site site);
+
 // Barriers of shared memory (mbarriers.cpp).
 void init_mbarrier(unsigned long long* place, unsigned count);
 void arrive(const char* name, unsigned long long* place, unsigned bytes = 0);

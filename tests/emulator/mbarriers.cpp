@@ -148,10 +148,51 @@ struct PhaseEnd : Condition {
     }
 };
 
+// A barrier of some of a block's threads.
+struct NumberedBarrier {
+    unsigned arrived = 0, count = 0;
+    unsigned long long meetings = 0;
+};
+
+std::map<std::pair<const void*, unsigned>, NumberedBarrier> numbered_barriers;
+
+struct MeetingEnd : Condition {
+    const NumberedBarrier& barrier;
+    unsigned long long meeting;
+
+    MeetingEnd(const char* name, Site site, const NumberedBarrier& barrier)
+        : Condition(name, site), barrier(barrier), meeting(barrier.meetings) {}
+
+    bool holds() override { return barrier.meetings > meeting; }
+
+    std::string detail() const override {
+        return ", where " + std::to_string(barrier.arrived) + " of " + std::to_string(barrier.count) +
+               " threads are";
+    }
+};
+
 }  // namespace
+
+void meet_some(const char* name, unsigned number, unsigned count, Site site) {
+    constexpr unsigned MOST_NUMBERS = 16;
+    if (number < 1 || number >= MOST_NUMBERS || count % warpSize != 0)
+        fail("%s: expected a number from 1 to 15 and whole warps, got %u and %u threads", name, number,
+             count);
+    NumberedBarrier& barrier = numbered_barriers[{dynamic_shared, number}];
+    if (barrier.arrived > 0 && barrier.count != count)
+        fail("%s: expected %u threads at barrier %u, as others do, got %u", name, barrier.count, number,
+             count);
+    barrier.count = count;
+    MeetingEnd end(name, site, barrier);
+    if (++barrier.arrived < count) return wait_for(end);
+    barrier.arrived = 0;
+    ++barrier.meetings;
+    ++progress;
+}
 
 void forget_mbarriers() {
     mbarriers.clear();
+    numbered_barriers.clear();
     under_way.clear();
 }
 

@@ -41,6 +41,8 @@ inline float square_root_near(float value) { return sqrtf(value); }
 
 inline float power_of_2(float exponent) { return exp2f(exponent); }
 
+inline float logarithm_of_2(float value) { return log2f(value); }
+
 inline void store_16_bytes(void* place, uint4 word) { *static_cast<uint4*>(place) = word; }
 
 // ldmatrix (9.7.14.5.15): 8x8 matrices of 16-bit elements. Lanes 8i to 8i+7 give the rows of matrix i; lane l
@@ -95,6 +97,39 @@ void load_matrix(const char* name, unsigned* const (&registers)[4], const void* 
                        {}};
     collective(request, true);
     for (int i = 0; i < 4; ++i) *registers[i] = request.result[i];
+}
+
+}  // namespace emulator
+
+namespace emulator {
+
+struct StoreMatrix : Request {
+    unsigned char* row;
+    const unsigned* words;
+};
+
+template <bool TRANSPOSED>
+void execute_store_matrix(Request* const* lanes) {
+    for (int lane = 0; lane < warpSize; ++lane) {
+        for (int matrix = 0; matrix < 4; ++matrix) {
+            const unsigned word = static_cast<const StoreMatrix*>(lanes[lane])->words[matrix];
+            for (int half = 0; half < 2; ++half) {
+                const int along = 2 * (lane % 4) + half, across = lane / 4;
+                const int row = TRANSPOSED ? along : across, column = TRANSPOSED ? across : along;
+                const auto number = static_cast<unsigned short>(word >> 16 * half);
+                std::memcpy(static_cast<StoreMatrix*>(lanes[8 * matrix + row])->row + 2 * column, &number,
+                            sizeof number);
+            }
+        }
+    }
+}
+
+template <bool TRANSPOSED>
+void store_matrix(const char* name, void* row, const unsigned (&words)[4], Site site) {
+    check_shared(name, row, 16, 16);
+    StoreMatrix request{
+        {name, WHOLE_WARP, site, execute_store_matrix<TRANSPOSED>}, static_cast<unsigned char*>(row), words};
+    collective(request, true);
 }
 
 }  // namespace emulator
@@ -218,6 +253,11 @@ inline void mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4], const unsig
     emulator::multiply<emulator::Bf16, 16>("mma_m16n8k16_bf16", d, a, b, site);
 }
 
+inline void mma_m16n8k8_bf16(float (&d)[4], const unsigned (&a)[2], const unsigned& b,
+                             emulator::Site site = emulator::Site::here()) {
+    emulator::multiply<emulator::Bf16, 8>("mma_m16n8k8_bf16", d, a, &b, site);
+}
+
 inline void mma_m16n8k8_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
                              emulator::Site site = emulator::Site::here()) {
     emulator::multiply<emulator::Tf32, 8>("mma_m16n8k8_tf32", d, a, b, site);
@@ -255,6 +295,12 @@ inline void copy_async_commit() { emulator::commit_copies(); }
 template <int N>
 inline void copy_async_wait() {
     emulator::wait_for_copies(N);
+}
+
+// bar.sync (9.7.13.1).
+template <int COUNT>
+inline void meet_at(unsigned number, emulator::Site site = emulator::Site::here()) {
+    emulator::meet_some("meet_at", number, COUNT, site);
 }
 
 // mbarrier (9.7.13.15), and cp.async.mbarrier.arrive (9.7.13.15.16). Copies land, and arrive, when somebody
@@ -321,6 +367,49 @@ inline void leave_registers() {}
 inline void take_turn() {}
 
 #if __CUDA_ARCH__ >= 900
+
+// stmatrix (9.7.14.5.16).
+inline void stmatrix_x4(void* row, const unsigned (&r)[4], emulator::Site site = emulator::Site::here()) {
+    emulator::store_matrix<false>("stmatrix_x4", row, r, site);
+}
+
+inline void stmatrix_x4_trans(void* row, const unsigned (&r)[4],
+                              emulator::Site site = emulator::Site::here()) {
+    emulator::store_matrix<true>("stmatrix_x4_trans", row, r, site);
+}
+
+// cvt.rn.relu (9.7.9.21).
+namespace emulator {
+inline float relu_of(float value) { return value < 0 || value == 0 ? 0 : value; }
+}  // namespace emulator
+
+inline unsigned relu_to_halves(float first, float second) {
+    return floats_to_halves(emulator::relu_of(first), emulator::relu_of(second));
+}
+
+inline unsigned relu_to_bfloats(float first, float second) {
+    return floats_to_bfloats(emulator::relu_of(first), emulator::relu_of(second));
+}
+
+// fma.rn.relu.f16x2 (9.7.4.4). The sum of two halves is exact in float32.
+inline unsigned relu_of_sums(unsigned first, unsigned second) {
+    const auto sum = [&](int shift) {
+        return half_to_float(static_cast<unsigned short>(first >> shift)) +
+               half_to_float(static_cast<unsigned short>(second >> shift));
+    };
+    return relu_to_halves(sum(0), sum(16));
+}
+
+// set.gt (9.7.7.1).
+inline unsigned positive_halves(unsigned word) {
+    return (half_to_float(static_cast<unsigned short>(word)) > 0 ? 0xffffu : 0) |
+           (half_to_float(static_cast<unsigned short>(word >> 16)) > 0 ? 0xffff0000u : 0);
+}
+
+inline unsigned positive_bfloats(unsigned word) {
+    return (__uint_as_float(word << 16) > 0 ? 0xffffu : 0) |
+           (__uint_as_float(word & 0xffff0000u) > 0 ? 0xffff0000u : 0);
+}
 
 inline unsigned cluster_rank() { return emulator::rank_in_cluster(); }
 

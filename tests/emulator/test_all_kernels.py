@@ -72,7 +72,7 @@ FAMILIES = {
         takes_slow=True,
     ),
     "many": Family(
-        ("many_networks", "many_networks_sm90"),
+        ("many_networks", "many_networks_sm90", "many_small_networks_sm90"),
         ("engines/test_many_networks.py",),
         "emulator and (tabular or hidden or tiles or ragged or diverges)",
         takes_slow=True,

@@ -151,9 +151,48 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture
+def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from warpfit.backends.cuda.many_networks import choose
+
+    monkeypatch.setattr(
+        many_networks,
+        "shape_of",
+        lambda network, runtime: choose(network, runtime.arch, runtime.max_shared_bytes),
+    )
+
+
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.usefixtures("in_blocks")
 def test_each_follows_numpy(cuda: str, name: str) -> None:
     assert_follows_numpy(**CASES[name])
+
+
+# All layers in tiles of 64 units, batches of 16 to 128 rows.
+SMALL: dict[str, dict[str, Any]] = {
+    "tabular": {"sizes": (32, 64, 64, 2), "batch": 128, "num_rows": 300},
+    "one hidden layer": {"sizes": (50, 40, 10), "batch": 19, "optimizer": "momentum"},
+    "three hidden layers": {
+        "sizes": (20, 30, 64, 17, 3),
+        "batch": 40,
+        "precision": "bfloat16",
+        "activations": ("relu", "sigmoid"),
+    },
+    "adam": {"sizes": (16, 20, 20, 12), "batch": 64, "optimizer": "adam", "loss": "mse"},
+}
+
+
+@pytest.fixture
+def as_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    from warpfit.backends.cuda.many_small_networks_sm90 import ManySmallNetworks
+
+    monkeypatch.setattr(many_networks, "shape_of", lambda network, _: ManySmallNetworks(network))
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.usefixtures("as_small")
+def test_small_ones_follow_numpy(cuda: str, name: str) -> None:
+    assert_follows_numpy(**SMALL[name])
 
 
 # Of hidden units one tile or two, in as many parts as there are blocks or twice as many.

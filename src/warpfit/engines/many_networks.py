@@ -118,12 +118,13 @@ class DeviceRows:
         ops, shape = self.ops, self.shape
         x = ops.gather_rows(ops.asarray(data.x), ops.asarray(np.arange(len(data))), shape.network.dtype)
         x = ops.reshape(x, (len(data), -1))
-        if shape.kernel != "many_networks_sm90":
+        if shape.kernel == "many_networks":
             return x
         filled = ops.zeros((1 + len(data), shape.x_width), x.dtype.name)
         ops.assign(filled[1:, : x.shape[1]], x)
-        ones = ops.asarray(np.ones((len(data), 1), np.float32), x.dtype.name)
-        ops.assign(filled[1:, x.shape[1] : x.shape[1] + 1], ones)
+        if shape.kernel == "many_networks_sm90":
+            ones = ops.asarray(np.ones((len(data), 1), np.float32), x.dtype.name)
+            ops.assign(filled[1:, x.shape[1] : x.shape[1] + 1], ones)
         return filled[1:]
 
     def pointer_of(self, numbers: Rows) -> int:
@@ -182,8 +183,9 @@ class _Launch:
         keeps_best = any(member.stopping and member.stopping.keeps_best for member in self.members)
         best = ops.zeros((count if keeps_best else 1, shape.num_parameters), "float32")
         networks = self._networks(record, epochs_done, rules)
+        groups = min(count, shape.groups(ops.runtime.num_multiprocessors))
         ops.kernel(shape.kernel, **shape.defines, KEEPS_BEST=int(keeps_best))(
-            shape.cluster * min(count, shape.groups(ops.runtime.num_multiprocessors)),
+            shape.blocks_of(groups),
             shape.threads,
             self.rows.x,
             self.rows.targets,
@@ -345,17 +347,20 @@ class _Launch:
 
 
 def shape_of(network: Any, runtime: Any) -> Any:
-    """Return how networks of a shape are trained: a `ManyNetworks` or, if one does not fit a block, a `ManyClusters`.
+    """Return how networks of a shape are trained: the first of `ManySmallNetworks`, `ManyNetworks` and `ManyClusters`.
 
     Raises
     ------
     ConfigError
-        If neither can; the message says what is in the way of the first.
+        If none can; the message says what is in the way of the second.
     """
     from warpfit.backends.cuda.many_networks import choose
     from warpfit.backends.cuda.many_networks_sm90 import choose_clusters
+    from warpfit.backends.cuda.many_small_networks_sm90 import choose_small
 
     limits = runtime.arch, runtime.max_shared_bytes
+    with suppress(ConfigError):
+        return choose_small(network, *limits)
     try:
         return choose(network, *limits)
     except ConfigError as error:

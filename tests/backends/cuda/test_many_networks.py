@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from warpfit.backends.base import Activation
-from warpfit.backends.cuda import many_networks, many_networks_sm90
+from warpfit.backends.cuda import many_networks, many_networks_sm90, many_small_networks_sm90
 from warpfit.backends.cuda.trained_network import TrainedNetwork
 from warpfit.errors import ConfigError
 
@@ -102,3 +102,32 @@ def test_what_an_optimizer_remembers_needs_more_blocks() -> None:
 def test_what_no_cluster_trains(wide: TrainedNetwork, arch: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         many_networks_sm90.choose_clusters(wide, arch, SHARED_BYTES)
+
+
+def test_a_block_has_as_many_groups_as_registers_and_shared_memory_are_for() -> None:
+    choose = many_small_networks_sm90.choose_small
+    shape = choose(TABULAR, "sm_90a", SHARED_BYTES)
+    assert str(shape) == "a network in each group of four warps, 3 in a block"
+    assert (shape.threads, shape.groups(132), shape.blocks_of(7)) == (512, 396, 3)
+    assert shape.shared_bytes <= SHARED_BYTES
+    assert shape.places[2] == (33 * 64, (64, 64))
+    assert choose(network(20, 32, 3), "sm_90a", SHARED_BYTES).in_block == 4
+    assert choose(replace(TABULAR, optimizer="adam", slots=2), "sm_90a", SHARED_BYTES).in_block == 2
+
+
+@pytest.mark.parametrize(
+    ("wide", "arch", "words"),
+    [
+        (TABULAR, "sm_80", "expected sm_90a"),
+        (network(65, 64, 2), "sm_90a", "at most 64 features"),
+        (network(32, 65, 2), "sm_90a", "17 to 64 units"),
+        (network(32, 16, 2), "sm_90a", "17 to 64 units"),
+        (network(32, 64, 17), "sm_90a", "at most 16 outputs"),
+        (replace(TABULAR, batch=129), "sm_90a", "batches of at most 128 rows"),
+        (replace(TABULAR, activations=(Activation("gelu"),) * 2), "sm_90a", "activations of identity"),
+        (network(64, *[64] * 8, 2, batch=128), "sm_90a", "bytes of shared memory and 232 registers"),
+    ],
+)
+def test_what_no_group_trains(wide: TrainedNetwork, arch: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        many_small_networks_sm90.choose_small(wide, arch, SHARED_BYTES)

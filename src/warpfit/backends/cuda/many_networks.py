@@ -70,6 +70,10 @@ class ManyNetworks:
         """Return how many networks train at once."""
         return self.blocks * num_multiprocessors
 
+    def blocks_of(self, num_networks: int) -> int:
+        """Return how many blocks train so many networks at once."""
+        return num_networks
+
     @property
     def threads(self) -> int:
         """Threads of a block."""

@@ -152,6 +152,10 @@ class ManyClusters:
         """Return how many networks train at once, at most."""
         return max(1, num_multiprocessors // self.cluster)
 
+    def blocks_of(self, num_networks: int) -> int:
+        """Return how many blocks train so many networks at once."""
+        return self.cluster * num_networks
+
     @property
     def defines(self) -> dict[str, Any]:
         """The kernel's defines."""

@@ -62,3 +62,33 @@ template <class T>
 __device__ inline float2 unpacked(unsigned word) {
     return {load(T{static_cast<uint16>(word)}), load(T{static_cast<uint16>(word >> 16)})};
 }
+
+#if __CUDA_ARCH__ >= 900
+// As `packed`, of negative numbers 0.
+template <class T>
+__device__ inline unsigned relu_packed(float first, float second);
+
+template <>
+__device__ inline unsigned relu_packed<float16>(float first, float second) {
+    return relu_to_halves(first, second);
+}
+
+template <>
+__device__ inline unsigned relu_packed<bfloat16>(float first, float second) {
+    return relu_to_bfloats(first, second);
+}
+
+// All bits where one of both is above 0.
+template <class T>
+__device__ inline unsigned positive(unsigned word);
+
+template <>
+__device__ inline unsigned positive<float16>(unsigned word) {
+    return positive_halves(word);
+}
+
+template <>
+__device__ inline unsigned positive<bfloat16>(unsigned word) {
+    return positive_bfloats(word);
+}
+#endif

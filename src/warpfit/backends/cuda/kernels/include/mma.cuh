@@ -21,6 +21,10 @@ struct TensorCore<float16> {
     __device__ static void multiply(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
         mma_m16n8k16_f16(d, a, b);
     }
+    // Of half a slice.
+    __device__ static void multiply(float (&d)[4], const unsigned (&a)[2], const unsigned (&b)[1]) {
+        mma_m16n8k8_f16(d, a, b[0]);
+    }
 };
 
 #if __CUDA_ARCH__ >= 800
@@ -29,6 +33,9 @@ struct TensorCore<bfloat16> {
     __device__ static unsigned operand(unsigned word) { return word; }
     __device__ static void multiply(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
         mma_m16n8k16_bf16(d, a, b);
+    }
+    __device__ static void multiply(float (&d)[4], const unsigned (&a)[2], const unsigned (&b)[1]) {
+        mma_m16n8k8_bf16(d, a, b[0]);
     }
 };
 

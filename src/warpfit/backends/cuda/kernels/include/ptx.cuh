@@ -39,6 +39,13 @@ __device__ inline float power_of_2(float exponent) {
     return result;
 }
 
+// lg2.approx.ftz.f32 (9.7.3.19): within 2^-22, of 0.5 to 2, else within two units of the last place.
+__device__ inline float logarithm_of_2(float value) {
+    float result;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+    return result;
+}
+
 // The 32-bit address inside the shared window of a generic pointer.
 __device__ inline unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
@@ -116,6 +123,14 @@ __device__ inline void mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4], 
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// mma.m16n8k8 with bfloat16 operands (9.7.14.5.5).
+__device__ inline void mma_m16n8k8_bf16(float (&d)[4], const unsigned (&a)[2], const unsigned& b) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, "
+        "%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b));
+}
+
 // mma.m16n8k8 with tf32 operands (9.7.14.5.6).
 __device__ inline void mma_m16n8k8_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
@@ -146,6 +161,12 @@ __device__ inline void copy_async_4(void* shared, const void* global, bool valid
 
 // cp.async.commit_group (9.7.9.25.3.2): this thread's copies since the last one form a group.
 __device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// bar.sync (9.7.13.1): COUNT threads, whole warps, meet at the barrier of this number, 1 to 15; __syncthreads has 0.
+template <int COUNT>
+__device__ inline void meet_at(unsigned number) {
+    asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(COUNT) : "memory");
+}
 
 // mbarrier (9.7.13.15), sm_80: a barrier in 8 bytes of shared memory, whose phase is complete when `count`
 // threads have arrived, and with them the bytes that they expect; then the next phase begins.
@@ -281,6 +302,55 @@ __device__ inline void mbarrier_expect(unsigned long long* barrier, unsigned byt
                      shared_address(barrier)),
                  "r"(bytes)
                  : "memory");
+}
+
+// stmatrix (9.7.14.5.16), sm_90: what ldmatrix_x4_trans loads, to the places that it loads from.
+__device__ inline void stmatrix_x4_trans(void* row, const unsigned (&r)[4]) {
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+        "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+        : "memory");
+}
+
+__device__ inline void stmatrix_x4(void* row, const unsigned (&r)[4]) {
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+        "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+        : "memory");
+}
+
+// cvt.rn.relu (9.7.9.21): as floats_to_halves and floats_to_bfloats, of negative numbers 0.
+__device__ inline unsigned relu_to_halves(float first, float second) {
+    unsigned word;
+    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+    return word;
+}
+
+__device__ inline unsigned relu_to_bfloats(float first, float second) {
+    unsigned word;
+    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+    return word;
+}
+
+// fma.rn.relu.f16x2 (9.7.4.4): of each half of two words the sum, rounded, of negative ones 0.
+__device__ inline unsigned relu_of_sums(unsigned first, unsigned second) {
+    constexpr unsigned ONES = 0x3c003c00;
+    unsigned word;
+    asm("fma.rn.relu.f16x2 %0, %1, %2, %3;" : "=r"(word) : "r"(first), "r"(ONES), "r"(second));
+    return word;
+}
+
+// set.gt (9.7.7.1): of each half of a word all bits, where the number there is above 0, else none.
+__device__ inline unsigned positive_halves(unsigned word) {
+    unsigned mask;
+    asm("set.gt.u32.f16x2 %0, %1, %2;" : "=r"(mask) : "r"(word), "r"(0));
+    return mask;
+}
+
+__device__ inline unsigned positive_bfloats(unsigned word) {
+    unsigned mask;
+    asm("set.gt.u32.bf16x2 %0, %1, %2;" : "=r"(mask) : "r"(word), "r"(0));
+    return mask;
 }
 
 // cp.async.bulk (9.7.9.25.4.1): a multiple of 16 bytes from global to shared memory, both aligned to 16 bytes;

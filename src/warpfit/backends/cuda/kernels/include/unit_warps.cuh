@@ -3,29 +3,6 @@
 
 #include "cluster_network.cuh"
 
-// d (64, 2 COUNT) += a slice of 64 rows in registers, times that of 2 COUNT columns that a descriptor tells of.
-template <class Number>
-struct RegisterProduct;
-
-template <>
-struct RegisterProduct<float16> {
-    template <bool B_ACROSS, int COUNT>
-    __device__ static void add_to(float (&d)[COUNT], const unsigned (&a)[4], uint64 b, bool adds) {
-        wgmma_f16_of_registers<B_ACROSS>(d, a, b, adds);
-    }
-};
-
-template <>
-struct RegisterProduct<bfloat16> {
-    template <bool B_ACROSS, int COUNT>
-    __device__ static void add_to(float (&d)[COUNT], const unsigned (&a)[4], uint64 b, bool adds) {
-        wgmma_bf16_of_registers<B_ACROSS>(d, a, b, adds);
-    }
-};
-
-// The descriptor of what lies so many bytes behind what one tells of.
-__device__ inline uint64 moved(uint64 descriptor, int bytes) { return descriptor + (bytes >> 4); }
-
 // A thread's weights, and what is remembered of them: of each slice eight, as wgmma's accumulators have them.
 struct Weights {
     Shared& shared;

@@ -1,0 +1,212 @@
+// Computes: whole training runs of many small networks of one shape, a network at a time in each group of four warps, which
+//           multiply together: for each step of each epoch forward pass, loss, backward pass, and the optimizer's update. A
+//           group that is done takes the next network.
+// Layout:   x (all rows, X_WIDTH) of DTYPE, features and zeros up to a multiple of 16, after a row of zeros; targets (all rows,
+//           TARGET_WORDS) 32-bit words, labels or float32; which rows a network trains on, in which order and at what rates its
+//           `Network` says; parameters (num_networks, 1 + SLOTS, PARAMETERS) float32: of each layer weights (inputs, outputs)
+//           and biases, filled up to a multiple of 4, then what the optimizer remembers of them; best (num_networks,
+//           PARAMETERS) float32, the parameters of the best epoch of networks whose `Stopping` keeps them; queue one zero.
+// Launch:   any number of blocks of GROUPS + 1 times 128 threads, the last of which find which rows all take; SHARED_BYTES of dynamic
+//           shared memory, from a multiple of 1024. Defines DTYPE, LAYERS, WIDTHS (at most 64 features and units, at most 16
+//           outputs), ACTIVATIONS and SLOPES (of each layer), BATCH (at most 128), TARGET_WORDS, LOSS, CROSS_ENTROPY, SMOOTHED,
+//           COUNTS_ROWS, OPTIMIZER, SLOTS, ADAPTIVE, MOMENTUM, NESTEROV, DECAYS, RATE_IN_VELOCITY, KEEPS_BEST (whether any
+//           network's `Stopping` does), GROUPS (at most 4), REGISTER_SLOTS (of what is remembered of parameters, how much lies
+//           in registers), GROUP_REGISTERS and ROW_REGISTERS (of a thread), ORDER_RING, SHARED_BYTES, BOUNDED_WAITS.
+// Numerics: products of DTYPE with float32 sums; parameters and what is remembered of them in float32. A network's bits follow
+//           from its own numbers alone.
+// Cost:     of a step 6 BATCH FLOP a weight, less 2 BATCH for each of the first layer, of layers filled up; its rows are read once.
+// Reference: the layerwise engine over backends/numpy; PTX ISA 9.7.15 (wgmma).
+#define SHARED_ALIGNMENT 1024
+
+#include "include/small_outputs.cuh"
+#include "include/small_rows.cuh"
+
+constexpr int OF_NETWORK = (1 + SLOTS) * PARAMETERS;
+
+struct Networks {
+    const Network* all;
+    unsigned* queue;
+    int count;
+
+    // The next one, for all threads of a group.
+    __device__ void take_next(Shared& shared) const {
+        meet();  // all are done with the one before
+        if (threadIdx.x % GROUP_THREADS == 0) {
+            const unsigned next = atomicAdd(queue, 1u);
+            shared.run.idx = next < static_cast<unsigned>(count) ? static_cast<int>(next) : -1;
+            if (shared.run.idx >= 0) begin(shared, all[next]);
+            mbarrier_arrive(&shared.network_full);
+        }
+        meet();
+    }
+
+    __device__ static void begin(Shared& shared, const Network& network) {
+        shared.network = network;
+        shared.run.batches = Batch::count(network);
+        shared.run.unscale = 1 / network.scale;
+        shared.run.factors[0] = network.scale / BATCH;
+        shared.run.factors[1] = network.scale / static_cast<float>(network.num_rows % BATCH);
+    }
+};
+
+// What all networks are trained on.
+struct Data {
+    const T* x;
+    const float* targets;
+    LossSettings loss;
+};
+
+// The four warps that train a network.
+struct Group {
+    Shared& shared;
+    const Data& data;
+    Parameters parameters;
+    unsigned batches = 0;  // so far
+    double loss_sum = 0;
+    unsigned num_correct = 0;
+
+    __device__ Group(Shared& shared, const Data& data) : shared(shared), data(data), parameters(shared) {}
+
+    // Where the batch is.
+    __device__ int stage() const { return batches % STAGES; }
+
+    // Starts copies of the batch that comes so many after this one.
+    __device__ void fetch(unsigned distance) {
+        const unsigned number = batches + distance, to = number % STAGES;
+        wait(shared.numbers_full[to], number / STAGES);
+        fetch_rows(shared, data.x, data.targets, to);
+        copy_async_commit();
+        arrive_warp(shared.numbers_free[to]);
+    }
+
+    // The batch to its losses; `last` is what the last hidden layer gives. Meanwhile the next batch is on its way.
+    __device__ void find_losses_of(const Batch& batch, Words& last) {
+        copy_async_wait<0>();
+        hand_over();
+        go_forward(shared, last, parameters, stage(), [&] {
+            if (!batch.is_last(shared) || batch.epoch + 1 < shared.network.num_epochs) fetch(1);
+        });
+        const int num_rows = batch.num_rows(shared.network);
+        const float factor = batch.trains(shared.network) ? shared.run.factors[num_rows < BATCH] : 0;
+        const RowLoss found = find_losses(shared, parameters, data.loss, num_rows, factor, stage());
+        loss_sum += found.loss;
+        num_correct += found.is_correct;
+        meet();
+    }
+
+    // The mean over so many rows of all that the threads have added up, for the first of them; sums begin anew.
+    __device__ void take_sums(EpochSums& found, int num_rows) {
+        const double loss = reduce_warp<Sum>(loss_sum), correct = reduce_warp<Sum>(1.0 * num_correct);
+        const Thread own;
+        meet();  // what came before has been taken
+        if (own.lane() == 0) shared.sums[own.warp()] = {loss, correct};
+        meet();
+        loss_sum = num_correct = 0;
+        if (own.idx > 0) return;
+        found = {0, 0};
+        for (const EpochSums& of_warp : shared.sums) {
+            found.loss += of_warp.loss / num_rows;
+            found.correct += of_warp.correct;
+        }
+    }
+
+    __device__ void take_step(const Batch& batch) {
+        Words words;
+        find_losses_of(batch, words);
+        const Step step{shared.settings[batches % (2 * STAGES)], shared.network.rule, shared.run.unscale};
+        back_from_outputs(words, shared, parameters, step);
+        go_back(shared, words, parameters, step, stage());
+        ++batches;
+    }
+
+    __device__ void validate(const Batch& batch) {
+        Words words;
+        find_losses_of(batch, words);
+        ++batches;
+    }
+
+    // Trains the network to its last epoch, until it is stopped, or its loss is no number; returns how many epochs it did.
+    // `best` is that of all networks.
+    __device__ int train(float* best) {
+        const Network& network = shared.network;
+        if (network.num_epochs > 0) fetch(0);
+        for (int epoch = 0; epoch < network.num_epochs; ++epoch) {
+            Batch batch{epoch, 0};
+            for (; batch.trains(network); ++batch.idx) take_step(batch);
+            take_sums(shared.run.trained, network.num_rows);
+            for (; batch.idx < shared.run.batches; ++batch.idx) validate(batch);
+            take_sums(shared.run.validated, max(network.num_validated, 1));
+            const int verdict = judge(epoch);
+            if (KEEPS_BEST && (verdict & IS_BETTER))
+                parameters.write<0>(best + static_cast<int64>(shared.run.idx) * PARAMETERS);
+            if (!(verdict & IS_OVER)) continue;
+            if (epoch + 1 < network.num_epochs) leave_batch();
+            return epoch + !(verdict & IS_NO_NUMBER);
+        }
+        return network.num_epochs;
+    }
+
+    // That has been fetched, and nobody needs.
+    __device__ void leave_batch() {
+        copy_async_wait<0>();
+        ++batches;
+    }
+
+    __device__ int judge(int epoch) {
+        Run& run = shared.run;
+        if (Thread().idx == 0) {
+            const Network& network = shared.network;
+            network.write_record(epoch, false, run.trained);
+            network.write_record(epoch, true, run.validated);
+            run.verdicts[epoch % 2] = network.judge(epoch, 0, run.trained, run.validated);
+            mbarrier_arrive(&shared.verdict_full);
+        }
+        meet();
+        return run.verdicts[epoch % 2];
+    }
+};
+
+__device__ inline void make_barriers(Shared& shared) {
+    for (int i = 0; i < STAGES; ++i) {
+        mbarrier_init(&shared.numbers_full[i], OF_WARP);
+        mbarrier_init(&shared.numbers_free[i], WARPS * OF_WARP);
+    }
+    mbarrier_init(&shared.network_full, 1);
+    mbarrier_init(&shared.verdict_full, 1);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    many_small_networks_sm90(const T* x, const float* targets, const Network* all, float* parameters,
+                             float* best, unsigned* queue, int num_networks, float setting, float of_term,
+                             float of_slope) {
+    take_turn();
+    DYNAMIC_SHARED(Shared, groups);
+    const int group = static_cast<int>(threadIdx.x) / GROUP_THREADS,
+              warp = threadIdx.x % GROUP_THREADS / WARP;
+    if (threadIdx.x < GROUPS) make_barriers(groups[threadIdx.x]);
+    __syncthreads();
+    if (group == GROUPS) {
+        leave_registers<ROW_REGISTERS>();
+        if (warp >= GROUPS) return;
+        RowWarp(groups[warp]).serve();
+        return;
+    }
+    take_registers<GROUP_REGISTERS>();
+    Shared& shared = groups[group];
+    // What pads layers stays 0.
+    for (unsigned i = Thread().idx; i < sizeof shared.weights / 4; i += GROUP_THREADS)
+        reinterpret_cast<unsigned*>(shared.weights)[i] = 0;
+    const Data data{x, targets, {setting, of_term, of_slope}};
+    Group own(shared, data);
+    const Networks networks{all, queue, num_networks};
+    for (;;) {
+        networks.take_next(shared);
+        const int64 idx = shared.run.idx;
+        if (idx < 0) return;
+        own.parameters.read(parameters + idx * OF_NETWORK);
+        own.parameters.store_out_weights();
+        const int epochs_done = own.train(best);
+        own.parameters.write(parameters + idx * OF_NETWORK);
+        if (Thread().idx == 0) *shared.network.epochs_done = epochs_done;
+    }
+}

@@ -1,0 +1,246 @@
+"""Whole training runs of many small networks of one shape in one launch: a network in each group of four warps.
+
+`kernels/many_small_networks_sm90.cu` multiplies by warpgroup, with parameters in the registers of accumulators; this
+module says how many groups a block has, and what does not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from math import ceil
+from typing import Any
+
+from warpfit.backends.base import Activation
+from warpfit.backends.cuda.matmul import shared_bytes_of
+from warpfit.backends.cuda.runtime import is_debugging
+from warpfit.backends.cuda.trained_network import TrainedNetwork, check_network, padded, up
+from warpfit.errors import ConfigError
+
+__all__ = ["ManySmallNetworks", "choose_small", "variants"]
+
+UNITS, MOST_ROWS, MOST_OUTPUTS, LINE_BYTES, GROUP_THREADS, WARPS = 64, 128, 16, 128, 128, 4
+# Registers of a multiprocessor; of a thread that brings rows, of one that trains the most that it can have, and what it
+# needs, about, beside parameters and a tile of sums.
+REGISTERS, ROW_REGISTERS, MOST_REGISTERS, OTHER_REGISTERS = 65536, 56, 232, 22
+MOST_GROUPS = 4
+# Dynamic shared memory begins at a multiple of so many bytes, and so does a group's.
+ALIGNMENT = 1024
+# Numbers of rows that are found ahead, for each group.
+ORDER_RING = 512
+# Narrower networks are trained as fast by `many_networks.cu`, which multiplies tiles of 16 units.
+LEAST_UNITS = 17
+# Whose derivatives follow from their values.
+ACTIVATIONS = ("identity", "relu", "leaky_relu", "tanh", "sigmoid")
+
+
+@dataclass(frozen=True)
+class ManySmallNetworks:
+    """How a block trains networks; printable.
+
+    Attributes
+    ----------
+    network : TrainedNetwork
+        What all of them are.
+    in_block : int
+        Groups of a block, each of which trains a network.
+    shares_first : bool
+        Whether the weights of the first layer lie in shared memory, for want of registers.
+    """
+
+    network: TrainedNetwork
+    in_block: int = 1
+    shares_first: bool = False
+
+    kernel = "many_small_networks_sm90"
+    cluster = 1
+
+    def groups(self, num_multiprocessors: int) -> int:
+        """Return how many networks train at once."""
+        return self.in_block * num_multiprocessors
+
+    def blocks_of(self, num_networks: int) -> int:
+        """Return how many blocks train so many networks at once."""
+        return ceil(num_networks / self.in_block)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return (self.in_block + 1) * GROUP_THREADS
+
+    @property
+    def group_registers(self) -> int:
+        """Registers of a thread that trains: what a block begins with, but for those of threads that bring rows."""
+        at_launch = min(REGISTERS // self.threads, 255) // 8 * 8
+        of_all = at_launch * (self.in_block + 1) - ROW_REGISTERS
+        return min(MOST_REGISTERS, of_all // self.in_block // 8 * 8)
+
+    @property
+    def rows(self) -> int:
+        """Rows of a batch, filled up."""
+        return next(rows for rows in (16, 32, 64, 128) if rows >= self.network.batch)
+
+    @property
+    def x_width(self) -> int:
+        """Numbers of a row of x: features, and zeros."""
+        return padded(self.network.features)
+
+    @property
+    def register_slots(self) -> int:
+        """Of what is remembered of parameters, how much lies in registers; the rest lies in shared memory."""
+        return min(1, self.network.slots)
+
+    @property
+    def first(self) -> int:
+        """Weights of the first layer that a thread has."""
+        return self.x_width // 2
+
+    @property
+    def own(self) -> int:
+        """Parameters that a thread has."""
+        *inputs, outputs = self.network.widths
+        tiles = ceil(outputs / 8)
+        return sum(padded(width) // 2 + 2 for width in inputs[:-1]) + 6 * tiles
+
+    @property
+    def registers(self) -> int:
+        """Registers that a thread that trains needs, about."""
+        slices = max(padded(width) // 16 for width in self.network.widths[:-1])
+        return (
+            self.own * (1 + self.register_slots)
+            - self.shares_first * self.first
+            + self.rows // 2
+            + 4 * slices
+            + OTHER_REGISTERS
+        )
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        return self.in_block * self.group_bytes
+
+    @property
+    def group_bytes(self) -> int:
+        """Shared memory of a group, as the kernel's struct has it."""
+        network, hidden = self.network, len(self.network.widths) - 2
+        tile, out_tiles = self.rows * LINE_BYTES, ceil(network.outputs / 8)
+        shared_slots = network.slots - self.register_slots
+        arrays = {  # bytes, and of what they are a multiple
+            "x": (tile * (1 if 2 * self.x_width <= UNITS else 2), ALIGNMENT),
+            "h": (hidden * tile, 1),
+            "weights": ((hidden - 1) * UNITS * LINE_BYTES if hidden > 1 else 16, 1),
+            "first": (4 * self.first * GROUP_THREADS if self.shares_first else 16, 16),
+            "out_weights": (16 * out_tiles * UNITS, 2),
+            "dz": (16 * out_tiles * self.rows, 2),
+            "slots": (4 * shared_slots * self.own * GROUP_THREADS if shared_slots else 4, 4),
+            "logits": (4 * self.rows * network.outputs, 4),
+            "targets": (8 * self.rows * network.target_words, 4),
+            "numbers, order": (4 * (2 * self.rows + ORDER_RING), 4),
+            "rounds": (8 * 256, 1),
+            "settings, network": (4 * 16 + 96, 16),
+            "sums": (WARPS * 2 * 8, 8),
+            "run": (4 * 8 + 32, 8),
+            "barriers": (6 * 8, 8),
+        }
+        end = 0
+        for size, alignment in arrays.values():
+            end = up(end, alignment) + size
+        return up(end, ALIGNMENT)
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers of a network's parameters, padding included."""
+        return sum(up((inputs + 1) * outputs, 4) for inputs, outputs in pairwise(self.network.widths))
+
+    @property
+    def places(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Where the weights and biases of each layer begin among a network's parameters, and their shapes."""
+        found: list[tuple[int, tuple[int, ...]]] = []
+        first = 0
+        for inputs, outputs in pairwise(self.network.widths):
+            found += [(first, (inputs, outputs)), (first + inputs * outputs, (outputs,))]
+            first += up((inputs + 1) * outputs, 4)
+        return found
+
+    @property
+    def defines(self) -> dict[str, Any]:
+        """The kernel's defines."""
+        return {
+            **self.network.defines,
+            **self.network.layer_defines,
+            "TARGET_WORDS": self.network.target_words,
+            "GROUPS": self.in_block,
+            "REGISTER_SLOTS": self.register_slots,
+            "SHARES_FIRST": int(self.shares_first),
+            "GROUP_REGISTERS": self.group_registers,
+            "ROW_REGISTERS": ROW_REGISTERS,
+            "ORDER_RING": ORDER_RING,
+            "SHARED_BYTES": self.shared_bytes,
+            "BOUNDED_WAITS": int(is_debugging()),
+        }
+
+    def __str__(self) -> str:
+        return f"a network in each group of four warps, {self.in_block} in a block"
+
+
+def suits(network: TrainedNetwork) -> bool:
+    """Return whether a network is of the kind that this kernel is for."""
+    *widths, outputs = network.widths
+    is_small = max(widths) <= UNITS and outputs <= MOST_OUTPUTS and network.batch <= MOST_ROWS
+    has_known = all(activation.name in ACTIVATIONS for activation in network.activations)
+    return len(widths) > 1 and max(widths[1:]) >= LEAST_UNITS and is_small and has_known and network.is_plain
+
+
+@lru_cache(maxsize=256)
+def choose_small(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> ManySmallNetworks:
+    """Return how blocks of a warpgroup train networks of this shape.
+
+    Raises
+    ------
+    ConfigError
+        If one does not fit, or the kernel is not for it.
+    """
+    check_network(network, arch)
+    if arch != "sm_90a":
+        raise ConfigError(f"expected sm_90a, whose warpgroups multiply, got {arch}")
+    if not suits(network):
+        raise ConfigError(
+            f"expected at most {UNITS} features, a hidden layer of {LEAST_UNITS} to {UNITS} units and none of more, at "
+            f"most {MOST_OUTPUTS} outputs, batches of at most {MOST_ROWS} rows, activations of "
+            f"{', '.join(ACTIVATIONS)}, and no dropout, weights of rows or clipping, got {network}"
+        )
+    shapes = [
+        ManySmallNetworks(network, in_block, shares_first)
+        for in_block in range(MOST_GROUPS, 0, -1)
+        for shares_first in (False, True)
+    ]
+    for shape in shapes:
+        if shape.shared_bytes <= max_shared_bytes and shape.registers <= shape.group_registers:
+            return shape
+    raise ConfigError(
+        f"expected at most {max_shared_bytes} bytes of shared memory and {MOST_REGISTERS} registers of a thread for a "
+        f"network in a group, got {shapes[-1].shared_bytes} and {shapes[-1].registers}"
+    )
+
+
+def variants() -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield a choice of what sweeps compile."""
+    relu = Activation("relu")
+    tabular = TrainedNetwork("float16", (32, 64, 64, 2), (relu, relu), (False,) * 2, 128, "cross_entropy")
+    networks = [
+        tabular,
+        replace(tabular, dtype="bfloat16", optimizer="adam", slots=2),
+        replace(
+            tabular,
+            widths=(20, 48, 3),
+            activations=(Activation("tanh"),),
+            drops=(False,),
+            batch=32,
+            loss="mse",
+        ),
+    ]
+    for network in networks:
+        shape = choose_small(network, "sm_90a", shared_bytes_of("sm_90a"))
+        yield "many_small_networks_sm90", {name: str(value) for name, value in shape.defines.items()}
