@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,14 @@ import pytest
 import warpfit as wf
 from support.sweeps import build
 from support.training import assert_same_weights, blobs
-from warpfit.errors import ConfigError
+from warpfit.engines.base import EpochReport
+from warpfit.errors import ConfigError, DivergedError
+from warpfit.sweep.groups import Group
+from warpfit.sweep.halving import run_in_rungs
+from warpfit.sweep.metric import Metric
+from warpfit.sweep.runner import Runner, in_order
+from warpfit.sweep.tasks import DIVERGED, PAUSED, STOPPED, Outcome, Task
+from warpfit.training.history import History
 
 X, Y = blobs(90)
 RATES = [0.001, 0.01, 0.05, 0.1, 0.2, 0.4]
@@ -155,3 +163,57 @@ def test_on_a_device_a_pause_changes_no_bit_either(cuda: str, engine: str) -> No
     best = next(idx for idx, record in enumerate(halved) if record["rank"] == 1)
     assert sorted(record["epochs"] for record in halved) == [1, 3]
     assert_same_weights(halved.models[best], through.models[best])
+
+
+class Told(Runner):
+    """Tells of each network what it is given: status and loss at each rung."""
+
+    def __init__(self, losses: dict[int, list[tuple[str, float]]]) -> None:
+        self.losses = losses
+
+    def explain(self, groups: Any) -> str:
+        return "by heart"
+
+    def at_once(self, groups: Any) -> int:
+        return 1
+
+    def run(self, groups: Any) -> Any:
+        for task in in_order(groups):
+            epoch = 1 if task.checkpoint is None else 2
+            status, loss = self.losses[task.number][epoch - 1]
+            report = EpochReport(epoch, loss, None, 0.1, 0.0, 9, np.empty(0))
+            outcome = Outcome(task.number, status, "", History([report]), None, None, (), report=report)
+            outcome.checkpoint = b""
+            if status == DIVERGED:
+                outcome.error = DivergedError(
+                    remedies="", epoch=epoch + 1, step=1, lr=0.1, last_finite_loss=loss
+                )
+            yield outcome
+
+
+def messages(losses: dict[int, list[tuple[str, float]]]) -> dict[int, str]:
+    task: Any = Task(0, None, None, None, None, {"epochs": 3})  # type: ignore[arg-type]
+    plan: Any = None
+    group = Group(plan, tuple(replace(task, number=number) for number in losses))
+    found = run_in_rungs(Told(losses), [group], wf.Halving(2), Metric("loss"), num_folds=2)
+    return {outcome.number: outcome.message for outcome in found}
+
+
+def test_a_candidate_with_a_fold_that_diverged_is_out() -> None:
+    found = messages(
+        {
+            0: [(DIVERGED, 0.1)],
+            1: [(PAUSED, 0.1)],
+            2: [(PAUSED, 0.3), (STOPPED, 0.1)],
+            3: [(PAUSED, 0.3), (STOPPED, 0.1)],
+        }
+    )
+    assert found == {0: "", 1: "halving: a fold has no result after 1 epoch", 2: "", 3: ""}
+
+
+def test_one_that_halving_stopped_is_not_compared_again_by_a_fold_that_had_ended() -> None:
+    both = [(PAUSED, 0.3), (PAUSED, 0.3)]
+    worse = [(PAUSED, 0.4), (PAUSED, 0.4)]
+    found = messages({0: [(STOPPED, 0.1)], 1: [(PAUSED, 0.9)], 2: both, 3: both, 4: worse, 5: worse})
+    assert found[1] == "halving: 3 of 3 after 1 epoch"
+    assert found[4] == "halving: 2 of 2 after 2 epochs"

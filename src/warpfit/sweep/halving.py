@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any
+from typing import Any, cast
 
 from warpfit.errors import ConfigError
 from warpfit.sweep.groups import Group
@@ -14,7 +14,7 @@ from warpfit.sweep.runner import Runner
 from warpfit.sweep.tasks import INTERRUPTED, PAUSED, STOPPED, Outcome, Task
 from warpfit.training.inputs import check_count
 
-__all__ = ["Halving", "as_halving", "run_in_rungs"]
+__all__ = ["Halving", "as_halving", "message_of", "run_in_rungs"]
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,13 @@ def run_in_rungs(
             for outcome in (*paused.values(), *before.values()):
                 yield _stopped(outcome, "interrupt", INTERRUPTED)
             return
-        going_on, verdicts = _decide(rule, metric, paused, ended, num_folds)
+        going_on, places = _decide(rule, metric, paused, ended, num_folds)
+        halved = {number // num_folds for number in set(paused) - going_on}
         for number in sorted(set(paused) - going_on):
             outcome = paused.pop(number)
             outcome.halved_after = until
-            after = f"after {until} epoch{'' if until == 1 else 's'}"
-            yield _stopped(outcome, f"halving: {verdicts[number]} {after}", STOPPED)
+            yield _stopped(outcome, message_of(*places[number], cast(int, until)), STOPPED)
+        ended = {number: outcome for number, outcome in ended.items() if number // num_folds not in halved}
         groups = _going_on(groups, paused)
         if not groups:
             return
@@ -128,32 +129,42 @@ def _going_on(groups: Sequence[Group], paused: dict[int, Outcome]) -> list[Group
 
 def _decide(
     rule: Halving, metric: Metric, paused: dict[int, Outcome], ended: dict[int, Outcome], num_folds: int
-) -> tuple[set[int], dict[int, str]]:
-    """Return the networks that go on, and in words where those that do not came in.
+) -> tuple[set[int], dict[int, tuple[int, int]]]:
+    """Return the networks that go on, and where all came in, as `message_of` takes it.
 
-    A candidate that is through with its epochs is compared with those that are not.
+    A candidate that is through with its epochs is compared with those that are not; one with a fold that diverged or
+    failed is out.
     """
     both = {**ended, **paused}
     members: dict[int, list[Outcome]] = {}
     for number in sorted(both):
         members.setdefault(number // num_folds, []).append(both[number])
-    keys = {candidate: metric.key(outcomes) for candidate, outcomes in members.items()}
+    keys = {c: metric.key(outcomes) if _have_results(outcomes) else None for c, outcomes in members.items()}
     in_play = [
         candidate for candidate, outcomes in members.items() if any(o.number in paused for o in outcomes)
     ]
-    done = [candidate for candidate in members if candidate not in in_play and _is_done(members[candidate])]
+    done = [
+        candidate for candidate in members if candidate not in in_play and _have_results(members[candidate])
+    ]
     ranked = sorted(
         (c for c in (*in_play, *done) if keys[c] is not None),
         key=lambda c: (keys[c], c),
     )
-    best = set(ranked[: rule.survivors(len(in_play) + len(done))])
-    place = {candidate: f"{idx + 1} of {len(in_play) + len(done)}" for idx, candidate in enumerate(ranked)}
+    num_compared = len(in_play) + len(done)
+    best = set(ranked[: rule.survivors(num_compared)])
+    place = {candidate: idx + 1 for idx, candidate in enumerate(ranked)}
     going_on = {o.number for c in in_play if c in best for o in members[c] if o.number in paused}
-    verdicts = {o.number: place.get(c, "a fold has no result") for c in in_play for o in members[c]}
-    return going_on, verdicts
+    places = {o.number: (place.get(c, 0), num_compared) for c in in_play for o in members[c]}
+    return going_on, places
 
 
-def _is_done(outcomes: Iterable[Outcome]) -> bool:
+def message_of(place: int, num_compared: int, after: int) -> str:
+    """Return why a network does not go on after so many epochs: its candidate's place, 0 if a fold has no result."""
+    verdict = f"{place} of {num_compared}" if place else "a fold has no result"
+    return f"halving: {verdict} after {after} epoch{'' if after == 1 else 's'}"
+
+
+def _have_results(outcomes: Iterable[Outcome]) -> bool:
     return all(outcome.report is not None and outcome.error is None for outcome in outcomes)
 
 

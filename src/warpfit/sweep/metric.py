@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite, isnan
 from typing import Any
 
 from warpfit.errors import ConfigError
@@ -48,15 +48,24 @@ class Metric:
         known = [value for value in values if value is not None]
         if len(known) < len(values) or not known:
             return None
-        mean = sum(known) / len(known)
-        return -mean if self.is_greater_better else mean, sum(map(_loss, outcomes)) / len(known)
+        mean = _mean(known)
+        return -mean if self.is_greater_better else mean, _mean([_loss(outcome) for outcome in outcomes])
+
+
+def _mean(values: list[float]) -> float:
+    """Return the mean, added up one after the other, as kernels do that halve."""
+    total = 0.0
+    for value in values:
+        total += value
+    return total / len(values)
 
 
 def _loss(outcome: Outcome) -> float:
     report = outcome.report
     if report is None:
         return 0.0
-    return report.loss if report.val_loss is None else report.val_loss
+    loss = report.loss if report.val_loss is None else report.val_loss
+    return inf if isnan(loss) else loss
 
 
 def as_metric(metric: Any, losses: Iterable[Loss], *, has_validation: bool) -> Metric:
