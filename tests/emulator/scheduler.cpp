@@ -7,8 +7,8 @@
 // fails with a message that says who waits where.
 //
 // The blocks of a cluster take turns, and so do all of a cooperative launch: each runs until none of its warps can go
-// on, so that it is as far ahead of the others as they let it. Each has dynamic shared memory of its own; static shared
-// memory, of which a library has one copy, they must not have.
+// on, so that it is as far ahead of the others as they let it. Each has dynamic shared memory of its own. Static shared
+// memory, of which a library has one copy, those of a cluster must not have; that of others changes with the block.
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -160,6 +160,7 @@ struct Block {
     unsigned number = 0, first = 0;  // among those that take turns, its first thread's fiber
     uint3 index{};
     unsigned char* dynamic = nullptr;
+    std::vector<unsigned char> static_bytes;  // while another block runs
     unsigned num_left = 0;
     bool has_begun = false;
     Meeting meeting;
@@ -198,7 +199,21 @@ std::string file_name(const char* path) {
     return slash ? slash + 1 : path;
 }
 
+// Not memcpy: AddressSanitizer would take the gaps between the arrays for an error.
+void copy_bytes(unsigned char* to, const unsigned char* from, size_t count) {
+#if defined(__x86_64__)
+    asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(count) : : "memory");
+#else
+    for (size_t i = 0; i < count; ++i) static_cast<volatile unsigned char*>(to)[i] = from[i];
+#endif
+}
+
 void enter(Block& next) {
+    const size_t static_bytes = next.static_bytes.size();
+    if (block != &next && static_bytes > 0) {
+        if (block) copy_bytes(block->static_bytes.data(), launched->static_begin, static_bytes);
+        copy_bytes(launched->static_begin, next.static_bytes.data(), static_bytes);
+    }
     block = &next;
     blockIdx = next.index;
     dynamic_shared = next.dynamic;
@@ -464,11 +479,14 @@ class CrashGuard {
 void start_blocks(std::deque<DynamicShared>& shared, uint3 first) {
     fill(launched->static_begin, launched->static_end, POISON);
     blocks.assign(blocks_at_once(), Block());
+    block = nullptr;
+    const size_t static_bytes = blocks.size() > 1 ? launched->static_end - launched->static_begin : 0;
     for (unsigned i = 0; i < blocks.size(); ++i) {
         blocks[i].number = i;
         blocks[i].first = i * num_threads;
         blocks[i].index = {first.x + i, first.y, first.z};
         blocks[i].dynamic = shared[i].poisoned();
+        blocks[i].static_bytes.assign(static_bytes, POISON);
     }
     cluster_meetings.assign(blocks.size() / launched->cluster, Meeting());
     forget_mbarriers();
@@ -602,10 +620,9 @@ bool check_limits(const Launch& launch) {
         record(
             "kernel %s: expected blocks in a line with at most %u threads at once, got (%u, %u, %u) of %llu",
             launch.name, MOST_RESIDENT, grid[0], grid[1], grid[2], threads);
-    } else if ((launch.cluster > 1 || launch.cooperative) && launch.static_end > launch.static_begin) {
-        record(
-            "kernel %s: expected only dynamic shared memory in blocks that take turns, got %zu static bytes",
-            launch.name, static_cast<size_t>(launch.static_end - launch.static_begin));
+    } else if (launch.cluster > 1 && launch.static_end > launch.static_begin) {
+        record("kernel %s: expected only dynamic shared memory in blocks of a cluster, got %zu static bytes",
+               launch.name, static_cast<size_t>(launch.static_end - launch.static_begin));
     }
     return !failed;
 }
