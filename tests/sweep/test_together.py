@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,9 +13,14 @@ import pytest
 import warpfit as wf
 from support.sweeps import build
 from support.training import assert_same_weights, blobs
+from warpfit.backends.cuda.launch import Kernel
+from warpfit.backends.cuda.many_networks import ManyNetworks
 from warpfit.backends.cuda.many_networks_sm90 import ManyClusters, with_shared_slices
+from warpfit.backends.cuda.many_small_networks_sm90 import ManySmallNetworks
 from warpfit.engines import many_networks
 from warpfit.sweep import together
+from warpfit.sweep.records import Collector
+from warpfit.sweep.tasks import Outcome
 
 X, Y = blobs(90)
 CANDIDATES: list[dict[str, Any]] = [
@@ -48,9 +56,9 @@ def test_waves_share_the_rows_of_one_upload(cuda: str, monkeypatch: pytest.Monke
             uploads.append(self)
             super().__init__(*arguments)
 
-    def counted(members: Any, rows: Any) -> Any:
+    def counted(members: Any, *others: Any) -> Any:
         launches.append(len(members))
-        return launch(members, rows)
+        return launch(members, *others)
 
     candidates, folds = [{"lr": lr} for lr in (0.02, 0.1)], [(np.arange(60), np.arange(60, 90))]
     at_once, launch = sweep(cuda, candidates, folds=folds), together.train_many
@@ -113,22 +121,27 @@ STOPPING: list[tuple[dict[str, Any], int | None]] = [
 ]
 
 
-# Clusters where a network has one hidden layer, blocks elsewhere.
+# Beside blocks, which so small networks are trained by.
+SHAPES: dict[str, Callable[[Any], Any]] = {
+    "groups": lambda network: ManySmallNetworks(network, 2),
+    "clusters": lambda network: with_shared_slices(ManyClusters(network, 1)),
+    "clusters of 2": lambda network: with_shared_slices(ManyClusters(network, 2)),
+}
+
+
 @pytest.mark.parametrize(
     ("settings", "halving"), STOPPING, ids=["loss", "accuracy", "last weights", "halving"]
 )
-@pytest.mark.parametrize("cluster", [None, 1, 2])
+@pytest.mark.parametrize("kind", ["blocks", *SHAPES])
 def test_each_is_stopped_as_the_callback_says(
     cuda: str,
     monkeypatch: pytest.MonkeyPatch,
     settings: dict[str, Any],
     halving: int | None,
-    cluster: int | None,
+    kind: str,
 ) -> None:
-    if cluster is not None:
-        monkeypatch.setattr(
-            many_networks, "shape_of", lambda network, _: with_shared_slices(ManyClusters(network, cluster))
-        )
+    if kind in SHAPES:
+        monkeypatch.setattr(many_networks, "shape_of", lambda network, _: SHAPES[kind](network))
     candidates = [{"lr": lr, "seed": seed} for seed, lr in enumerate((0.5, 0.02, 0.2))]
     given: dict[str, Any] = {"epochs": 8, "validation_data": (X[:30], Y[:30]), "halving": halving}
     through = sweep(cuda, candidates, **given)
@@ -148,3 +161,149 @@ def test_each_is_stopped_as_the_callback_says(
         best = int(record["message"].split("(epoch ")[1].rstrip(")")) - 1
         told = history["val_loss"].index(record["val_loss"])
         assert told == (best if settings.get("restore_best", True) else len(watched) - 1)
+
+
+# -- halving on the device
+
+
+@pytest.fixture(params=["blocks", "groups", "clusters", "clusters of 2"])
+def side_by_side(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, cuda: str) -> str:
+    """The device, where fewer networks are trained at once than there are, by blocks that all run at the same time."""
+    monkeypatch.setattr(ManyNetworks, "groups", lambda self, _: 3)
+    monkeypatch.setattr(ManySmallNetworks, "groups", lambda self, _: 4)
+    if request.param != "blocks":
+        monkeypatch.setattr(many_networks, "shape_of", lambda network, _: SHAPES[request.param](network))
+    call = Kernel.__call__
+
+    def together_at_once(kernel: Kernel, *arguments: Any, **settings: Any) -> None:
+        if kernel.name.startswith("many_"):
+            settings["is_cooperative"] = True
+        call(kernel, *arguments, **settings)
+
+    monkeypatch.setattr(Kernel, "__call__", together_at_once)
+    return cuda
+
+
+def outcomes_of(monkeypatch: pytest.MonkeyPatch, run: Callable[[], Any]) -> list[Outcome]:
+    found: list[Outcome] = []
+    collect = Collector.collect
+
+    def kept(collector: Collector, outcome: Outcome) -> None:
+        found.append(replace(outcome))
+        collect(collector, outcome)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Collector, "collect", kept)
+        run()
+    return sorted(found, key=lambda outcome: outcome.number)
+
+
+def told(outcome: Outcome) -> dict[str, Any]:
+    """All that an outcome says but for seconds, as what can be compared."""
+    assert outcome.model is not None
+    assert outcome.optimizer is not None
+    return {
+        **{name: getattr(outcome, name) for name in ("number", "status", "message", "score", "halved_after")},
+        "report": outcome.report and numbers(outcome.report),
+        "history": [numbers(report) for report in outcome.history.reports],
+        "stopped_by": outcome.history.stopped_by,
+        "plan": outcome.history.plan,
+        "error": outcome.error and (type(outcome.error), str(outcome.error)),
+        "checkpoint": outcome.checkpoint,
+        "weights": [parameter.data.tobytes() for parameter in outcome.model.parameters()],
+        "step": outcome.optimizer.step_count,
+        "callbacks": [(c.best, c.best_epoch, c.bad_epochs) for c in outcome.callbacks],  # type: ignore[attr-defined]
+    }
+
+
+def numbers(report: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(report).items() if name not in ("seconds", "step_losses")}
+
+
+HALVED: dict[str, dict[str, Any]] = {
+    "accuracy": {"halving": 2},
+    "early stopping": {
+        "halving": wf.Halving(1.3, min_epochs=2),
+        "metric": "loss",
+        "callbacks": [wf.EarlyStopping("val_accuracy", patience=3)],
+    },
+    "last weights": {
+        "halving": wf.Halving(1.5, min_epochs=2),
+        "metric": "val_loss",
+        "callbacks": [wf.EarlyStopping("val_loss", patience=2, restore_best=False)],
+    },
+}
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The rungs of each launch, None where it has none."""
+    found: list[Any] = []
+
+    def counted(members: Any, rows: Any, rungs: Any = None) -> Any:
+        found.append(rungs)
+        return launch(members, rows, rungs)
+
+    launch = together.train_many
+    monkeypatch.setattr(together, "train_many", counted)
+    return found
+
+
+@pytest.mark.parametrize(
+    "name", ["accuracy", "early stopping", pytest.param("last weights", marks=pytest.mark.slow)]
+)
+def test_the_kernel_halves_as_the_host_does(
+    side_by_side: str, monkeypatch: pytest.MonkeyPatch, launches: list[Any], name: str
+) -> None:
+    # By SGD, of the last two of these one fold diverges, in an epoch after the first or in that.
+    candidates = [{"lr": lr, "seed": seed} for seed, lr in enumerate((0.3, 1e30, 0.02, 80.0))]
+    candidates += [{"lr": 400.0, "seed": 3}, {"lr": 0.1}, {"lr": 0.2, "epochs": 2}, candidates[0]]
+    candidates += [{"lr": 0.05}, {"lr": 1.0}]
+    optimizer = "adam" if name == "early stopping" else "sgd"
+    candidates = [{**candidate, "optimizer": optimizer} for candidate in candidates]
+    folds = [(np.arange(60), np.arange(60, 90)), (np.arange(30, 90), np.arange(30))]
+    given = {"epochs": 9, "folds": folds, **HALVED[name]}
+    by_kernel = outcomes_of(monkeypatch, partial(sweep, side_by_side, candidates, **given))
+    assert len(launches) == 1
+    monkeypatch.setattr(together.Together, "_halves", lambda *_: False)
+    by_host = outcomes_of(monkeypatch, partial(sweep, side_by_side, candidates, **given))
+    assert launches[1:]
+    assert launches[1:] == [None] * (len(launches) - 1)
+    for got, expected in zip(by_kernel, by_host, strict=True):
+        np.testing.assert_equal(told(got), told(expected))
+    assert {"diverged", "stopped"} <= {outcome.status for outcome in by_kernel}
+    words = {outcome.message.split(" after ")[0] for outcome in by_kernel if outcome.halved_after}
+    assert len(words) > 1
+    assert ("halving: a fold has no result" in words) == (optimizer == "sgd")
+
+
+def score(model: Any, x: Any, y: Any) -> float:
+    return -wf.evaluate(model, x, y).loss
+
+
+@pytest.mark.parametrize(
+    ("arguments", "room"),
+    [({"metric": score}, 9), ({"report_every": 2}, 9), ({"widths": (8, 4)}, 9), ({}, 3)],
+    ids=["metric", "reports", "groups", "memory"],
+)
+def test_what_no_kernel_halves_the_host_does(
+    cuda: str, monkeypatch: pytest.MonkeyPatch, launches: list[Any], arguments: dict[str, Any], room: int
+) -> None:
+    monkeypatch.setattr(together.Together, "_most", lambda self, shape: room)
+    widths = arguments.get("widths", (8, 8))
+    candidates = [{"lr": lr, "width": widths[i % 2]} for i, lr in enumerate((0.02, 0.1, 0.3, 0.5))]
+    given = {name: value for name, value in arguments.items() if name != "widths"}
+    found = sweep(cuda, candidates, validation_data=(X[:30], Y[:30]), halving=2, **given)
+    assert launches
+    assert set(launches) == {None}
+    assert "stopped" in found.counts()
+
+
+def test_ctrl_c_interrupts_all_that_one_launch_halves(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(together, "train_many", interrupted)
+    found = sweep(cuda, [{"lr": lr} for lr in (0.02, 0.1, 0.3)], halving=2)
+    assert found.interrupted
+    assert found.counts() == {"interrupted": 3}

@@ -26,11 +26,12 @@ from warpfit.engines.launch_settings import (
     stopping_settings,
 )
 from warpfit.engines.reports import Reports
+from warpfit.engines.rungs import STANDING_FIELDS, DeviceQueue, Halved, Rungs, halved_of
 from warpfit.errors import ConfigError, DivergedError
 from warpfit.optim.schedules import Constant
 from warpfit.optim.sgd import SGDSpec
 
-__all__ = ["DeviceRows", "Member", "Outcome", "shape_for", "train_many"]
+__all__ = ["DeviceRows", "Member", "Outcome", "Rungs", "shape_for", "train_many"]
 
 Rows = npt.NDArray[np.int32]
 
@@ -77,10 +78,13 @@ class Outcome:
         Of its epochs; they have no losses of single steps.
     error : DivergedError or None
         If its loss was no number in the epoch after these.
+    halved : Halved or None
+        If it was left behind after these.
     """
 
     reports: list[EpochReport]
     error: DivergedError | None
+    halved: Halved | None = None
 
 
 class DeviceRows:
@@ -135,7 +139,7 @@ class DeviceRows:
         return int(self._numbers[id(numbers)][1].pointer)
 
 
-def train_many(members: Sequence[Member], rows: DeviceRows) -> list[Outcome]:
+def train_many(members: Sequence[Member], rows: DeviceRows, rungs: Rungs | None = None) -> list[Outcome]:
     """Train all members in a launch, from where they stand, and leave where they came to in their states.
 
     Parameters
@@ -144,8 +148,11 @@ def train_many(members: Sequence[Member], rows: DeviceRows) -> list[Outcome]:
         Whose plans are of one device, one precision and networks of one shape, optimizers of one kind, one loss and one
         batch size: those of the plan that the rows were made for.
     rows : DeviceRows
+    rungs : Rungs, optional
+        Where the members, none of which has begun and all of which report every epoch, are compared, so that only the
+        better go on.
     """
-    return _Launch(members, rows).run()
+    return _Launch(members, rows, rungs).run()
 
 
 def shape_for(plan: Plan, data: TrainingData) -> Any:
@@ -162,10 +169,10 @@ def shape_for(plan: Plan, data: TrainingData) -> Any:
 
 
 class _Launch:
-    def __init__(self, members: Sequence[Member], rows: DeviceRows) -> None:
+    def __init__(self, members: Sequence[Member], rows: DeviceRows, rungs: Rungs | None) -> None:
         from warpfit.backends.cuda.many_networks import NETWORK_FIELDS
 
-        self.members, self.rows, self.fields = members, rows, NETWORK_FIELDS
+        self.members, self.rows, self.rungs, self.fields = members, rows, rungs, NETWORK_FIELDS
         self.ops, self.shape = rows.ops, rows.shape
         self.reports = [Reports(member.plan, member.state, self._num_rows(member)) for member in members]
         self.kept: dict[Hashable, Array] = {}
@@ -178,33 +185,33 @@ class _Launch:
         ops, shape, count = self.ops, self.shape, len(self.members)
         most_epochs = max(len(member.epochs) for member in self.members)
         parameters = ops.asarray(self._packed())
-        record, epochs_done = ops.zeros((count, most_epochs, 4), "float64"), ops.zeros((count,), "int32")
+        record = ops.zeros((count, most_epochs, 4), "float64")
+        standings = ops.zeros((count, STANDING_FIELDS.itemsize), "uint8")
+        queue = DeviceQueue(ops, count, self.rungs)
         rules = ops.asarray(self._rules())
         keeps_best = any(member.stopping and member.stopping.keeps_best for member in self.members)
         best = ops.zeros((count if keeps_best else 1, shape.num_parameters), "float32")
-        networks = self._networks(record, epochs_done, rules)
-        groups = min(count, shape.groups(ops.runtime.num_multiprocessors))
-        ops.kernel(shape.kernel, **shape.defines, KEEPS_BEST=int(keeps_best))(
-            shape.blocks_of(groups),
+        networks = self._networks(record, standings, rules)
+        variant = {"KEEPS_BEST": int(keeps_best), "HALVES": int(self.rungs is not None)}
+        ops.kernel(shape.kernel, **shape.defines, **variant)(
+            shape.blocks_of(min(count, shape.groups(ops.runtime.num_multiprocessors))),
             shape.threads,
             self.rows.x,
             self.rows.targets,
             ops.asarray(networks.view(np.uint8)),
             parameters,
             best,
-            ops.zeros((1,), "int32"),
+            queue.array,
             count,
             *loss_settings(self.members[0].plan.loss, shape.network.outputs),
             shared_bytes=shape.shared_bytes,
             cluster=shape.cluster,
         )
         self._unpack(ops.to_numpy(parameters))
-        records, done = ops.to_numpy(record), ops.to_numpy(epochs_done)
+        records, found = ops.to_numpy(record), ops.to_numpy(standings).view(STANDING_FIELDS)[:, 0]
         are_over = self._take_best(ops.to_numpy(rules), ops.to_numpy(best))
-        seconds = perf_counter() - start
-        return [
-            self._outcome(i, records[i], int(done[i]), are_over[i], seconds / count) for i in range(count)
-        ]
+        seconds = (perf_counter() - start) / max(1, int(found["epochs_done"].sum()))
+        return [self._outcome(i, records[i], found[i], are_over[i], seconds) for i in range(count)]
 
     def _rules(self) -> npt.NDArray[np.uint8]:
         """Return ``Stopping`` of each member that has one, for each block of its cluster."""
@@ -233,7 +240,7 @@ class _Launch:
             }
         return are_over
 
-    def _networks(self, record: Array, epochs_done: Array, rules: Array) -> npt.NDArray[Any]:
+    def _networks(self, record: Array, standings: Array, rules: Array) -> npt.NDArray[Any]:
         """Return ``Network`` of each member."""
         found = np.zeros(len(self.members), self.fields)
         rule = rules.pointer
@@ -255,7 +262,7 @@ class _Launch:
                     own[field] = self.rows.pointer_of(rows)
             own["num_validated"] = 0 if member.validation_rows is None else len(member.validation_rows)
             own["record"] = record.pointer + i * record[0].nbytes
-            own["epochs_done"] = epochs_done.pointer + 4 * i
+            own["standing"] = standings.pointer + i * STANDING_FIELDS.itemsize
             if member.stopping is not None:
                 own["stopping"], rule = rule, rule + STOPPING_BYTES * self.shape.cluster
             own["scale"] = plan.loss_scale
@@ -304,10 +311,11 @@ class _Launch:
                 array[...] = own[row, first : first + array.size].reshape(array.shape)
 
     def _outcome(
-        self, idx: int, record: npt.NDArray[np.float64], done: int, is_over: bool, seconds: float
+        self, idx: int, record: npt.NDArray[np.float64], standing: Any, is_over: bool, seconds: float
     ) -> Outcome:
+        """Return what came of a member; an epoch of its run took so many seconds."""
         member, reports = self.members[idx], self.reports[idx]
-        steps, epochs = reports.steps_per_epoch, member.epochs
+        steps, epochs, done = reports.steps_per_epoch, member.epochs, int(standing["epochs_done"])
         found = [
             self._report(
                 member,
@@ -315,15 +323,16 @@ class _Launch:
                 epoch,
                 record[i],
                 reports.lr((epoch + 1) * steps - 1),
-                seconds / len(epochs),
+                seconds,
             )
             for i, epoch in enumerate(epochs[:done])
             if member.plan.reports(epoch + 1)
         ]
         member.state.step += done * steps
         member.state.epoch += done
-        if is_over or done == len(epochs):
-            return Outcome(found, None)
+        halved = halved_of(standing)
+        if is_over or halved is not None or done == len(epochs):
+            return Outcome(found, None, halved)
         if done:
             reports.last_finite_loss = float(record[done - 1, 0])
         return Outcome(found, reports.diverged(member.state.epoch * steps))

@@ -18,7 +18,7 @@ from warpfit.random import check_seed, seeded
 from warpfit.sweep.candidates import Candidate, as_candidates, candidate_name, fit_arguments
 from warpfit.sweep.folds import SweepData, as_folds
 from warpfit.sweep.groups import Group
-from warpfit.sweep.halving import Halving, as_halving, run_in_rungs
+from warpfit.sweep.halving import Halving, as_halving
 from warpfit.sweep.metric import as_metric
 from warpfit.sweep.planning import SweepPlan, affordable, describe, memory_left, plan_groups
 from warpfit.sweep.progress import SweepProgress
@@ -182,8 +182,7 @@ def fit_many(
     )
     if on_plan is not None:
         on_plan(plan)
-    num_members = len(fold_numbers)
-    outcomes = run_in_rungs(runner, groups, rule, decider, num_members) if rule else runner.run(groups)
+    outcomes = runner.run_in_rungs(groups, rule, decider, len(fold_numbers)) if rule else runner.run(groups)
     collector = Collector(found, fold_numbers, decider, keep_models)
     with SweepProgress(len(tasks), plan.at_once, collector, is_shown=verbose) as progress:
         interrupted = _collect(outcomes, collector, progress)

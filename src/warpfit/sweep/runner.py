@@ -13,12 +13,16 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, as_completed, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from warpfit import backends
 from warpfit.errors import ConfigError, DeviceError
 from warpfit.sweep.groups import Group
 from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task, train
+
+if TYPE_CHECKING:
+    from warpfit.sweep.halving import Halving
+    from warpfit.sweep.metric import Metric
 
 __all__ = ["OneByOne", "Processes", "Runner", "Shards", "in_order", "local_runner", "run_here", "workers_of"]
 
@@ -53,6 +57,17 @@ class Runner(ABC):
     @abstractmethod
     def run(self, groups: Sequence[Group]) -> Iterator[Outcome]:
         """Train the networks of groups, and yield what came of each as it is known, in any order."""
+
+    def run_in_rungs(
+        self, groups: Sequence[Group], rule: Halving, metric: Metric, num_folds: int
+    ) -> Iterator[Outcome]:
+        """Do so, but halve the candidates at a rule's rungs; each has `num_folds` tasks, whose numbers are in line.
+
+        Here the host does, and a rung is a run.
+        """
+        from warpfit.sweep.halving import run_in_rungs
+
+        return run_in_rungs(self, groups, rule, metric, num_folds)
 
 
 def in_order(groups: Sequence[Group]) -> list[Task]:

@@ -15,12 +15,15 @@ from warpfit import backends
 from warpfit.backends import Array
 from warpfit.backends.transfer import to_host
 from warpfit.engines.base import EpochReport, Plan, TrainingData, TrainState
-from warpfit.engines.many_networks import DeviceRows, Member, shape_for, train_many
-from warpfit.errors import ConfigError, DivergedError
+from warpfit.engines.many_networks import DeviceRows, Member, Rungs, shape_for, train_many
+from warpfit.engines.many_networks import Outcome as Trained
+from warpfit.errors import ConfigError
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 from warpfit.optim.schedules import ReduceOnPlateau
 from warpfit.sweep.groups import Group
+from warpfit.sweep.halving import Halving, message_of
+from warpfit.sweep.metric import COLUMNS, Metric
 from warpfit.sweep.runner import OneByOne, Runner
 from warpfit.sweep.tasks import (
     DIVERGED,
@@ -90,6 +93,25 @@ class Together(Runner):
                 (taken if _takes(task, group.plan) else left).append(task)
             yield from self._run_group(replace(group, tasks=tuple(taken)))
         yield from OneByOne().run_tasks(sorted(left, key=lambda task: task.number))
+
+    def run_in_rungs(
+        self, groups: Sequence[Group], rule: Halving, metric: Metric, num_folds: int
+    ) -> Iterator[Outcome]:
+        """Halve in one launch, where the kernel decides, if one takes all networks and can tell which are better."""
+        epochs = rule.rungs(max(task.arguments["epochs"] for group in groups for task in group.tasks))
+        if not epochs or not self._halves(groups, metric):
+            return super().run_in_rungs(groups, rule, metric, num_folds)
+        return _halved(groups[0], Rungs(epochs, rule.factor, num_folds, metric.name))
+
+    def _halves(self, groups: Sequence[Group], metric: Metric) -> bool:
+        """Return whether all networks go into one launch, whose kernel finds the metric in each epoch."""
+        group = groups[0]
+        if len(groups) > 1 or metric.name not in COLUMNS or group.plan.report_every > 1:
+            return False
+        shape, _ = _shape(group)
+        if shape is None or not all(_takes(task, group.plan) for task in group.tasks):
+            return False
+        return len(group.tasks) <= self._most(shape)
 
     def _run_group(self, group: Group) -> Iterator[Outcome]:
         rows, tasks = _Rows.of(group), list(group.tasks)
@@ -177,14 +199,23 @@ def _joined(first: Array, second: Array) -> Any:
     return np.concatenate([to_host(first), to_host(second)])
 
 
-def _train(tasks: Sequence[Task], plan: Plan, rows: _Rows) -> list[Outcome]:
+def _halved(group: Group, rungs: Rungs) -> Iterator[Outcome]:
+    """Train a group's networks in a launch that halves them."""
+    tasks = sorted(group.tasks, key=lambda task: task.number)
+    try:
+        yield from _train(tasks, group.plan, _Rows.of(group), rungs)
+    except KeyboardInterrupt:
+        yield from map(_interrupted, tasks)
+
+
+def _train(tasks: Sequence[Task], plan: Plan, rows: _Rows, rungs: Rungs | None = None) -> list[Outcome]:
     """Train the networks of tasks in a launch."""
     start = perf_counter()
     runs = [_Trained.of(task, plan, rows) for task in tasks]
-    results = train_many([run.member for run in runs], rows.all)
-    seconds = (perf_counter() - start) / len(tasks)
+    results = train_many([run.member for run in runs], rows.all, rungs)
+    seconds = (perf_counter() - start) / max(1, sum(len(result.reports) for result in results))
     return [
-        run.outcome(task, result.reports, result.error, seconds)
+        run.outcome(task, result, seconds * len(result.reports))
         for run, task, result in zip(runs, tasks, results, strict=True)
     ]
 
@@ -230,30 +261,32 @@ class _Trained:
         member = Member(own, before.state, train, test, task.until, rule)
         return _Trained(member, model, optimizer, run, stopping)
 
-    def outcome(
-        self, task: Task, reports: list[EpochReport], error: DivergedError | None, seconds: float
-    ) -> Outcome:
+    def outcome(self, task: Task, result: Trained, seconds: float) -> Outcome:
         run, callbacks = self.run, [] if self.stopping is None else [self.stopping]
-        for report in reports:
+        for report in result.reports:
             run.history.reports.append(report)
             for callback in callbacks:
                 callback.on_epoch_end(run)
         run.history.plan = run.plan
         found = Outcome(task.number, DONE, "", run.history, self.model, self.optimizer, callbacks, seconds)
-        if error is not None:
-            found.status, found.message, found.error = DIVERGED, str(error), error
+        if result.error is not None:
+            found.status, found.message, found.error = DIVERGED, str(result.error), result.error
+        elif result.halved is not None:
+            after, place, num_compared = result.halved
+            found.status, found.halved_after = STOPPED, after
+            found.message = message_of(place, num_compared, after)
         elif run.stop_reason is not None:
             found.status, found.message = STOPPED, run.stop_reason
             run.history.stopped_by = run.stop_reason
         elif run.state.epoch < run.plan.epochs:
             found.status = PAUSED
             found.checkpoint = pickle.dumps(_Pause(run.state, run.history.reports, self.stopping))
-        if found.status in (DONE, STOPPED):
+        if found.status in (DONE, STOPPED) and found.halved_after is None:
             for callback in callbacks:
                 callback.on_end(run)
         write_back(run.state, self.model, self.optimizer)
         found.report = report_of_weights(run.history, callbacks, found.status)
-        if error is None:
+        if result.error is None:
             found.score = task.score_of(self.model)
         return found
 

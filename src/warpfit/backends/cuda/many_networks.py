@@ -18,6 +18,7 @@ import numpy as np
 from warpfit.backends.base import Activation
 from warpfit.backends.cuda.matmul import shared_bytes_of
 from warpfit.backends.cuda.narrow_step import MOST_LAYERS, PIECES, SLACK, NarrowNetwork
+from warpfit.backends.cuda.runtime import is_debugging
 from warpfit.backends.cuda.trained_network import TrainedNetwork, check_network, padded
 from warpfit.errors import ConfigError
 
@@ -31,7 +32,7 @@ MOST_BLOCKS = 8
 NETWORK_FIELDS = np.dtype(
     [
         *((name, np.int64) for name in ("steps", "keys", "rows", "validation_rows")),
-        *((name, np.int64) for name in ("record", "epochs_done", "stopping")),
+        *((name, np.int64) for name in ("record", "standing", "stopping")),
         ("scale", np.float32),
         *((name, np.int32) for name in ("num_rows", "bits", "num_epochs", "num_validated", "step_stride")),
         ("rule", np.float32, 4),
@@ -145,6 +146,7 @@ class ManyNetworks:
             "PIECE_M": self.piece[0],
             "PIECE_N": self.piece[1],
             "IN_REGISTERS": int(self.in_registers),
+            "BOUNDED_WAITS": int(is_debugging()),
         }
 
     def __str__(self) -> str:
@@ -229,4 +231,5 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
     ]
     for network in networks:
         shape = choose(network, "sm_90a", shared_bytes_of("sm_90a"))
-        yield "many_networks", {name: str(value) for name, value in shape.defines.items()}
+        halves = {"KEEPS_BEST": 1, "HALVES": 1} if network.optimizer == "adam" else {}
+        yield "many_networks", {name: str(value) for name, value in {**shape.defines, **halves}.items()}

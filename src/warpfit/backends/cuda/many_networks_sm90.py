@@ -235,4 +235,5 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
     ]
     for network in networks:
         shape = choose_clusters(network, "sm_90a", shared_bytes_of("sm_90a"))
-        yield "many_networks_sm90", {name: str(value) for name, value in shape.defines.items()}
+        halves = {"KEEPS_BEST": 1, "HALVES": 1} if network.dtype == "bfloat16" else {}
+        yield "many_networks_sm90", {name: str(value) for name, value in {**shape.defines, **halves}.items()}

@@ -141,7 +141,7 @@ class ManySmallNetworks:
             "rounds": (8 * 256, 1),
             "settings, network": (4 * 16 + 96, 16),
             "sums": (WARPS * 2 * 8, 8),
-            "run": (4 * 8 + 32, 8),
+            "run": (8 * 4 + 32, 8),
             "barriers": (6 * 8, 8),
         }
         end = 0
@@ -243,4 +243,8 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
     ]
     for network in networks:
         shape = choose_small(network, "sm_90a", shared_bytes_of("sm_90a"))
-        yield "many_small_networks_sm90", {name: str(value) for name, value in shape.defines.items()}
+        halves = {"KEEPS_BEST": 1, "HALVES": 1} if network.loss == "mse" else {}
+        yield (
+            "many_small_networks_sm90",
+            {name: str(value) for name, value in {**shape.defines, **halves}.items()},
+        )

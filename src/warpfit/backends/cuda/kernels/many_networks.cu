@@ -4,12 +4,13 @@
 //           int64: which rows a network trains on, in which order and at what rates its `Network` says; parameters
 //           (num_networks, 1 + SLOTS, gradients_at(LAYERS)) float32: of each layer its weights (inputs, outputs) and biases,
 //           then what the optimizer remembers of them; best (num_networks, gradients_at(LAYERS)) float32, the parameters of the
-//           best epoch of networks whose `Stopping` keeps them; queue one zero.
+//           best epoch of networks whose `Stopping` keeps them; queue a zero, or with HALVES a `Queue`.
 // Launch:   1-D grid of any number of blocks of WARPS warps; shared bytes as many_networks.py counts them. Defines DTYPE, LAYERS,
 //           WIDTHS, ACTIVATIONS and SLOPES (of each layer), BATCH, LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS, OPTIMIZER, SLOTS,
 //           ADAPTIVE, MOMENTUM, NESTEROV, DECAYS, RATE_IN_VELOCITY, WARPS, BLOCKS (of a multiprocessor), PIECE_M and PIECE_N
 //           (tiles of 16 inputs and outputs of which a warp has the gradients), IN_REGISTERS (of parameters, or in shared
-//           memory), KEEPS_BEST (whether any network's `Stopping` does); X_STAGES 2 and GATHERS 0.
+//           memory), KEEPS_BEST (whether any network's `Stopping` does), HALVES (whether networks are compared
+//           at rungs, and only some go on), BOUNDED_WAITS; X_STAGES 2 and GATHERS 0.
 // Numerics: as narrow_step.cu; parameters and what is remembered of them in float32. A network's bits follow from its own numbers
 //           alone.
 // Cost:     of a step 6 BATCH FLOP a weight, less 2 BATCH for each of the first layer; its rows are read once.
@@ -17,6 +18,7 @@
 #include "include/many_rows.cuh"
 #include "include/narrow_pass.cuh"
 #include "include/narrow_rows.cuh"
+#include "include/rungs.cuh"
 
 constexpr int TILES = (BATCH + ROWS - 1) / ROWS;
 constexpr int PAIRS = 4 * PIECE_M * PIECE_N, NUMBERS = 2 * PAIRS + 2 * PIECE_N;
@@ -257,15 +259,15 @@ __device__ inline void train(T* shared, float* held_shared, const Data& data, co
     }
     copy_async_wait<0>();
     held.each_of_all(shared, [&](float& number, int place) { parameters[place] = number; });
-    if (threadIdx.x == 0) *network.epochs_done = epochs_done;
+    if (threadIdx.x == 0) network.leave(epochs_done);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     many_networks(const T* x, const Target* targets, const Network* networks, float* parameters, float* best,
-                  unsigned* queue, int num_networks, double setting, double of_term, double of_slope) {
+                  Queue* queue, int num_networks, double setting, double of_term, double of_slope) {
     take_turn();
     DYNAMIC_SHARED(T, shared);
-    __shared__ unsigned own;
+    __shared__ int own;
     float* held = reinterpret_cast<float*>(shared + raw_at());
     const Data data{x, targets, static_cast<float>(setting), static_cast<float>(of_slope), of_term};
     // What pads weights and biases stays 0.
@@ -273,13 +275,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     for (int i = threadIdx.x; i < biases_at(LAYERS) - biases_at(0); i += THREADS)
         shared[biases_at(0) + i] = T{};
     for (;;) {
-        if (threadIdx.x == 0) own = atomicAdd(queue, 1u);
+        if (threadIdx.x == 0) own = queue->network_at(queue->take(), num_networks);
         __syncthreads();
-        const unsigned idx = own;
+        const int idx = own;
         __syncthreads();
-        if (idx >= static_cast<unsigned>(num_networks)) return;
-        const Network network = networks[idx];
+        if (idx < 0) return;
+        const Network network = queue->part_of(networks[idx]);
         const int64 first = static_cast<int64>(idx) * PARAMETERS;
         train(shared, held, data, network, parameters + (1 + SLOTS) * first, best + first);
+#if HALVES
+        __syncthreads();
+        if (__syncthreads_or(threadIdx.x == 0 && queue->hand_back()))
+            queue->decide<true>(networks, num_networks, threadIdx.x, THREADS, [] { __syncthreads(); });
+#endif
     }
 }

@@ -6,13 +6,15 @@
 //           its `Network` says; parameters (num_networks, 1 + SLOTS, PARAMETERS) float32: weights (FEATURES, HIDDEN) and
 //           biases of the hidden layer, weights (HIDDEN, OUTPUTS) and biases of the outputs, each layer filled up to a
 //           multiple of 4, then what the optimizer remembers of them; best (num_networks, PARAMETERS) float32, the parameters
-//           of the best epoch of networks whose `Stopping` keeps them; queue one zero.
+//           of the best epoch of networks whose `Stopping` keeps them; queue a zero, or with
+//           HALVES a `Queue`.
 // Launch:   any number of clusters of CLUSTER blocks of 512 threads; SHARED_BYTES of dynamic shared memory, from a multiple of
 //           1024. Defines DTYPE, FEATURES, HIDDEN (at most 128), OUTPUTS (at most 16), BATCH (at most 64), CLUSTER (at most 8,
 //           or 4 for at most 64 hidden units), SHARED_SLICES (of 16 features, whose weights are in shared memory), UNIT_REGISTERS,
 //           LOSS_REGISTERS and BATCH_REGISTERS (of a thread), TARGET_WORDS, ACTIVATION, SLOPE, LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS,
 //           OPTIMIZER, SLOTS, ADAPTIVE, MOMENTUM, NESTEROV, DECAYS, RATE_IN_VELOCITY, KEEPS_BEST (whether any
-//           network's `Stopping` does), SHARED_BYTES, BOUNDED_WAITS.
+//           network's `Stopping` does), HALVES (whether networks are compared at rungs, and only some go on), SHARED_BYTES,
+//           BOUNDED_WAITS.
 // Numerics: products of DTYPE, biases of the hidden layer among them, with float32 sums; parameters and what is remembered of
 //           them in float32. A network's bits follow from its own numbers alone.
 // Cost:     of a step 4 BATCH HIDDEN FEATURES FLOP and the output layer's; a cluster reads the batch from L2 once, and from
@@ -30,6 +32,7 @@
 
 #include "include/batch_warps.cuh"
 #include "include/loss_warps.cuh"
+#include "include/rungs.cuh"
 #include "include/unit_warps.cuh"
 
 __device__ inline void make_barriers(Shared& shared) {
@@ -65,7 +68,7 @@ constexpr int OF_NETWORK = (1 + SLOTS) * PARAMETERS;
 
 struct Networks {
     const Network* all;
-    unsigned* queue;
+    Queue* queue;
     int count;
 
     // Whether there is a next one, the same for all blocks of a cluster, which is in shared memory then.
@@ -76,14 +79,14 @@ struct Networks {
 #if CLUSTER > 1
             mbarrier_expect(&shared.next_full, 8);
             if (own_rank() == 0) {
-                const unsigned next = atomicAdd(queue, 1u);
+                const unsigned next = queue->take();
                 for (int to = 0; to < CLUSTER; ++to) {
                     store_async_pair(place_in(to, &shared.next), next, 0, place_in(to, &shared.next_full));
                 }
             }
             wait(shared.next_full, shared.run.round);
 #else
-            shared.next = atomicAdd(queue, 1u);
+            shared.next = queue->take();
 #endif
             begin(shared);
         }
@@ -92,14 +95,25 @@ struct Networks {
     }
 
     __device__ void begin(Shared& shared) const {
-        shared.run.idx = shared.next < count ? static_cast<int>(shared.next) : -1;
+        shared.run.idx = queue->network_at(static_cast<unsigned>(shared.next), count);
         if (shared.run.idx < 0) return;
-        const Network& network = shared.network = all[shared.run.idx];
+        const Network& network = shared.network = queue->part_of(all[shared.run.idx]);
         ++shared.run.round;
         shared.run.epochs += shared.run.epochs_of_last;
         shared.run.epochs_of_last = 0;
         shared.run.batches = Batch::count(network);
         shared.run.unscale = 1 / network.scale;
+    }
+
+    // When a network is in memory again. DECIDES of warps that have registers for it.
+    template <bool DECIDES>
+    __device__ void hand_back() const {
+#if HALVES
+        __syncwarp();
+        barrier_of_cluster();
+        if (own_rank() == 0 && __syncthreads_or(threadIdx.x == 0 && queue->hand_back()))
+            queue->decide<DECIDES>(all, count, threadIdx.x, GROUPS * GROUP_THREADS, meet);
+#endif
     }
 
     // All warps of a block.
@@ -108,7 +122,7 @@ struct Networks {
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     many_networks_sm90(const T* x, const float* targets, const Network* all, float* parameters, float* best,
-                       unsigned* queue, int num_networks, float setting, float of_term, float of_slope) {
+                       Queue* queue, int num_networks, float setting, float of_term, float of_slope) {
     take_turn();
     DYNAMIC_SHARED(Shared, whole);
     Shared& shared = *whole;
@@ -127,6 +141,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             networks.meet();
             warps.train(best);
             warps.weights.write(own_numbers(parameters, shared, OF_NETWORK));
+            networks.hand_back<true>();
         }
     } else if (own_group() == LOSS_GROUP) {
         leave_registers<LOSS_REGISTERS>();
@@ -136,7 +151,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             networks.meet();
             const int done = warps.train(best);
             warps.write(own_numbers(parameters, shared, OF_NETWORK));
-            if (LossWarps::is_first(Thread())) *shared.network.epochs_done = done;
+            if (LossWarps::is_first(Thread())) shared.network.leave(done);
+            networks.hand_back<false>();
         }
     } else {
         leave_registers<BATCH_REGISTERS>();
@@ -144,6 +160,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         while (networks.take_next(shared)) {
             networks.meet();
             warps.train();
+            networks.hand_back<false>();
         }
     }
 }

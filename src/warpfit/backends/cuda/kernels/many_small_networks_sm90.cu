@@ -5,12 +5,13 @@
 //           TARGET_WORDS) 32-bit words, labels or float32; which rows a network trains on, in which order and at what rates its
 //           `Network` says; parameters (num_networks, 1 + SLOTS, PARAMETERS) float32: of each layer weights (inputs, outputs)
 //           and biases, filled up to a multiple of 4, then what the optimizer remembers of them; best (num_networks,
-//           PARAMETERS) float32, the parameters of the best epoch of networks whose `Stopping` keeps them; queue one zero.
+//           PARAMETERS) float32, the parameters of the best epoch of networks whose `Stopping` keeps them; queue a zero,
+//           or with HALVES a `Queue`.
 // Launch:   any number of blocks of GROUPS + 1 times 128 threads, the last of which find which rows all take; SHARED_BYTES of dynamic
 //           shared memory, from a multiple of 1024. Defines DTYPE, LAYERS, WIDTHS (at most 64 features and units, at most 16
 //           outputs), ACTIVATIONS and SLOPES (of each layer), BATCH (at most 128), TARGET_WORDS, LOSS, CROSS_ENTROPY, SMOOTHED,
 //           COUNTS_ROWS, OPTIMIZER, SLOTS, ADAPTIVE, MOMENTUM, NESTEROV, DECAYS, RATE_IN_VELOCITY, KEEPS_BEST (whether any
-//           network's `Stopping` does), GROUPS (at most 4), REGISTER_SLOTS (of what is remembered of parameters, how much lies
+//           network's `Stopping` does), HALVES (whether the better go on from rung to rung), GROUPS (at most 4), REGISTER_SLOTS (of what is remembered of parameters, how much lies
 //           in registers), GROUP_REGISTERS and ROW_REGISTERS (of a thread), ORDER_RING, SHARED_BYTES, BOUNDED_WAITS.
 // Numerics: products of DTYPE with float32 sums; parameters and what is remembered of them in float32. A network's bits follow
 //           from its own numbers alone.
@@ -18,6 +19,7 @@
 // Reference: the layerwise engine over backends/numpy; PTX ISA 9.7.15 (wgmma).
 #define SHARED_ALIGNMENT 1024
 
+#include "include/rungs.cuh"
 #include "include/small_outputs.cuh"
 #include "include/small_rows.cuh"
 
@@ -25,19 +27,30 @@ constexpr int OF_NETWORK = (1 + SLOTS) * PARAMETERS;
 
 struct Networks {
     const Network* all;
-    unsigned* queue;
+    Queue* queue;
     int count;
 
-    // The next one, for all threads of a group.
-    __device__ void take_next(Shared& shared) const {
+    // Whether there is a next one, for all threads of a group.
+    __device__ bool take_next(Shared& shared) const {
         meet();  // all are done with the one before
-        if (threadIdx.x % GROUP_THREADS == 0) {
-            const unsigned next = atomicAdd(queue, 1u);
-            shared.run.idx = next < static_cast<unsigned>(count) ? static_cast<int>(next) : -1;
-            if (shared.run.idx >= 0) begin(shared, all[next]);
+        if (Thread().idx == 0) {
+            shared.run.idx = queue->network_at(queue->take(), count);
+            if (shared.run.idx >= 0) begin(shared, queue->part_of(all[shared.run.idx]));
             mbarrier_arrive(&shared.network_full);
         }
         meet();
+        return shared.run.idx >= 0;
+    }
+
+    // When a network is in memory again.
+    __device__ void hand_back([[maybe_unused]] Shared& shared) const {
+#if HALVES
+        meet();
+        if (Thread().idx == 0) shared.run.ends_rung = queue->hand_back();
+        meet();
+        if (shared.run.ends_rung)
+            queue->decide<true>(all, count, static_cast<int>(Thread().idx), GROUP_THREADS, meet);
+#endif
     }
 
     __device__ static void begin(Shared& shared, const Network& network) {
@@ -177,7 +190,7 @@ __device__ inline void make_barriers(Shared& shared) {
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     many_small_networks_sm90(const T* x, const float* targets, const Network* all, float* parameters,
-                             float* best, unsigned* queue, int num_networks, float setting, float of_term,
+                             float* best, Queue* queue, int num_networks, float setting, float of_term,
                              float of_slope) {
     take_turn();
     DYNAMIC_SHARED(Shared, groups);
@@ -199,14 +212,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const Data data{x, targets, {setting, of_term, of_slope}};
     Group own(shared, data);
     const Networks networks{all, queue, num_networks};
-    for (;;) {
-        networks.take_next(shared);
+    while (networks.take_next(shared)) {
         const int64 idx = shared.run.idx;
-        if (idx < 0) return;
         own.parameters.read(parameters + idx * OF_NETWORK);
         own.parameters.store_out_weights();
         const int epochs_done = own.train(best);
         own.parameters.write(parameters + idx * OF_NETWORK);
-        if (Thread().idx == 0) *shared.network.epochs_done = epochs_done;
+        if (Thread().idx == 0) shared.network.leave(epochs_done);
+        networks.hand_back(shared);
     }
 }

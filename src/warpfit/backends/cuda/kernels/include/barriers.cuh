@@ -36,10 +36,10 @@ struct Patience {
     int64 start = clock64();
 #endif
 
-    __device__ void wait() const {
+    __device__ void wait([[maybe_unused]] int64 longest = LONGEST_WAIT) const {
         let_others_run();
 #if BOUNDED_WAITS
-        if (clock64() - start < LONGEST_WAIT) return;
+        if (clock64() - start < longest) return;
         printf("block %u, thread %u: no end to the wait for another block\n", blockIdx.x, threadIdx.x);
         __trap();
 #endif

@@ -4,6 +4,9 @@
 #ifndef KEEPS_BEST
 #define KEEPS_BEST 0
 #endif
+#ifndef HALVES
+#define HALVES 0
+#endif
 
 #include "permutation.cuh"
 #include "reduce.cuh"
@@ -39,15 +42,23 @@ struct Step {
 // number.
 enum Verdict : int { IS_BETTER = 1, IS_OVER = 2, IS_NO_NUMBER = 4 };
 
+// What came of a network.
+struct Standing {
+    int epochs_done;  // fewer than its epochs if it was stopped, or its loss is no number any more
+    // With HALVES: after which epoch it was left behind, else 0; as which, 0 if a fold has no result; of how many.
+    int halved_after, place, num_compared;
+    EpochSums trained, validated;  // likewise: of the epoch whose parameters it ends with
+};
+
 struct alignas(16) Network {
     const StepSettings* steps;   // of all its epochs' steps, or one for all
     const uint32* keys;          // (epochs, 8) of its orders; null for rows one after the other
     const int* rows;             // (num_rows,) among all; null for the first
     const int* validation_rows;  // (num_validated,) among all
     double* record;              // (epochs, 4): loss, and rows that are right, of training and of validation
-    int* epochs_done;            // fewer than its epochs if it was stopped, or its loss is no number any more
-    Stopping* stopping;          // one for each block of a cluster; null to go on to the last epoch
-    float scale;                 // of gradients, a power of two
+    Standing* standing;
+    Stopping* stopping;  // one for each block of a cluster; null to go on to the last epoch
+    float scale;         // of gradients, a power of two
     int num_rows, bits, num_epochs, num_validated;
     int step_stride;  // of `steps`: 1, or 0
     RuleSettings rule;
@@ -78,13 +89,29 @@ struct alignas(16) Network {
     // Of an epoch, counted from 0. One thread of a block of this rank in its cluster calls.
     __device__ int judge(int epoch, int rank, const EpochSums& trained, const EpochSums& validated) const {
         if (!trained.is_finite()) return IS_OVER | IS_NO_NUMBER;
-        if (stopping == nullptr) return 0;
-        Stopping& own = stopping[rank];
+        const int verdict = stopping == nullptr ? 0 : follow(stopping[rank], epoch, trained, validated);
+        if (HALVES && rank == 0 && (stopping == nullptr || !stopping->keeps_best || (verdict & IS_BETTER))) {
+            standing->trained = trained;
+            standing->validated = validated;
+        }
+        return verdict;
+    }
+
+    __device__ int follow(Stopping& own, int epoch, const EpochSums& trained,
+                          const EpochSums& validated) const {
         const EpochSums& watched = own.of_validation ? validated : trained;
         const int rows_watched = own.of_validation ? num_validated : num_rows;
         const bool is_better =
             own.decide(own.of_accuracy ? watched.correct / rows_watched : watched.loss, epoch + 1);
         return (is_better && own.keeps_best ? IS_BETTER : 0) | (own.is_over() ? IS_OVER : 0);
+    }
+
+    __device__ bool is_stopped() const { return stopping != nullptr && stopping->is_over(); }
+
+    // By one thread, after so many epochs of a rung, or of the run.
+    __device__ void leave(int epochs_done) const {
+        if (HALVES) epochs_done += standing->epochs_done;
+        standing->epochs_done = epochs_done;
     }
 
     // Of an epoch's training rows, or of the validation rows after it.
@@ -95,4 +122,4 @@ struct alignas(16) Network {
     }
 };
 
-static_assert(sizeof(Network) == 96, "many_networks.py packs this struct");
+static_assert(sizeof(Network) == 96 && sizeof(Standing) == 48, "many_networks.py packs these structs");

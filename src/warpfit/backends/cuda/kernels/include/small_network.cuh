@@ -77,7 +77,7 @@ constexpr int SHARED_SLOTS = SLOTS - REGISTER_SLOTS;
 struct Run {
     int idx;      // of the network among all, -1 for none
     int batches;  // of an epoch
-    int verdicts[2];
+    int verdicts[2], ends_rung;
     float unscale, factors[2];  // of slopes: of a whole batch, and of an epoch's last
     EpochSums trained, validated;
 };
