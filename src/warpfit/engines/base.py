@@ -243,14 +243,16 @@ class EpochReport:
 
 @dataclass
 class Stopping:
-    """When a run is over, for an engine that finds out by itself: what `EarlyStopping` is set to and remembers.
+    """When a run is over, for an engine that finds out by itself: what a `StoppingRule` is set to and remembers.
 
     Parameters
     ----------
     monitor : str
         The number of a report that is watched.
     patience : int
+        Epochs without improvement that end the run.
     min_delta : float
+        What counts as an improvement: more than that.
     keeps_best : bool
         Whether the parameters of the best epoch are kept.
     best : float or None
@@ -260,6 +262,8 @@ class Stopping:
     best_arrays : dict of str to array
         The parameters of the best epoch, if one was better than all before: the engine leaves them here before it
         yields a report whose epoch is that of the state, and changes none of them afterwards.
+    any_gain_is_best : bool
+        scikit-learn's rule: what is better by however little is the best, and an improvement is `min_delta` or more.
     """
 
     monitor: str
@@ -269,6 +273,7 @@ class Stopping:
     best: float | None
     bad_epochs: int
     best_arrays: dict[str, Array] = field(default_factory=dict)
+    any_gain_is_best: bool = False
 
 
 class Engine(ABC):

@@ -36,8 +36,10 @@ DROPOUT_FIELDS = [("dropped_below", np.uint64), ("scale", np.float32), ("layer",
 # ``Stopping`` of the kernels.
 STOPPING_FIELDS = [
     *((name, np.dtype("float64")) for name in ("min_delta", "best")),
-    *((name, np.dtype("int32")) for name in ("patience", "of_validation", "of_accuracy", "keeps_best")),
-    *((name, np.dtype("int32")) for name in ("has_best", "bad_epochs", "has_improved", "epochs_done")),
+    ("patience", np.dtype("int32")),
+    *((name, np.dtype("int16")) for name in ("of_validation", "of_accuracy")),
+    *((name, np.dtype("int32")) for name in ("keeps_best", "any_gain_is_best", "has_best", "bad_epochs")),
+    *((name, np.dtype("int32")) for name in ("has_improved", "epochs_done")),
 ]
 STOPPING_BYTES = np.dtype(STOPPING_FIELDS).itemsize
 # Columns of a step's settings.
@@ -66,6 +68,7 @@ def stopping_settings(rule: Stopping) -> npt.NDArray[Any]:
     )
     found["of_validation"] = rule.monitor.startswith("val")
     found["of_accuracy"] = rule.monitor.endswith("accuracy")
+    found["any_gain_is_best"] = rule.any_gain_is_best
     found["bad_epochs"], found["has_best"] = rule.bad_epochs, rule.best is not None
     if rule.best is not None:
         found["best"] = rule.best

@@ -249,7 +249,7 @@ class _Launch:
             num_rows, epochs = reports.num_rows, member.epochs
             is_even = isinstance(plan.optimizer, SGDSpec) and isinstance(plan.optimizer.lr, Constant)
             own["steps"] = self._once(
-                ("steps", plan.optimizer, plan.epochs, epochs, num_rows, state.step),
+                ("steps", plan.optimizer, plan.epochs, epochs, num_rows, state.step, state.plateau.scale),
                 partial(self._steps, i, is_even),
             )
             own["step_stride"] = not is_even
@@ -282,7 +282,8 @@ class _Launch:
         rates = self.reports[idx].rates(member.state.epoch, 1 if is_even else len(member.epochs))
         if is_even:
             rates = rates[:1]
-        return step_settings(member.plan.optimizer, rates, member.state.step)
+        scale = member.state.plateau.scale
+        return step_settings(member.plan.optimizer, scale * rates, member.state.step)
 
     def _places(self, member: Member) -> Iterator[tuple[int, int, dict[str, Array], str]]:
         """Yield of each parameter, and of what the optimizer remembers of it: in which row it lies, from where on."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from warpfit.training.callbacks import Callback
+from warpfit.engines.base import Stopping
+from warpfit.training.callbacks import Callback, StoppingRule
 from warpfit.training.run import Run
 
-__all__ = ["Convergence", "EpochLog"]
+__all__ = ["Convergence", "EpochLog", "reported_score"]
 
 SMALLEST_RATE = 1e-6
 DIVISOR = 5
+# That a kernel counts without improvement, at most.
+MOST_EPOCHS = 2**31 - 2
 
 
 class EpochLog(Callback):
@@ -25,19 +28,28 @@ class EpochLog(Callback):
         Whose ``n_iter_``, ``t_``, ``loss_``, ``loss_curve_`` and ``validation_loss_curve_`` are written.
     num_rows : int
         Rows of an epoch.
+    has_weights : bool
+        Whether rows have weights.
     """
 
     needs_run = False
 
-    def __init__(self, estimator: Any, num_rows: int) -> None:
+    def __init__(self, estimator: Any, num_rows: int, has_weights: bool) -> None:
         self.estimator, self.num_rows = estimator, num_rows
+        # An epoch's loss is the mean over its batches by their rows: without weights that is the report's.
+        self.needs_step_losses = has_weights
 
     def on_start(self, run: Run) -> None:
         self.estimator.n_iter_ = 0
 
     def on_epoch_end(self, run: Run) -> None:
         report = run.report
-        self.record(_mean_over_rows(report.step_losses, run.plan.batch_size, report.num_rows))
+        has_steps = len(report.step_losses) > 0
+        self.record(
+            _mean_over_rows(report.step_losses, run.plan.batch_size, report.num_rows)
+            if has_steps
+            else report.loss
+        )
         if report.val_loss is not None:
             self.estimator.validation_loss_curve_.append(report.val_loss)
 
@@ -59,7 +71,12 @@ def _mean_over_rows(step_losses: Any, batch_size: int, num_rows: int) -> float:
     return float(step_losses @ rows / num_rows)
 
 
-class Convergence(Callback):
+def reported_score(run: Run) -> float:
+    """Return the accuracy on the validation rows, which a report has."""
+    return cast(float, run.report.val_accuracy)
+
+
+class Convergence(StoppingRule):
     """Ends a run, or divides its learning rate by 5, when it has not improved by `tol` for too many epochs.
 
     What is watched is the training loss, or, with early stopping, the score on the validation rows; the best
@@ -75,9 +92,34 @@ class Convergence(Callback):
     def __init__(self, estimator: Any, score: Callable[[Run], float] | None = None) -> None:
         self.estimator, self.score = estimator, score
         self.last_epoch = 0
+        self._followed: Stopping | None = None
+
+    @property
+    def watched(self) -> str | None:
+        if self._is_adaptive or self.score not in (None, reported_score):
+            return None
+        return "val_accuracy" if self.estimator.early_stopping else "loss"
+
+    @property
+    def _is_adaptive(self) -> bool:
+        return bool(self.estimator.solver == "sgd" and self.estimator.learning_rate == "adaptive")
+
+    def hand_over(self) -> Stopping:
+        estimator = self.estimator
+        best = estimator.best_validation_score_ if estimator.early_stopping else estimator.best_loss_
+        self._followed = Stopping(
+            "val_accuracy" if estimator.early_stopping else "loss",
+            int(min(estimator.n_iter_no_change, MOST_EPOCHS)) + 1,
+            float(estimator.tol),
+            bool(estimator.early_stopping),
+            float(best) if np.isfinite(best) else None,
+            estimator._no_improvement_count,
+            any_gain_is_best=True,
+        )
+        return self._followed
 
     def on_start(self, run: Run) -> None:
-        self.last_epoch = run.state.epoch
+        self.last_epoch, self._followed = run.state.epoch, None
         run.scale_lr(self.estimator._rate_scale)
 
     def may_act_after(self, epoch: int) -> bool:
@@ -108,7 +150,7 @@ class Convergence(Callback):
         if score > estimator.best_validation_score_:
             estimator.best_validation_score_ = score
             if run is not None and estimator.early_stopping:
-                estimator._keep_best(run)
+                estimator._keep_best(self._followed.best_arrays if self._followed else run.state.parameters)
 
     def _watch_loss(self) -> None:
         estimator = self.estimator
@@ -123,14 +165,13 @@ class Convergence(Callback):
             f"{watched} did not improve more than tol={estimator.tol:f} "
             f"for {estimator.n_iter_no_change} consecutive epochs."
         )
-        is_adaptive = estimator.solver == "sgd" and estimator.learning_rate == "adaptive"
-        if is_adaptive and run.report.lr > SMALLEST_RATE:
+        if self._is_adaptive and run.report.lr > SMALLEST_RATE:
             run.scale_lr(1 / DIVISOR)
             estimator._rate_scale /= DIVISOR
             estimator._no_improvement_count = 0
             self._say(f"{reason} Setting learning rate to {run.report.lr / DIVISOR:f}")
             return
-        self._say(f"{reason} {'Learning rate too small. ' if is_adaptive else ''}Stopping.")
+        self._say(f"{reason} {'Learning rate too small. ' if self._is_adaptive else ''}Stopping.")
         run.stop(reason)
 
     def _say(self, text: str) -> None:

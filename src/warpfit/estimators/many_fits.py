@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from traceback import format_exc
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,9 @@ from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import _check_method_params, _num_samples
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from warpfit.estimators.mlp import BaseMLP, Training
+from warpfit.backends import resolve_device
+from warpfit.estimators.mlp import BaseMLP, Checked, Training
+from warpfit.sweep.folds import Fold, SweepData
 from warpfit.sweep.runner import run_here, workers_of
 from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task
 
@@ -92,12 +95,84 @@ def _fit_wave(fits: Fits) -> list[Result]:
         (fit, replace(task, number=number))
         for number, (fit, task) in enumerate((fit, task) for fit in started for task in fit.tasks)
     ]
-    outcomes = run_here([task for _, task in numbered])
+    outcomes = run_here(_with_shared_rows(fits, numbered))
     if any(outcome.status == INTERRUPTED for outcome in outcomes):
         raise KeyboardInterrupt
     for (fit, _), outcome in zip(numbered, outcomes, strict=True):
         fit.outcomes.append(outcome)
     return [fit.result() for fit in started]
+
+
+def _with_shared_rows(fits: Fits, numbered: Sequence[tuple[_Started, Task]]) -> list[Task]:
+    """Return the tasks, on a GPU with index sets over rows that they share in place of copies."""
+    tasks = [task for _, task in numbered]
+    if not tasks or resolve_device(tasks[0].arguments["device"]) == "cpu":
+        return tasks
+    shared = _shared_rows(fits, [fit.parts for fit, _ in numbered])
+    places = [
+        (shared[id(fit.parts)], shared[id(fit.parts)].fold_of(fit.parts, task)) for fit, task in numbered
+    ]
+    data = {id(rows): rows.data for rows, _ in places}
+    return [
+        task if fold is None else replace(task, data=data[id(rows)], fold=fold)
+        for task, (rows, fold) in zip(tasks, places, strict=True)
+    ]
+
+
+def _shared_rows(fits: Fits, splits: Sequence[_Parts]) -> dict[int, _SharedRows]:
+    """Return by its id what has the rows of each split: all of the search, or itself, where it is encoded otherwise."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # heard of each split already
+        checked = _checked(fits.estimator, fits.X, fits.y)
+    whole = None if checked is None else _SharedRows(fits.estimator, checked)
+    found: dict[int, _SharedRows] = {}
+    for parts in splits:
+        own = parts.checked
+        if id(parts) in found or own is None:
+            continue
+        is_part = whole is not None and whole.have(own, parts.train)
+        found[id(parts)] = cast(_SharedRows, whole) if is_part else _SharedRows(fits.estimator, own)
+    return found
+
+
+class _SharedRows:
+    """Rows as fits take them, once for all tasks whose rows are among them."""
+
+    def __init__(self, estimator: BaseMLP, checked: Checked) -> None:
+        self.checked, self._estimator = checked, estimator
+        self._folds: dict[Any, int] = {}
+        self._found: list[Fold] = []
+
+    def have(self, checked: Checked, rows: Indices) -> bool:
+        """Return whether these rows are encoded as here: they may lack a class."""
+        own = self.checked
+        return own.X.dtype == checked.X.dtype and np.array_equal(own.y[rows], checked.y)
+
+    def fold_of(self, parts: _Parts, task: Task) -> int | None:
+        """Return which fold a task's rows are, None if it has more to it than rows of the split."""
+        if task.data.sample_weight is not None or task.data.validation is not None:
+            return None
+        own = None if task.fold is None else task.data.folds[task.fold]
+        key = id(parts), None if own is None else own.train.tobytes()
+        if key not in self._folds:
+            self._folds[key] = len(self._found)
+            rows = np.arange(len(parts.train)) if self.checked is parts.checked else parts.train
+            self._found.append(Fold(rows, rows[:0]) if own is None else Fold(rows[own.train], rows[own.test]))
+        return self._folds[key]
+
+    @property
+    def data(self) -> SweepData:
+        """The rows, with all folds that were asked for."""
+        targets = clone(self._estimator)._targets_of(self.checked)
+        return SweepData(self.checked.X, targets, folds=tuple(self._found))
+
+
+def _checked(estimator: BaseMLP, X: Any, y: Any) -> Checked | None:
+    """Return X and y as a fit checks them, or None, if that fails: then each fit says why."""
+    try:
+        return clone(estimator)._check(X, y)
+    except Exception:
+        return None
 
 
 @dataclass(frozen=True)
@@ -111,6 +186,8 @@ class _Parts:
     fit_params: dict[str, Any]
     train_score_params: dict[str, Any]
     test_score_params: dict[str, Any]
+    train: Indices
+    checked: Checked | None
 
     @classmethod
     def of(cls, fits: Fits, train: Indices, test: Indices) -> _Parts:
@@ -124,6 +201,8 @@ class _Parts:
             _check_method_params(fits.X, params=fits.fit_params, indices=train),
             _check_method_params(fits.X, params=fits.score_params, indices=train),
             _check_method_params(fits.X, params=fits.score_params, indices=test),
+            np.arange(_num_samples(fits.X))[train],
+            _checked(fits.estimator, X_train, y_train),
         )
 
 
@@ -148,7 +227,9 @@ class _Started:
         try:
             self.estimator = clone(fits.estimator).set_params(**clone(parameters, safe=False))
             self.estimator._validate_params()
-            self.training = self.estimator._training(parts.X_train, parts.y_train, **parts.fit_params)
+            self.training = self.estimator._training(
+                parts.X_train, parts.y_train, checked=parts.checked, **parts.fit_params
+            )
             self.tasks = next(self.training)
         except Exception:
             self._fail()

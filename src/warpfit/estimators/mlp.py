@@ -6,9 +6,9 @@ import copy
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
@@ -26,7 +26,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from warpfit.backends import resolve_device
 from warpfit.errors import ConfigError, DivergedError
-from warpfit.estimators.convergence import Convergence, EpochLog
+from warpfit.estimators.convergence import Convergence, EpochLog, reported_score
 from warpfit.estimators.initial import initial_layer
 from warpfit.estimators.recipes import (
     ACTIVATIONS,
@@ -41,7 +41,7 @@ from warpfit.estimators.recipes import (
 from warpfit.losses import Loss
 from warpfit.nn import Module, Sequential
 from warpfit.optim import Constant, Optimizer, Schedule
-from warpfit.sweep.folds import SweepData
+from warpfit.sweep.folds import Fold, SweepData
 from warpfit.sweep.runner import run_here
 from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task
 from warpfit.training.callbacks import Callback
@@ -76,6 +76,23 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.X)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What an estimator that was never fitted makes of X and y, the same for all of a class whatever their parameters.
+
+    Attributes
+    ----------
+    X, y : ndarray
+        As `Rows` has them.
+    found : dict
+        Attributes that the check has set: names, classes.
+    """
+
+    X: Array
+    y: Array
+    found: dict[str, Any]
 
 
 class BaseMLP(BaseEstimator, ABC):
@@ -219,31 +236,36 @@ class BaseMLP(BaseEstimator, ABC):
         y_val: Any = None,
         *,
         incremental: bool = False,
+        checked: Checked | None = None,
     ) -> Training:
         """Prepare a fit; yield once, the networks to train; and finish it with what is sent back: their outcomes.
 
-        Whoever has several fits to do can so train all their networks together.
+        Whoever has several fits to do can so train all their networks together, and check rows that they share once.
         """
         hidden = self._hidden_layer_sizes()
         is_first = not hasattr(self, "coefs_") or not (self.warm_start or incremental)
         if not is_first:
             self._check_ensemble()
-        X, encoded = self._encode(X, y, incremental=incremental, reset=is_first)
-        weight = self._row_weights(X, y, sample_weight, incremental=incremental)
-        rows = Rows(_dense(X), encoded.reshape(len(encoded), -1), weight)
+        if checked is None:
+            checked = self._check(X, y, incremental=incremental, reset=is_first)
+        self.__dict__.update(checked.found)
+        weight = self._row_weights(checked.X, y, sample_weight, incremental=incremental)
+        rows = Rows(checked.X, checked.y, weight)
         self.n_outputs_ = rows.y.shape[1]
         validation = self._validation_rows(X_val, y_val)
         self._check_validation(validation, incremental)
         networks: list[Self] = []
         tasks: list[Task] = []
+        data: SweepData | None = None
         for network, rng in self._networks(is_first):
             if is_first:
                 network._initialize([rows.X.shape[1], *hidden, self.n_outputs_], rng, rows.X.dtype)
-            if self._sets_rows_aside() and validation is None:
-                rows, validation = self._split(rows, rng)
             networks.append(network)
-            if self.solver != "lbfgs":
-                tasks.append(network._task(len(tasks), rows, validation, rng, incremental))
+            if self.solver == "lbfgs":
+                continue
+            if data is None:  # the same for all networks
+                data, validation = network._data(rows, validation, rng)
+            tasks.append(network._task(len(tasks), data, validation, rng, incremental))
         outcomes: Sequence[Outcome | None] = yield tasks
         if self.solver == "lbfgs":
             outcomes = [None] * len(networks)
@@ -254,6 +276,32 @@ class BaseMLP(BaseEstimator, ABC):
         untouched = [] if is_first else self._fitted_networks()[len(trained) :]
         self._take_over_networks(trained + untouched)
 
+    def _check(self, X: Any, y: Any, *, incremental: bool = False, reset: bool = True) -> Checked:
+        """Return X and y checked and encoded, with what is known of them since."""
+        before = dict(vars(self))
+        X, encoded = self._encode(X, y, incremental=incremental, reset=reset)
+        found = {name: value for name, value in vars(self).items() if value is not before.get(name)}
+        return Checked(_dense(X), encoded.reshape(len(encoded), -1), found)
+
+    def _targets_of(self, checked: Checked) -> Array:
+        """Return the targets of checked rows as the loss takes them."""
+        self.__dict__.update(checked.found)
+        self.n_outputs_, self.out_activation_ = checked.y.shape[1], self._output_activation()
+        return self._targets(checked.y)
+
+    def _data(
+        self, rows: Rows, validation: Rows | None, rng: np.random.RandomState
+    ) -> tuple[SweepData, Rows | None]:
+        """Return the rows to train on, and those to validate on, if any: given ones, or some that are set aside."""
+        data = SweepData(rows.X, self._targets(rows.y), rows.weight)
+        if validation is not None:
+            return replace(data, validation=(validation.X, self._targets(validation.y))), validation
+        if not self.early_stopping:
+            return data, None
+        fold = self._split(rows, rng)
+        weight = None if rows.weight is None else rows.weight[fold.test]
+        return replace(data, folds=(fold,)), Rows(rows.X[fold.test], rows.y[fold.test], weight)
+
     def _check_validation(self, validation: Rows | None, incremental: bool) -> None:
         if self.solver == "lbfgs":
             if validation is not None:
@@ -262,9 +310,6 @@ class BaseMLP(BaseEstimator, ABC):
                 )
         elif self.early_stopping and incremental:
             raise ValueError("partial_fit does not support early_stopping=True")
-
-    def _sets_rows_aside(self) -> bool:
-        return self.early_stopping and self.solver in STOCHASTIC_SOLVERS
 
     def _finish(self, rows: Rows, outcome: Outcome | None, incremental: bool) -> None:
         """Take over what came of this network's training; without an outcome, minimize its loss now."""
@@ -344,7 +389,7 @@ class BaseMLP(BaseEstimator, ABC):
     def _task(
         self,
         number: int,
-        rows: Rows,
+        data: SweepData,
         validation: Rows | None,
         rng: np.random.RandomState,
         incremental: bool,
@@ -352,25 +397,22 @@ class BaseMLP(BaseEstimator, ABC):
         """Return this network as a task: up to `max_iter` epochs, or one if incremental."""
         if validation is not None:
             self._begin_validation()
+        fold = 0 if data.folds else None
+        num_rows = len(data.x) if fold is None else len(data.folds[fold].train)
         model = self._model((self.coefs_, self.intercepts_), self.dropout)
-        optimizer = self._optimizer(model, rows, incremental)
-        log = EpochLog(self, len(rows))
+        optimizer = self._optimizer(model, num_rows, incremental)
+        log = EpochLog(self, num_rows, data.sample_weight is not None)
         convergence = Convergence(self, self._scorer(validation))
         return Task(
             number=number,
             model=model,
             optimizer=optimizer,
-            data=SweepData(
-                rows.X,
-                self._targets(rows.y),
-                rows.weight,
-                None if validation is None else (validation.X, self._targets(validation.y)),
-            ),
-            fold=None,
+            data=data,
+            fold=fold,
             arguments={
                 "loss": self._loss(),
                 "epochs": 1 if incremental else self.max_iter,
-                "batch_size": self._batch_size(len(rows)),
+                "batch_size": self._batch_size(num_rows),
                 "device": self.device,
                 "precision": self.precision,
                 "loss_scale": "auto",
@@ -425,24 +467,24 @@ class BaseMLP(BaseEstimator, ABC):
             self.coefs_, self.intercepts_ = self._best_weights
         warnings.warn(f"Training ended early: {error}", ConvergenceWarning, stacklevel=STACKLEVEL + 1)
 
-    def _keep_best(self, run: Run) -> None:
-        self._best_weights = weights_of(run.state.parameters, self.coefs_[0].dtype)
+    def _keep_best(self, parameters: Mapping[str, Any]) -> None:
+        self._best_weights = weights_of(parameters, self.coefs_[0].dtype)
 
-    def _split(self, rows: Rows, rng: np.random.RandomState) -> tuple[Rows, Rows]:
-        """Return the rows without, and those of, the share that is set aside for validation."""
-        arrays = [rows.X, rows.y] if rows.weight is None else [rows.X, rows.y, rows.weight]
-        parts = train_test_split(
-            *arrays,
-            random_state=rng,
-            test_size=self.validation_fraction,
-            stratify=rows.y if self._is_stratified and self.n_outputs_ == 1 else None,
+    def _split(self, rows: Rows, rng: np.random.RandomState) -> Fold:
+        """Return which rows to train on, and which are the share that is set aside for validation."""
+        fold = Fold(
+            *train_test_split(
+                np.arange(len(rows)),
+                random_state=rng,
+                test_size=self.validation_fraction,
+                stratify=rows.y if self._is_stratified and self.n_outputs_ == 1 else None,
+            )
         )
-        training, validation = Rows(*parts[::2]), Rows(*parts[1::2])
-        if len(validation) < 2:
+        if len(fold.test) < 2:
             raise ValueError(
                 "The validation set is too small. Increase 'validation_fraction' or the size of your dataset."
             )
-        return training, validation
+        return fold
 
     def _validation_rows(self, X_val: Any, y_val: Any) -> Rows | None:
         if X_val is None and y_val is None:
@@ -465,7 +507,7 @@ class BaseMLP(BaseEstimator, ABC):
         if validation is None:
             return None
         if self._reports_score and validation.weight is None:
-            return lambda run: run.report.val_accuracy
+            return reported_score
 
         def score(run: Run) -> float:
             arrays, dtype = run.state.arrays, run.plan.dtype
@@ -474,7 +516,7 @@ class BaseMLP(BaseEstimator, ABC):
 
         return score
 
-    def _optimizer(self, model: Sequential, rows: Rows, incremental: bool) -> Optimizer:
+    def _optimizer(self, model: Sequential, num_rows: int, incremental: bool) -> Optimizer:
         """Return the optimizer of a run: one that goes on where the last one was, if incremental."""
         goes_on = incremental and hasattr(self, "_optimizer_state")
         if not goes_on:
@@ -483,7 +525,7 @@ class BaseMLP(BaseEstimator, ABC):
             self.learning_rate if self.solver == "sgd" or self._has_schedule() else "constant",
             self.learning_rate_init,
             power=self.power_t,
-            num_rows=len(rows),
+            num_rows=num_rows,
             seen=self.t_,
         )
         if goes_on and self.learning_rate == "invscaling" and self.solver == "sgd":

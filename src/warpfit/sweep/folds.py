@@ -22,7 +22,7 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Fold:
-    """Rows to train on and rows to validate on, (n,) int64 each, of the data that all folds share."""
+    """Rows to train on and rows to validate on, maybe none, (n,) int64 each, of the data that all folds share."""
 
     train: Indices
     test: Indices
@@ -78,8 +78,12 @@ class SweepData:
             self._tested(fold),
         )
 
-    def _tested(self, fold: Fold) -> tuple[Any, Any]:
-        return _rows(self.x, fold.test), _rows(self.y, fold.test)
+    def _tested(self, fold: Fold) -> tuple[Any, Any] | None:
+        return (_rows(self.x, fold.test), _rows(self.y, fold.test)) if len(fold.test) else None
+
+    def is_validated(self, fold: int | None) -> bool:
+        """Return whether there are rows to validate on."""
+        return self.validation is not None if fold is None else len(self.folds[fold].test) > 0
 
     def on(self, device: str) -> SweepData:
         """Return the data with the rows of x on a GPU, if it has room for them twice, so that they go up only once."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from warpfit import backends
 from warpfit.errors import ConfigError, DeviceError
+from warpfit.sweep.folds import SweepData
 from warpfit.sweep.groups import Group
 from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task, train
 
@@ -259,13 +260,15 @@ def run_here(tasks: Sequence[Task]) -> list[Outcome]:
 def _placed(tasks: Sequence[Task], device: str) -> list[Task]:
     """Return the tasks with their rows on a device, where each array is once, however many tasks have it."""
     arrays: dict[int, Any] = {}
-    placed = []
+    data: dict[int, SweepData] = {}
     for task in tasks:
-        key = id(task.data.x)
-        if key not in arrays:
-            arrays[key] = task.data.on(device).x
-        placed.append(replace(task, data=replace(task.data, x=arrays[key], _last={})))
-    return placed
+        own = task.data
+        if id(own) in data:
+            continue
+        if id(own.x) not in arrays:
+            arrays[id(own.x)] = own.on(device).x
+        data[id(own)] = replace(own, x=arrays[id(own.x)], _last={})
+    return [replace(task, data=data[id(task.data)]) for task in tasks]
 
 
 def _train_elsewhere(task: Task) -> Outcome:

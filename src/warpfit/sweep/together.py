@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,7 @@ from warpfit.sweep.tasks import (
     Task,
     report_of_weights,
 )
-from warpfit.training.callbacks import Callback, EarlyStopping
+from warpfit.training.callbacks import Callback, StoppingRule
 from warpfit.training.fit import prepared_targets
 from warpfit.training.history import History
 from warpfit.training.run import Run
@@ -85,13 +85,12 @@ class Together(Runner):
     def run(self, groups: Sequence[Group]) -> Iterator[Outcome]:
         left: list[Task] = []
         for group in groups:
-            if _shape(group)[0] is None:
-                left += group.tasks
-                continue
-            taken: list[Task] = []
-            for task in group.tasks:
-                (taken if _takes(task, group.plan) else left).append(task)
-            yield from self._run_group(replace(group, tasks=tuple(taken)))
+            left += [task for task in group.tasks if not _takes(task, group.plan)]
+            for part in _by_rows(group):
+                if _shape(part)[0] is None:
+                    left += part.tasks
+                else:
+                    yield from self._run_group(part)
         yield from OneByOne().run_tasks(sorted(left, key=lambda task: task.number))
 
     def run_in_rungs(
@@ -109,7 +108,8 @@ class Together(Runner):
         if len(groups) > 1 or metric.name not in COLUMNS or group.plan.report_every > 1:
             return False
         shape, _ = _shape(group)
-        if shape is None or not all(_takes(task, group.plan) for task in group.tasks):
+        parts = list(_by_rows(group))
+        if shape is None or len(parts) != 1 or len(parts[0].tasks) < len(group.tasks):
             return False
         return len(group.tasks) <= self._most(shape)
 
@@ -137,22 +137,43 @@ class Together(Runner):
         return max(1, int(MEMORY_SHARE * ops.runtime.memory_left()) // of_network)
 
 
+def _by_rows(group: Group) -> Iterator[Group]:
+    """Yield the tasks of a group that can be trained in one launch, those with the same data together."""
+    parts: dict[int, list[Task]] = {}
+    for task in group.tasks:
+        if _takes(task, group.plan):
+            parts.setdefault(id(task.data), []).append(task)
+    for tasks in parts.values():
+        yield replace(group, tasks=tuple(tasks))
+
+
 def _takes(task: Task, plan: Plan) -> bool:
     """Return whether a task is nothing but epochs, whose rates are known beforehand, on rows of one weight."""
-    is_plain = len(task.callbacks) <= 1 and all(_follows(each, task, plan) for each in task.callbacks)
-    if not is_plain or isinstance(task.optimizer.spec.lr, ReduceOnPlateau):
+    rules = [each for each in task.callbacks if isinstance(each, StoppingRule)]
+    others = [each for each in task.callbacks if not isinstance(each, StoppingRule)]
+    if len(rules) > 1 or not all(_follows(rule, task, plan) for rule in rules):
         return False
-    return task.arguments["class_weight"] is None
+    if not all(_reads_reports(each) for each in others) or isinstance(
+        task.optimizer.spec.lr, ReduceOnPlateau
+    ):
+        return False
+    return task.arguments.get("class_weight") is None
 
 
-def _follows(callback: Callback, task: Task, plan: Plan) -> bool:
+def _follows(rule: StoppingRule, task: Task, plan: Plan) -> bool:
     """Return whether a kernel can do what a callback does: stop by what it finds of each epoch itself."""
-    if type(callback) is not EarlyStopping or plan.report_every > 1:
+    watched = rule.watched
+    if watched is None or plan.report_every > 1:
         return False
-    is_validated = task.fold is not None or task.data.validation is not None
-    return (is_validated or not callback.monitor.startswith("val")) and (
-        plan.loss.counts_correct or not callback.monitor.endswith("accuracy")
+    return (task.data.is_validated(task.fold) or not watched.startswith("val")) and (
+        plan.loss.counts_correct or not watched.endswith("accuracy")
     )
+
+
+def _reads_reports(callback: Callback) -> bool:
+    """Return whether a callback does nothing but read what reports of a launch have, after it."""
+    is_deaf = type(callback).on_step is Callback.on_step
+    return is_deaf and not callback.needs_run and not callback.needs_step_losses
 
 
 def _shape(group: Group) -> tuple[Any, str]:
@@ -191,7 +212,8 @@ class _Rows:
             test[None] = np.arange(len(x), len(x) + len(val_x), dtype=np.int32)
             x, y = _joined(x, val_x), _joined(y, prepared_targets(plan, val_y, len(val_x)))
         for idx, fold in enumerate(data.folds):
-            train[idx], test[idx] = fold.train.astype(np.int32), fold.test.astype(np.int32)
+            train[idx] = fold.train.astype(np.int32)
+            test[idx] = fold.test.astype(np.int32) if data.is_validated(idx) else None
         return _Rows(DeviceRows(plan, TrainingData(x, y)), len(data.x), train, test)
 
 
@@ -225,18 +247,18 @@ class _Pause(NamedTuple):
 
     state: TrainState
     reports: list[EpochReport]
-    stopping: EarlyStopping | None
+    callbacks: list[Callback]
 
 
 @dataclass(frozen=True)
 class _Trained:
-    """A task's network on its way through a launch; its run, and what may stop it."""
+    """A task's network on its way through a launch; its run, and who hears of it."""
 
     member: Member
     model: Module
     optimizer: Optimizer
     run: Run
-    stopping: EarlyStopping | None
+    callbacks: list[Callback]
 
     @staticmethod
     def of(task: Task, plan: Plan, rows: _Rows) -> _Trained:
@@ -251,18 +273,18 @@ class _Trained:
         ops = backends.get("cpu")
         if task.checkpoint is None:
             state = state_of(model, optimizer, ops, "float32", task.arguments["seed"])
-            before = _Pause(state, [], cast(EarlyStopping, callbacks[0]) if callbacks else None)
+            before = _Pause(state, [], callbacks)
         else:
             before = pickle.loads(task.checkpoint)  # our own, of some moments ago
-        run, stopping = Run(own, before.state, History(before.reports), ops), before.stopping
-        if stopping is not None:
-            stopping.on_start(run)
-        rule = None if stopping is None else stopping.hand_over()
+        run, callbacks = Run(own, before.state, History(before.reports), ops), before.callbacks
+        for callback in callbacks:
+            callback.on_start(run)
+        rule = next((each.hand_over() for each in callbacks if isinstance(each, StoppingRule)), None)
         member = Member(own, before.state, train, test, task.until, rule)
-        return _Trained(member, model, optimizer, run, stopping)
+        return _Trained(member, model, optimizer, run, callbacks)
 
     def outcome(self, task: Task, result: Trained, seconds: float) -> Outcome:
-        run, callbacks = self.run, [] if self.stopping is None else [self.stopping]
+        run, callbacks = self.run, self.callbacks
         for report in result.reports:
             run.history.reports.append(report)
             for callback in callbacks:
@@ -280,7 +302,7 @@ class _Trained:
             run.history.stopped_by = run.stop_reason
         elif run.state.epoch < run.plan.epochs:
             found.status = PAUSED
-            found.checkpoint = pickle.dumps(_Pause(run.state, run.history.reports, self.stopping))
+            found.checkpoint = pickle.dumps(_Pause(run.state, run.history.reports, callbacks))
         if found.status in (DONE, STOPPED) and found.halved_after is None:
             for callback in callbacks:
                 callback.on_end(run)

@@ -15,7 +15,7 @@ from warpfit.files import atomic_path
 from warpfit.training.history import COLUMNS
 from warpfit.training.run import Run
 
-__all__ = ["CSVLog", "Callback", "Checkpoint", "EarlyStopping", "JSONLLog"]
+__all__ = ["CSVLog", "Callback", "Checkpoint", "EarlyStopping", "JSONLLog", "StoppingRule"]
 
 Numbers = dict[str, Any]
 Arrays = dict[str, Array]
@@ -29,9 +29,12 @@ class Callback:
     needs_run : bool
         Whether `on_epoch_end` must be called before the next epoch starts, because it reads the state or may
         end the run. If it only reads reports, an engine is free to train several epochs before it hears of them.
+    needs_step_losses : bool
+        Whether it reads a report's losses of single steps, which networks that are trained many at once have not.
     """
 
     needs_run = True
+    needs_step_losses = True
 
     def may_act_after(self, epoch: int) -> bool:
         """Return whether `on_epoch_end` may have to act on the run after an epoch that has not been reported yet.
@@ -73,7 +76,20 @@ class Callback:
         """
 
 
-class EarlyStopping(Callback):
+class StoppingRule(Callback):
+    """Ends a run by one number of its reports, and does nothing else to it: an engine may find out by itself when."""
+
+    @property
+    def watched(self) -> str | None:
+        """The number, by its name in a report; None if there is more to it than `hand_over` tells."""
+        raise NotImplementedError
+
+    def hand_over(self) -> Stopping:
+        """Return the rule as it stands, for an engine that follows it in this run, and keeps the best weights."""
+        raise NotImplementedError
+
+
+class EarlyStopping(StoppingRule):
     """Ends the run when a column has not improved for some epochs, and keeps the best weights.
 
     Parameters
@@ -114,8 +130,11 @@ class EarlyStopping(Callback):
         self._best_arrays: Arrays = {}
         self._followed: Stopping | None = None
 
+    @property
+    def watched(self) -> str | None:
+        return self.monitor if type(self) is EarlyStopping else None
+
     def hand_over(self) -> Stopping:
-        """Return the rule as it stands, for an engine that follows it in this run, and keeps the best weights."""
         self._followed = Stopping(
             self.monitor, self.patience, self.min_delta, self.restore_best, self.best, self.bad_epochs
         )

@@ -1,0 +1,156 @@
+"""Fits of a search, or networks of an ensemble, that a GPU trains in one launch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from sklearn.datasets import make_classification, make_regression
+from sklearn.model_selection import GridSearchCV
+
+from warpfit.estimators import MLPClassifier, MLPRegressor, SweepCV
+from warpfit.sweep import together
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+Array = npt.NDArray[Any]
+
+FEW: dict[str, Any] = {
+    "hidden_layer_sizes": (8,),
+    "learning_rate_init": 0.05,
+    "alpha": 0.0,
+    "batch_size": 16,
+    "max_iter": 3,
+    "random_state": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def data() -> tuple[Array, Array]:
+    X, y = make_classification(60, 6, n_informative=4, n_classes=3, random_state=0)
+    return X.astype(np.float32), y
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """How many networks were trained in each launch, and among how many rows."""
+    found: list[tuple[int, int]] = []
+    launch = together.train_many
+
+    def counted(members: Any, rows: Any) -> Any:
+        found.append((len(members), len(rows.x)))
+        return launch(members, rows)
+
+    monkeypatch.setattr(together, "train_many", counted)
+    return found
+
+
+def searched(kind: Any, grid: dict[str, Any], X: Any, y: Any, estimator: Any, **settings: Any) -> Any:
+    return kind(estimator, grid, cv=2, refit=False, n_jobs=1, **settings).fit(X, y)
+
+
+def assert_same_scores(ours: Any, theirs: Any, limit: float) -> None:
+    for split in range(2):
+        name = f"split{split}_test_score"
+        np.testing.assert_allclose(ours.cv_results_[name], theirs.cv_results_[name], atol=limit)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "loss": {"solver": "sgd", "momentum": 0.0},
+    "early stopping": {"early_stopping": True, "validation_fraction": 0.3, "batch_size": "auto"},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_all_candidates_and_folds_are_one_launch_over_one_copy_of_the_rows(
+    cuda: str, data: tuple[Array, Array], launches: list[tuple[int, int]], name: str
+) -> None:
+    estimator = MLPClassifier(device=cuda, **(FEW | CASES[name]))
+    grid = {"learning_rate_init": [0.02, 0.2, 1e-4]}
+    ours = searched(SweepCV, grid, *data, estimator)
+    assert launches == [(6, 60)]
+    theirs = searched(GridSearchCV, grid, *data, estimator)
+    assert len(launches) == 1
+    # A row of a fold may come to the other side of a border.
+    assert_same_scores(ours, theirs, 1.5 / 30)
+    assert ours.best_params_ == theirs.best_params_
+
+
+def test_numbers_of_a_regression(cuda: str, launches: list[tuple[int, int]]) -> None:
+    X, y = make_regression(60, 5, random_state=0)
+    estimator = MLPRegressor(device=cuda, **FEW)
+    found = [
+        searched(kind, {"learning_rate_init": [0.02, 0.1]}, X, y / 50, estimator)
+        for kind in (SweepCV, GridSearchCV)
+    ]
+    assert launches == [(4, 60)]
+    assert_same_scores(*found, 5e-3)
+
+
+def test_a_fold_that_lacks_a_class_has_its_own_rows(
+    cuda: str, data: tuple[Array, Array], launches: list[tuple[int, int]]
+) -> None:
+    X, y = data
+    first, second = np.flatnonzero(y < 2), np.arange(40)
+    splits = [(second, np.arange(40, 60)), (first, second)]
+    settings: dict[str, Any] = {"cv": splits, "refit": False, "n_jobs": 1}
+    estimator, grid = MLPClassifier(device=cuda, **FEW), {"learning_rate_init": [0.02, 0.1]}
+    ours = SweepCV(estimator, grid, **settings).fit(X, y)
+    assert sorted(launches) == [(2, len(first)), (2, 60)]
+    assert_same_scores(ours, GridSearchCV(estimator, grid, **settings).fit(X, y), 1.5 / 20)
+
+
+def stops_after(watched: list[float], tol: float, patience: int, is_score: bool) -> int | None:
+    """Return the epoch after which scikit-learn ends a fit, as `_update_no_improvement_count` says it."""
+    best, count = -np.inf if is_score else np.inf, 0
+    for epoch, value in enumerate(watched, 1):
+        has_improved = value >= best + tol if is_score else value <= best - tol
+        count = 0 if has_improved else count + 1
+        best = max(best, value) if is_score else min(best, value)
+        if count > patience:
+            return epoch
+    return None
+
+
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_kernels_end_fits_where_scikit_learn_would(
+    cuda: str, data: tuple[Array, Array], launches: list[tuple[int, int]], early_stopping: bool
+) -> None:
+    rule = {"tol": 0.03, "n_iter_no_change": 2, "early_stopping": early_stopping, "validation_fraction": 0.3}
+    settings = FEW | {"max_iter": 30, "n_ensemble": 4, "device": cuda, "learning_rate_init": 0.1}
+    stopped = MLPClassifier(**(settings | rule)).fit(*data).estimators_
+    through = MLPClassifier(**(settings | rule | {"n_iter_no_change": np.inf})).fit(*data).estimators_
+    assert [count for count, _ in launches] == [4, 4]
+    for one, other in zip(stopped, through, strict=True):
+        watched = other.validation_scores_ if early_stopping else other.loss_curve_
+        assert one.n_iter_ == stops_after(watched, 0.03, 2, early_stopping)
+        assert one.loss_curve_ == other.loss_curve_[: one.n_iter_]
+        if early_stopping:
+            best = int(np.argmax(one.validation_scores_))
+            assert one.best_validation_score_ == one.validation_scores_[best]
+    assert len({one.n_iter_ for one in stopped}) > 1
+
+
+def test_best_weights_are_those_of_the_best_score(cuda: str, data: tuple[Array, Array]) -> None:
+    settings = FEW | {
+        "max_iter": 12,
+        "n_ensemble": 2,
+        "device": cuda,
+        "learning_rate_init": 0.3,
+        "early_stopping": True,
+    }
+    X, y = data
+    fitted = MLPClassifier(**settings).fit(X, y, X_val=X[:20], y_val=y[:20])
+    for member in fitted.estimators_:
+        assert int(np.argmax(member.validation_scores_)) < member.n_iter_ - 1
+        assert abs(member.score(X[:20], y[:20]) - member.best_validation_score_) <= 0.05
+
+
+def test_rates_that_adapt_are_trained_one_after_the_other(
+    cuda: str, data: tuple[Array, Array], launches: list[tuple[int, int]]
+) -> None:
+    settings = FEW | {"solver": "sgd", "learning_rate": "adaptive", "n_ensemble": 2, "device": cuda}
+    MLPClassifier(**settings).fit(*data)
+    assert not launches
