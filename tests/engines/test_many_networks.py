@@ -24,6 +24,12 @@ OPTIMIZERS: dict[str, Any] = {
         model.parameters(), 0.02 * (i + 1), momentum=0.8, weight_decay=0.01
     ),
     "nesterov": lambda model, i: optim.SGD(model.parameters(), 0.02 * (i + 1), momentum=0.8, nesterov=True),
+    "penalty": lambda model, i: optim.SGD(
+        model.parameters(), 0.02 * (i + 1), momentum=0.8, nesterov=True, l2=1.0 + i, lr_in_velocity=True
+    ),
+    "adam, penalty": lambda model, i: optim.Adam(
+        model.parameters(), 0.01, eps=0.05, l2=1.0 + i, eps_before_correction=True
+    ),
     "too fast": lambda model, i: optim.SGD(model.parameters(), 1e6 if i == 1 else 0.05),
     **{name: (lambda model, i, make=make: make(model)) for name, make in ADAPTIVE.items()},
 }
@@ -160,6 +166,18 @@ def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         "shape_of",
         lambda network, runtime: choose(network, runtime.arch, runtime.max_shared_bytes),
     )
+
+
+# One whose last batch is shorter, with an odd number of outputs.
+PENALIZED: dict[str, dict[str, Any]] = {
+    "penalty": {"sizes": (10, 20, 3), "batch": 32},
+    "adam, penalty": {"sizes": (10, 20, 6, 4), "batch": 16, "loss": "mse"},
+}
+
+
+@pytest.mark.parametrize("name", PENALIZED)
+def test_penalties_join_losses_and_gradients_of_weights(cuda: str, name: str) -> None:
+    assert_follows_numpy(**PENALIZED[name], optimizer=name)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -58,6 +58,8 @@ def assert_same_scores(ours: Any, theirs: Any, limit: float) -> None:
 
 
 CASES: dict[str, dict[str, Any]] = {
+    "as it comes": {"alpha": 1e-4, "batch_size": "auto", "learning_rate_init": 0.001},
+    "penalty": {"alpha": 1.0, "solver": "sgd"},
     "loss": {"solver": "sgd", "momentum": 0.0},
     "early stopping": {"early_stopping": True, "validation_fraction": 0.3, "batch_size": "auto"},
 }

@@ -100,7 +100,7 @@ def test_workers_share_a_gpu(data: tuple[Array, Array], backend: str) -> None:
     np.testing.assert_array_equal(several.predict_proba(data[0]), one.predict_proba(data[0]))
 
 
-@pytest.mark.parametrize("engine", ["layerwise", "auto"])
+@pytest.mark.parametrize("engine", ["layerwise", "graph"])
 def test_a_search_on_a_device_has_the_scores_of_single_fits(
     cuda: str, data: tuple[Array, Array], engine: str
 ) -> None:

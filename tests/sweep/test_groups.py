@@ -56,6 +56,7 @@ def test_numbers_that_a_kernel_takes_do_not_part_networks() -> None:
         ({"width": 16}, {}),
         ({"optimizer": "adam"}, {}),
         ({"momentum": 0.9}, {}),
+        ({"weight_decay": 0.1}, {}),
         ({"dropout": 0.5}, {}),
         ({}, {"batch_size": 16}),
         ({}, {"loss": losses.SoftmaxCrossEntropy(0.1)}),

@@ -43,7 +43,7 @@ STOPPING_FIELDS = [
 ]
 STOPPING_BYTES = np.dtype(STOPPING_FIELDS).itemsize
 # Columns of a step's settings.
-RATE, EPS, KEPT = 0, 1, 2
+RATE, EPS, KEPT, PENALTY = 0, 1, 2, 3
 
 
 def loss_settings(loss: Loss, outputs: int) -> tuple[float, float, float]:
@@ -80,7 +80,7 @@ def step_settings(
 ) -> npt.NDArray[np.float32]:
     """Return ``StepSettings`` (steps, 4) of steps from one on, which is counted from 0, at these rates (steps,)."""
     settings = np.zeros((len(rates), 4))
-    settings[:, RATE], settings[:, KEPT] = rates, 1.0
+    settings[:, RATE], settings[:, KEPT], settings[:, PENALTY] = rates, 1.0, optimizer.l2
     if isinstance(optimizer, AdamSpec):
         steps = first_step + 1 + np.arange(len(rates))
         beta1, beta2 = optimizer.betas

@@ -58,6 +58,7 @@ def kernel_key(plan: Plan) -> tuple[Any, ...]:
         getattr(optimizer, "nesterov", False),
         optimizer.clip_norm is None,
         optimizer.l2 == 0,
+        getattr(optimizer, "weight_decay", 0) == 0,
     )
 
 

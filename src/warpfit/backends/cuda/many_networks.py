@@ -147,6 +147,7 @@ class ManyNetworks:
             "PIECE_N": self.piece[1],
             "IN_REGISTERS": int(self.in_registers),
             "BOUNDED_WAITS": int(is_debugging()),
+            "PENALIZED": int(self.network.penalized),
         }
 
     def __str__(self) -> str:
@@ -158,7 +159,7 @@ class ManyNetworks:
 
 def suits(network: TrainedNetwork) -> bool:
     """Return whether a network is of the kind that this kernel is for."""
-    return len(network.widths) - 1 <= MOST_LAYERS and network.is_plain
+    return len(network.widths) - 1 <= MOST_LAYERS and replace(network, penalized=False).is_plain
 
 
 @lru_cache(maxsize=256)
@@ -227,7 +228,7 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
             momentum=True,
             slots=1,
         ),
-        replace(small, widths=(20, 10), activations=(), drops=(), loss="mse", decays=True),
+        replace(small, widths=(20, 10), activations=(), drops=(), loss="mse", decays=True, penalized=True),
     ]
     for network in networks:
         shape = choose(network, "sm_90a", shared_bytes_of("sm_90a"))

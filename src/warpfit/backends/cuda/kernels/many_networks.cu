@@ -10,7 +10,8 @@
 //           ADAPTIVE, MOMENTUM, NESTEROV, DECAYS, RATE_IN_VELOCITY, WARPS, BLOCKS (of a multiprocessor), PIECE_M and PIECE_N
 //           (tiles of 16 inputs and outputs of which a warp has the gradients), IN_REGISTERS (of parameters, or in shared
 //           memory), KEEPS_BEST (whether any network's `Stopping` does), HALVES (whether networks are compared
-//           at rungs, and only some go on), BOUNDED_WAITS; X_STAGES 2 and GATHERS 0.
+//           at rungs, and only some go on), PENALIZED (whether weights' squares join the loss), BOUNDED_WAITS; X_STAGES 2
+//           and GATHERS 0.
 // Numerics: as narrow_step.cu; parameters and what is remembered of them in float32. A network's bits follow from its own numbers
 //           alone.
 // Cost:     of a step 6 BATCH FLOP a weight, less 2 BATCH for each of the first layer; its rows are read once.
@@ -117,24 +118,29 @@ struct Copies {
 };
 
 struct Update {
-    Step step;
+    Step of_weights, of_biases;
+    float squares;  // with penalties, of the thread's weights before
 
-    __device__ void one(HeldParameters& held, int idx, int i, float sum) const {
+    __device__ static void one(const Step& step, HeldParameters& held, int idx, int i, float sum) {
         step.update(held.at(0, idx, i), [&](int slot) -> float& { return held.at(1 + slot, idx, i); }, sum);
     }
 
     __device__ void apply(HeldParameters& held, const Copies& copies, const Piece& piece, int idx,
-                          const PieceSums& sums) const {
+                          const PieceSums& sums) {
         PieceSums::each_pair(piece, [&](int i, int row, int col) {
-            one(held, idx, 2 * i, sums.pair(i).x);
-            one(held, idx, 2 * i + 1, sums.pair(i).y);
+            if (PENALIZED) add_square(held.at(0, idx, 2 * i));
+            if (PENALIZED && col + 1 < piece.outputs) add_square(held.at(0, idx, 2 * i + 1));
+            one(of_weights, held, idx, 2 * i, sums.pair(i).x);
+            one(of_weights, held, idx, 2 * i + 1, sums.pair(i).y);
             copies.store_pair(piece, row, col, held.at(0, idx, 2 * i), held.at(0, idx, 2 * i + 1));
         });
         PieceSums::each_bias(piece, [&](int i, int col) {
-            one(held, idx, 2 * PAIRS + i, sums.bias(i));
+            one(of_biases, held, idx, 2 * PAIRS + i, sums.bias(i));
             copies.store_bias(piece, col, held.at(0, idx, 2 * PAIRS + i));
         });
     }
+
+    __device__ void add_square(float w) { squares += w * w; }
 };
 
 // What all networks are trained on, and what their losses are beside the formula.
@@ -176,6 +182,14 @@ __device__ inline EpochSums take_sums(NarrowLoss& loss, double of_term, int num_
     return {num_rows > 0 ? of_term * total / num_rows : 0, correct};
 }
 
+// What all threads have added up of penalties, which begin anew.
+__device__ inline double take_penalty(double& penalty) {
+    __shared__ double partials[WARP];
+    const double total = reduce_block<Sum>(penalty, 0.0, partials);
+    penalty = 0;
+    return total;
+}
+
 // Of the validation rows; the stage is free.
 __device__ inline EpochSums validate(const OwnRows& rows, int stage, NarrowLoss& loss, double of_term,
                                      const Network& network) {
@@ -193,7 +207,7 @@ __device__ inline EpochSums validate(const OwnRows& rows, int stage, NarrowLoss&
 
 // Adds what the rows in a stage say of the gradients, and at the end of a step updates what the thread holds.
 __device__ inline void add_gradients(PieceSums (&sums)[PIECES_OF_WARP], HeldParameters& held,
-                                     const Copies& copies, int stage, bool ends_step, const Update& update) {
+                                     const Copies& copies, int stage, bool ends_step, Update& update) {
 #pragma unroll
     for (int i = 0; i < PIECES_OF_WARP; ++i) {
         const int number = own_warp() + i * WARPS;
@@ -225,6 +239,7 @@ __device__ inline void train(T* shared, float* held_shared, const Data& data, co
     __syncthreads();
 
     int stage = 0, epochs_done = 0;
+    double penalty = 0;
     PieceSums sums[PIECES_OF_WARP];
     while (at.epoch < network.num_epochs) {
         const Place next = at.after(network);
@@ -238,11 +253,14 @@ __device__ inline void train(T* shared, float* held_shared, const Data& data, co
         rows.run<true>(stage, loss, targets);
         __syncthreads();
         const Step step{*network.settings(at.epoch, at.step), network.rule, 1 / network.scale};
-        add_gradients(sums, held, copies, stage, at.tile + 1 == TILES, {step});
+        Update update{step.of_weights(rows_of_step), step, 0};
+        add_gradients(sums, held, copies, stage, at.tile + 1 == TILES, update);
+        if (PENALIZED) penalty += 0.5 * step.settings.penalty * update.squares;
         __syncthreads();
         stage ^= 1;
         if (next.epoch > at.epoch) {
-            const EpochSums trained = take_sums(loss, data.of_term, network.num_rows);
+            EpochSums trained = take_sums(loss, data.of_term, network.num_rows);
+            if (PENALIZED) trained.loss += take_penalty(penalty) / network.num_rows;
             const EpochSums validated = validate(rows, stage ^ 1, loss, data.of_term, network);
             if (threadIdx.x == 0) {
                 network.write_record(at.epoch, false, trained);

@@ -8,6 +8,10 @@
 #define HALVES 0
 #endif
 
+#ifndef PENALIZED
+#define PENALIZED 0
+#endif
+
 #include "permutation.cuh"
 #include "reduce.cuh"
 #include "stopping.cuh"
@@ -25,6 +29,13 @@ struct Step {
     StepSettings settings;
     RuleSettings rule;
     float unscale;
+
+    // That of weights, which a penalty, shared out to so many rows, lets decay.
+    __device__ Step of_weights(int num_rows) const {
+        Step found = *this;
+        if (PENALIZED) found.rule.decay += settings.penalty / static_cast<float>(num_rows);
+        return found;
+    }
 
     // Of a parameter; slot(i) is where what is remembered of it lies.
     template <class Slots>

@@ -16,7 +16,8 @@ constexpr int SLOT_PLACES = SLOTS > 0 ? SLOTS : 1;
 struct alignas(16) StepSettings {
     float rate, eps;
     float kept;  // of a parameter: less than 1 where decay is decoupled from the gradient
-    float unused;
+    float
+        penalty;  // where many_networks.cu is PENALIZED: over rows, half of it times weights' squares joins the loss
 };
 
 // What all steps have in common. `decay` times a parameter joins its gradient. `momentum` is a velocity's;
