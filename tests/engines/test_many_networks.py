@@ -180,6 +180,15 @@ def test_penalties_join_losses_and_gradients_of_weights(cuda: str, name: str) ->
     assert_follows_numpy(**PENALIZED[name], optimizer=name)
 
 
+@pytest.mark.parametrize(("cluster", "sizes"), [(1, (40, 20, 3)), (2, (200, 70, 10))])
+@pytest.mark.parametrize("name", PENALIZED)
+def test_penalties_in_clusters(
+    cuda: str, in_clusters: Callable[[int], None], cluster: int, sizes: tuple[int, ...], name: str
+) -> None:
+    in_clusters(cluster)
+    assert_follows_numpy(**(PENALIZED[name] | {"sizes": sizes}), optimizer=name)
+
+
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.usefixtures("in_blocks")
 def test_each_follows_numpy(cuda: str, name: str) -> None:

@@ -96,6 +96,7 @@ class ManyClusters:
             "dz, w2": (2 * OUT_STRIDE * (max(16, rows) + 8 * (self.parts == MOST_PARTS) + units), 2),
             "of_outputs": (8 * self.cluster * (network.widths[1] + 1) * pairs, 8),
             "sums, next": (8 * self.cluster * HELPERS * 4, 16),
+            "penalties": (64 * self.cluster * network.penalized, 8),
             "output_bias": (4 * copies * MOST_OUTPUTS, 4),
             "settings, rows": (16 * STAGES + 4 * STAGES * ROWS, 16),
             "targets": (4 * STAGES * rows * network.target_words, 4),
@@ -176,6 +177,7 @@ class ManyClusters:
             "ACTIVATION": activation.name,
             "SLOPE": float(activation.slope),
             "SHARED_BYTES": self.shared_bytes,
+            "PENALIZED": int(network.penalized),
             "BOUNDED_WAITS": int(is_debugging()),
         }
 
@@ -187,7 +189,12 @@ class ManyClusters:
 def suits(network: TrainedNetwork) -> bool:
     """Return whether a network is of the kind that this kernel is for."""
     is_small = network.batch <= ROWS and network.outputs <= MOST_OUTPUTS
-    return len(network.widths) == 3 and is_small and network.widths[1] <= MOST_HIDDEN and network.is_plain
+    return (
+        len(network.widths) == 3
+        and is_small
+        and network.widths[1] <= MOST_HIDDEN
+        and replace(network, penalized=False).is_plain
+    )
 
 
 def with_shared_slices(shape: ManyClusters) -> ManyClusters:
@@ -231,7 +238,17 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
     networks = [
         mnist,
         replace(mnist, dtype="bfloat16", widths=(300, 64, 10)),
-        replace(mnist, widths=(100, 50, 3), loss="mse", batch=32, optimizer="sgd", momentum=True, slots=1),
+        replace(
+            mnist,
+            widths=(100, 50, 3),
+            loss="mse",
+            batch=32,
+            optimizer="sgd",
+            momentum=True,
+            slots=1,
+            decays=True,
+            penalized=True,
+        ),
     ]
     for network in networks:
         shape = choose_clusters(network, "sm_90a", shared_bytes_of("sm_90a"))

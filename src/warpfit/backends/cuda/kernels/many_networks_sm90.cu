@@ -13,8 +13,8 @@
 //           or 4 for at most 64 hidden units), SHARED_SLICES (of 16 features, whose weights are in shared memory), UNIT_REGISTERS,
 //           LOSS_REGISTERS and BATCH_REGISTERS (of a thread), TARGET_WORDS, ACTIVATION, SLOPE, LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS,
 //           OPTIMIZER, SLOTS, ADAPTIVE, MOMENTUM, NESTEROV, DECAYS, RATE_IN_VELOCITY, KEEPS_BEST (whether any
-//           network's `Stopping` does), HALVES (whether networks are compared at rungs, and only some go on), SHARED_BYTES,
-//           BOUNDED_WAITS.
+//           network's `Stopping` does), HALVES (whether networks are compared at rungs, and only some go on), PENALIZED (whether
+//           weights' squares join the loss), SHARED_BYTES, BOUNDED_WAITS.
 // Numerics: products of DTYPE, biases of the hidden layer among them, with float32 sums; parameters and what is remembered of
 //           them in float32. A network's bits follow from its own numbers alone.
 // Cost:     of a step 4 BATCH HIDDEN FEATURES FLOP and the output layer's; a cluster reads the batch from L2 once, and from
@@ -51,7 +51,7 @@ __device__ inline void make_barriers(Shared& shared) {
     for (Barrier& barrier : shared.dh_full) mbarrier_init(&barrier, PARTS_OF_BLOCK * OF_WARP);
     mbarrier_init(&shared.w2_free, WARPS * OF_WARP);
     mbarrier_init(&shared.outputs_full, HELPERS * OF_WARP);
-    mbarrier_init(&shared.sums_full, CLUSTER > 1 ? 1 : HELPERS * OF_WARP);
+    mbarrier_init(&shared.sums_full, CLUSTER > 1 ? 1 : (HELPERS + PENALIZED * WARPS) * OF_WARP);
     mbarrier_init(&shared.verdict_full, 1);
     mbarrier_init(&shared.next_full, 1);
     fence_mbarrier_init();

@@ -113,6 +113,9 @@ struct Shared {
         double sums[CLUSTER * HELPERS][4];
         uint64 next;
     };
+#if PENALIZED
+    double penalties[CLUSTER * WARPS];  // of an epoch, by the warps that have hidden units' weights
+#endif
     float output_bias[1 + SLOTS][OUT_WIDTH];
     alignas(16) StepSettings settings[STAGES];
     alignas(16) int rows[STAGES][ROWS];
@@ -231,6 +234,9 @@ __device__ inline EpochSums epoch_sums(const Shared& shared, bool of_validation)
         total += own[2 * of_validation];
         correct += own[2 * of_validation + 1];
     }
+#if PENALIZED
+    for (const double own : shared.penalties) total += of_validation ? 0 : own;
+#endif
     const int num_rows = of_validation ? shared.network.num_validated : shared.network.num_rows;
     return {num_rows > 0 ? total / num_rows : 0, correct};
 }

@@ -281,16 +281,20 @@ struct LossWarps {
 #endif
     }
 
-    // Takes in the gradients of all blocks, added up in their order.
-    __device__ void update_outputs(const Step& step) {
+    // Takes in the gradients of all blocks, added up in their order, of so many rows.
+    __device__ void update_outputs(const Step& step, int num_rows) {
         const Thread own;
+        const Step of_weights = step.of_weights(num_rows);
+        float squares = 0;
 #pragma unroll
         for (int idx = 0; idx < UNIT_TILES; ++idx) {
             OutputWeights::each_pair(own, idx, [&](int tile, int below, unsigned unit, unsigned pair) {
                 const float2 sum = sum_of_blocks(unit, pair);
                 const auto update = [&](int i, float gradient) {
                     float (&numbers)[1 + SLOTS][UNIT_TILES][2][4] = output_weights.numbers;
-                    step.update(
+                    const float w = numbers[0][idx][tile][2 * below + i];
+                    if (PENALIZED && 2 * pair + i < OUTPUTS) squares += w * w;
+                    of_weights.update(
                         numbers[0][idx][tile][2 * below + i],
                         [&](int slot) -> float& { return numbers[1 + slot][idx][tile][2 * below + i]; },
                         gradient);
@@ -300,6 +304,7 @@ struct LossWarps {
                 round_outputs(idx, tile, below, unit, pair);
             });
         }
+        if (PENALIZED && own.rank == 0) trained.loss += 0.5 * step.settings.penalty * squares;
         OutputWeights::each_pair_of_biases(own, [&](int, unsigned pair) {
             const float2 sum = sum_of_blocks(HIDDEN, pair);
             const auto update = [&](unsigned col, float gradient) {
@@ -324,14 +329,15 @@ struct LossWarps {
     }
 
     // After the losses of a step.
-    __device__ void take_step(unsigned stage) {
+    __device__ void take_step(const Batch& batch, unsigned stage) {
         wait(shared.dz_full, batches);
         find_gradients();
         arrive_warp(shared.h_free);
         if (CLUSTER > 1) wait(shared.outputs_full, steps);
         // Units have taken the weights as they were.
         wait(shared.w2_free, steps);
-        update_outputs({shared.settings[stage], shared.network.rule, shared.run.unscale});
+        update_outputs({shared.settings[stage], shared.network.rule, shared.run.unscale},
+                       batch.num_rows(shared.network));
         ++steps;
     }
 
@@ -341,7 +347,8 @@ struct LossWarps {
     __device__ void send_sums() {
         const Thread own;
         if (CLUSTER > 1 && own.of_group() == 0)
-            mbarrier_expect(&shared.sums_full, CLUSTER * HELPERS * sizeof shared.sums[0]);
+            mbarrier_expect(&shared.sums_full,
+                            CLUSTER * (HELPERS * sizeof shared.sums[0] + PENALIZED * WARPS * 8));
         send(own, trained, 0);
         send(own, validated, 2);
         if (CLUSTER == 1) arrive_warp(shared.sums_full);
@@ -405,7 +412,7 @@ struct LossWarps {
         wait(shared.losses_met, batches);
         if (has_rows()) find_losses(batch, stage);
         if (batch.trains(shared.network)) {
-            take_step(stage);
+            take_step(batch, stage);
         } else {
             arrive_warp(shared.h_free);
         }

@@ -30,7 +30,7 @@ struct Step {
     RuleSettings rule;
     float unscale;
 
-    // That of weights, which a penalty, shared out to so many rows, lets decay.
+    // That of weights: half of the penalty times their squares, over so many rows, joins the loss with PENALIZED.
     __device__ Step of_weights(int num_rows) const {
         Step found = *this;
         if (PENALIZED) found.rule.decay += settings.penalty / static_cast<float>(num_rows);

@@ -35,10 +35,21 @@ struct Weights {
         }
     }
 
+    // Which feature one of a slice meets; the one after the last is the bias.
+    __device__ static unsigned feature(const Thread& own, int slice, int i) {
+        return (own.part() * OWN_SLICES + slice) * 16 + i / 4 * 8 + own.column() + i % 2;
+    }
+
+    __device__ static bool is_bias(const Thread& own, int slice, int i) {
+        const bool may_be =
+            slice == FEATURES / 16 % OWN_SLICES && i / 4 == FEATURES % 16 / 8 && i % 2 == FEATURES % 2;
+        return may_be && feature(own, slice, i) == FEATURES;
+    }
+
     // Where one of a slice lies among a layer's parameters, -1 for those that fill up.
     __device__ static int place(const Thread& own, int slice, int i) {
         const unsigned unit = own.tile() * UNITS + own.unit() + i % 4 / 2 * 8;
-        const unsigned feature = (own.part() * OWN_SLICES + slice) * 16 + i / 4 * 8 + own.column() + i % 2;
+        const unsigned feature = Weights::feature(own, slice, i);
         return unit < HIDDEN && feature <= FEATURES ? static_cast<int>(feature * HIDDEN + unit) : -1;
     }
 
@@ -90,9 +101,26 @@ struct Slice {
 
     __device__ void update(const Step& step, const float* sums) {
 #pragma unroll
+        for (int i = 0; i < 8; ++i) update_one(step, i, sums[i]);
+    }
+
+    // With a penalty. Returns the sum of the squares of weights before.
+    __device__ float update(const Step& of_weights, const Step& of_biases, const float* sums, int slice) {
+        const Thread own;
+        float squares = 0;
+#pragma unroll
         for (int i = 0; i < 8; ++i) {
-            step.update(numbers[0][i], [&](int slot) -> float& { return numbers[1 + slot][i]; }, sums[i]);
+            const bool is_bias = Weights::is_bias(own, slice, i);
+            squares += is_bias ? 0 : numbers[0][i] * numbers[0][i];
+            Step step = of_weights;
+            if (is_bias) step.rule.decay = of_biases.rule.decay;
+            update_one(step, i, sums[i]);
         }
+        return squares;
+    }
+
+    __device__ void update_one(const Step& step, int i, float sum) {
+        step.update(numbers[0][i], [&](int slot) -> float& { return numbers[1 + slot][i]; }, sum);
     }
 };
 
@@ -107,6 +135,7 @@ struct UnitWarps {
     Shared& shared;
     Weights weights;
     unsigned batches = 0, x_batches = 0;  // so far, over all networks
+    double penalty = 0;                   // of the thread's weights, in an epoch
 
     __device__ explicit UnitWarps(Shared& shared) : shared(shared), weights(shared) {}
 
@@ -321,7 +350,7 @@ struct UnitWarps {
     }
 
     // Adds dhᵀ x to the weights, box by box.
-    __device__ void multiply_backward(const Slopes& dh, unsigned stage, const Step& step) {
+    __device__ void multiply_backward(const Slopes& dh, unsigned stage, const Step& step, int num_rows) {
         const Thread own;
         const unsigned x = shared_address(shared.x);
         const uint64 whole = matrix_descriptor(x + box_at(stage, own.part_of_block(), 0), BOX_BYTES);
@@ -332,20 +361,20 @@ struct UnitWarps {
         };
 #pragma unroll
         for (int i = 0; i < SLICES_OF_BOX * WHOLE; i += SLICES_OF_BOX) {
-            add_slices<SLICES_OF_BOX>(step, dh, place(i), i);
+            add_slices<SLICES_OF_BOX>(step, num_rows, dh, place(i), i);
         }
         // Not two at once: of such products the compiler lets each wait for the one before.
         constexpr int AT_ONCE = TAIL == 2 ? 1 : TAIL;
         if constexpr (TAIL > 0) {
 #pragma unroll
             for (int i = SLICES_OF_BOX * WHOLE; i < OWN_SLICES; i += AT_ONCE) {
-                add_slices<AT_ONCE>(step, dh, place(i), i);
+                add_slices<AT_ONCE>(step, num_rows, dh, place(i), i);
             }
         }
     }
 
     template <int COUNT>
-    __device__ void add_slices(const Step& step, const Slopes& dh, uint64 x, int first) {
+    __device__ void add_slices(const Step& step, int num_rows, const Slopes& dh, uint64 x, int first) {
         float sums[8 * COUNT];
         wgmma_fence();
 #pragma unroll
@@ -358,7 +387,12 @@ struct UnitWarps {
         for (int i = 0; i < COUNT; ++i) {
             Slice slice;
             slice.take(weights, first + i);
-            slice.update(step, sums + 8 * i);
+            if constexpr (PENALIZED) {
+                const float squares = slice.update(step.of_weights(num_rows), step, sums + 8 * i, first + i);
+                penalty += 0.5 * step.settings.penalty * squares;
+            } else {
+                slice.update(step, sums + 8 * i);
+            }
             slice.put(weights, first + i);
         }
     }
@@ -368,8 +402,9 @@ struct UnitWarps {
     // To its last epoch, or until a verdict ends it.
     __device__ void train(float* best) {
         for (Batch batch = {0, 0}; batch.epoch < shared.network.num_epochs; batch = batch.after(shared)) {
-            take_batch(batch.trains(shared.network));
+            take_batch(batch);
             if (!batch.is_last(shared)) continue;
+            send_penalty();
             const int verdict = verdict_on(shared, batch.epoch);
             if (KEEPS_BEST && (verdict & IS_BETTER))
                 weights.write<0, 0>(own_numbers(best, shared, PARAMETERS));
@@ -386,7 +421,7 @@ struct UnitWarps {
         ++x_batches;
     }
 
-    __device__ void take_batch(bool trains) {
+    __device__ void take_batch(const Batch& batch) {
         const unsigned stage = x_batches % STAGES;
         wait(shared.x_full[stage], x_batches / STAGES);
         float own[4 * OWN_TILES];
@@ -395,8 +430,8 @@ struct UnitWarps {
         activate(own);
         arrive_warp(shared.h_full);
         wait(shared.dz_full, batches);
-        if (trains) {
-            take_step(own, stage);
+        if (batch.trains(shared.network)) {
+            take_step(own, stage, batch.num_rows(shared.network));
         } else {
             acknowledge();
         }
@@ -406,12 +441,32 @@ struct UnitWarps {
     }
 
     // `derivatives` are those of the own rows' h.
-    __device__ void take_step(const float (&derivatives)[4 * OWN_TILES], unsigned stage) {
+    __device__ void take_step(const float (&derivatives)[4 * OWN_TILES], unsigned stage, int num_rows) {
         Slopes dh;
         go_back(dh, derivatives);
         take_dh(dh);
         const Step step{shared.settings[stage], shared.network.rule, shared.run.unscale};
-        multiply_backward(dh, stage, step);
+        multiply_backward(dh, stage, step, num_rows);
+    }
+
+    // All blocks get what the warp has added up in an epoch, with the epoch's losses, and it begins anew.
+    __device__ void send_penalty() {
+#if PENALIZED
+        const Thread own;
+        const double of_warp = reduce_warp<Sum>(penalty);
+        penalty = 0;
+        double* to = &shared.penalties[own.rank * WARPS + own.warp()];
+#if CLUSTER > 1
+        const uint64 bits = __double_as_longlong(of_warp);
+        if (own.lane() < CLUSTER) {
+            store_async_pair(place_in(own.lane(), to), static_cast<unsigned>(bits),
+                             static_cast<unsigned>(bits >> 32), place_in(own.lane(), &shared.sums_full));
+        }
+#else
+        if (own.lane() == 0) *to = of_warp;
+        arrive_warp(shared.sums_full);
+#endif
+#endif
     }
 
     // The others learn that their sums have been read.

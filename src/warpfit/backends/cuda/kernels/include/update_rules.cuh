@@ -15,9 +15,8 @@ constexpr int SLOT_PLACES = SLOTS > 0 ? SLOTS : 1;
 // What a step multiplies by; of bias corrections, rate and eps have their share already.
 struct alignas(16) StepSettings {
     float rate, eps;
-    float kept;  // of a parameter: less than 1 where decay is decoupled from the gradient
-    float
-        penalty;  // where many_networks.cu is PENALIZED: over rows, half of it times weights' squares joins the loss
+    float kept;     // of a parameter: less than 1 where decay is decoupled from the gradient
+    float penalty;  // of weights, over the rows: see many_rows.cuh
 };
 
 // What all steps have in common. `decay` times a parameter joins its gradient. `momentum` is a velocity's;
