@@ -104,6 +104,33 @@ def test_a_fold_that_lacks_a_class_has_its_own_rows(
     assert_same_scores(ours, GridSearchCV(estimator, grid, **settings).fit(X, y), 1.5 / 20)
 
 
+@pytest.mark.parametrize(
+    ("settings", "calls"),
+    [
+        ({"solver": "sgd", "learning_rate": "invscaling", "shuffle": False}, ["fit", "partial_fit"]),
+        ({"precision": "bfloat16", "warm_start": True, "epsilon": 0.05}, ["fit", "fit"]),
+        ({"solver": "adamw", "learning_rate": "cosine", "activation": "tanh"}, ["fit", "partial_fit"]),
+    ],
+    ids=["sgd", "adam", "adamw"],
+)
+def test_ensembles_come_out_as_layer_by_layer(
+    cuda: str, data: tuple[Array, Array], launches: list[tuple[int, int]], settings: Any, calls: list[str]
+) -> None:
+    X, y = data[0].astype(np.float64), data[1]
+    limit = 0.02 if "precision" in settings else 2e-3
+    own = FEW | {"alpha": 0.1, "n_ensemble": 2, "device": cuda} | settings
+    together = MLPClassifier(**own)
+    apart = MLPClassifier(**(own | {"engine": "layerwise", "precision": "float32"}))
+    for call in calls:
+        for estimator in (together, apart):
+            getattr(estimator, call)(X, y)
+    assert [count for count, _ in launches] == [2, 2]
+    for one, other in zip(together.estimators_, apart.estimators_, strict=True):
+        np.testing.assert_allclose(one.loss_curve_, other.loss_curve_, rtol=limit)
+        np.testing.assert_allclose(one.predict_proba(X), other.predict_proba(X), atol=limit)
+        assert one.coefs_[0].dtype == np.float64
+
+
 def stops_after(watched: list[float], tol: float, patience: int, is_score: bool) -> int | None:
     """Return the epoch after which scikit-learn ends a fit, as `_update_no_improvement_count` says it."""
     best, count = -np.inf if is_score else np.inf, 0
@@ -148,6 +175,19 @@ def test_best_weights_are_those_of_the_best_score(cuda: str, data: tuple[Array, 
     for member in fitted.estimators_:
         assert int(np.argmax(member.validation_scores_)) < member.n_iter_ - 1
         assert abs(member.score(X[:20], y[:20]) - member.best_validation_score_) <= 0.05
+
+
+def test_ctrl_c_in_a_launch(cuda: str, data: tuple[Array, Array], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(together, "train_many", interrupted)
+    several = MLPClassifier(device=cuda, n_ensemble=2, **FEW)
+    with pytest.warns(UserWarning, match="Training interrupted by user"):
+        several.fit(*data)
+    assert [member.n_iter_ for member in several.estimators_] == [0, 0]
+    with pytest.raises(KeyboardInterrupt):
+        searched(SweepCV, {"alpha": [0.1, 1.0]}, *data, MLPClassifier(device=cuda, **FEW))
 
 
 def test_rates_that_adapt_are_trained_one_after_the_other(

@@ -84,9 +84,9 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
         Probability in [0, 1) that a hidden unit is left out of a training step; ``'lbfgs'`` leaves out none.
     n_ensemble : int
         Networks that are trained together, on the same rows, and whose probabilities (a regressor's
-        predictions) are averaged. The first is the one that there would be with 1. Each of the others has a
-        random_state drawn from this one's, for its initial values, orders and dropout; rows set aside are the same
-        for all. Ctrl-C ends all training, and leaves the networks that there are.
+        predictions) are averaged. The first is the one that there would be with 1, on a GPU but for rounding. Each of
+        the others has a random_state drawn from this one's, for its initial values, orders and dropout; rows set aside
+        are the same for all. Ctrl-C ends all training, and leaves the networks that there are.
     callbacks : sequence of Callback, optional
         Called between epochs, as `warpfit.fit`'s, for each network in turn.
     device : str

@@ -131,8 +131,9 @@ class _Sweep:
 class SweepCV(_Sweep, GridSearchCV):
     """`GridSearchCV` for this package's estimators: every candidate and every fold trains in one go.
 
-    Scores, and everything else but times, are `GridSearchCV`'s with the same estimator and the same splits, to the bit
-    (on the CPU, with one BLAS thread).
+    Scores, and everything else but times, are `GridSearchCV`'s with the same estimator and the same splits: to the bit
+    on the CPU, with one BLAS thread, and on a GPU if the estimator's engine is named; else they are those of kernels
+    that train many networks in one launch, whose sums are rounded otherwise.
 
     Parameters
     ----------

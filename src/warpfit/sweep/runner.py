@@ -11,7 +11,7 @@ import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, as_completed, wait
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -254,7 +254,10 @@ def run_here(tasks: Sequence[Task]) -> list[Outcome]:
         from warpfit.sweep.planning import plan_groups
 
         found = local_runner(device, 1).run(plan_groups(_placed(tasks, device)))
-    return sorted(found, key=lambda outcome: outcome.number)
+    outcomes: list[Outcome] = []
+    with suppress(KeyboardInterrupt):  # those at work say that it came
+        outcomes.extend(found)
+    return sorted(outcomes, key=lambda outcome: outcome.number)
 
 
 def _placed(tasks: Sequence[Task], device: str) -> list[Task]:
