@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from time import perf_counter
 from traceback import format_exc
 from typing import Any, cast
@@ -109,13 +110,13 @@ def _with_shared_rows(fits: Fits, numbered: Sequence[tuple[_Started, Task]]) -> 
     if not tasks or resolve_device(tasks[0].arguments["device"]) == "cpu":
         return tasks
     shared = _shared_rows(fits, [fit.parts for fit, _ in numbered])
-    places = [
-        (shared[id(fit.parts)], shared[id(fit.parts)].fold_of(fit.parts, task)) for fit, task in numbered
+    folds = [
+        shared[id(fit.parts)].fold_of(fit.parts, task) if id(fit.parts) in shared else None
+        for fit, task in numbered
     ]
-    data = {id(rows): rows.data for rows, _ in places}
     return [
-        task if fold is None else replace(task, data=data[id(rows)], fold=fold)
-        for task, (rows, fold) in zip(tasks, places, strict=True)
+        task if fold is None else replace(task, data=shared[id(fit.parts)].data, fold=fold)
+        for (fit, task), fold in zip(numbered, folds, strict=True)
     ]
 
 
@@ -160,9 +161,9 @@ class _SharedRows:
             self._found.append(Fold(rows, rows[:0]) if own is None else Fold(rows[own.train], rows[own.test]))
         return self._folds[key]
 
-    @property
+    @cached_property
     def data(self) -> SweepData:
-        """The rows, with all folds that were asked for."""
+        """The rows, once all folds were asked for."""
         targets = clone(self._estimator)._targets_of(self.checked)
         return SweepData(self.checked.X, targets, folds=tuple(self._found))
 
