@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,24 +43,36 @@ class Sweep:
         self,
         sizes: tuple[int, ...],
         batch: int,
-        loss: str = "cross_entropy",
+        loss: str | losses.Loss = "cross_entropy",
         optimizer: str = "sgd",
         activations: tuple[str, ...] = ("tanh",),
         precision: str = "float16",
         num_rows: int = 70,
         count: int = 3,
+        dropouts: tuple[float | None, ...] = (None,),
+        weighted: bool = False,
+        class_weights: bool = False,
     ) -> None:
-        self.batch, self.loss, self.precision = batch, losses.resolve(loss), precision
+        self.batch, self.precision = batch, precision
+        own_loss = losses.resolve(loss)
+        self.losses = [own_loss] * count
+        if class_weights:
+            weights = [np.roll(np.linspace(0.2, 2, sizes[-1]), i).tolist() for i in range(count)]
+            self.losses = [replace(own_loss, class_weight=tuple(own)) for own in weights]
         self.x, self.y = data(sizes, loss, num_rows)
-        self.models = [self.model(sizes, activations, i) for i in range(count)]
+        self.models = [self.model(sizes, activations, i, dropouts[i % len(dropouts)]) for i in range(count)]
         self.optimizers = [OPTIMIZERS[optimizer](model, i) for i, model in enumerate(self.models)]
         rng = np.random.default_rng(1)
+        # Every other is 0, so that among batches of three rows some weigh nothing.
+        self.weights = rng.choice([0.0, 0.0, 0.5, 3.0], num_rows) if weighted else None
         some = np.sort(rng.permutation(num_rows)[: num_rows * 2 // 3]).astype(np.int32)
         self.rows = [some if i % 3 == 2 else None for i in range(count)]
 
     @staticmethod
-    def model(sizes: tuple[int, ...], activations: tuple[str, ...], i: int) -> nn.Sequential:
-        model = activated(sizes, activations)
+    def model(
+        sizes: tuple[int, ...], activations: tuple[str, ...], i: int, dropout: float | None
+    ) -> nn.Sequential:
+        model = activated(sizes, activations, dropout)
         for parameter in model.parameters():
             parameter.data = (1 + 0.1 * i) * parameter.data
         return model
@@ -67,6 +80,10 @@ class Sweep:
     def own_rows(self, i: int) -> tuple[Any, Any]:
         rows = self.rows[i]
         return (self.x, self.y) if rows is None else (self.x[rows], self.y[rows])
+
+    def own_weights(self, i: int) -> Any:
+        rows = self.rows[i]
+        return self.weights if rows is None or self.weights is None else self.weights[rows]
 
     def epochs(self, i: int) -> int:
         return 2 + i % 2
@@ -81,7 +98,7 @@ class Sweep:
             network=NetworkSpec.of(model, x.shape[1:])
             if hasattr(NetworkSpec, "of")
             else model.spec(x.shape[1:]),
-            loss=self.loss,
+            loss=self.losses[i],
             optimizer=optimizer.spec,
             batch_size=self.batch,
             epochs=self.epochs(i),
@@ -106,7 +123,7 @@ class Sweep:
         members = [self.member(i) for i in chosen]
         first = members[0].plan
         y = first.loss.prepare_targets(self.y, first.network.output_shape, "float32")
-        outcomes = train_many(members, DeviceRows(first, TrainingData(self.x, y)))
+        outcomes = train_many(members, DeviceRows(first, TrainingData(self.x, y, self.weights)))
         for i, member in zip(chosen, members, strict=True):
             write_back(member.state, self.models[i], self.optimizers[i])
         return outcomes
@@ -119,8 +136,9 @@ def assert_follows_numpy(**settings: Any) -> None:
     outcomes = together.train()
     for i, (model, optimizer) in enumerate(zip(alone.models, alone.optimizers, strict=True)):
         x, y = alone.own_rows(i)
-        own = {"loss": alone.loss, "batch_size": alone.batch, "epochs": alone.epochs(i), "seed": i}
-        history = fit(model, x, y, optimizer, device="cpu", validation_data=alone.validation(i), **own)
+        own = {"loss": alone.losses[i], "batch_size": alone.batch, "epochs": alone.epochs(i), "seed": i}
+        own |= {"sample_weight": alone.own_weights(i), "validation_data": alone.validation(i)}
+        history = fit(model, x, y, optimizer, device="cpu", **own)
         reports = outcomes[i].reports
         assert outcomes[i].error is None
         assert [report.epoch for report in reports] == list(range(1, alone.epochs(i) + 1))
@@ -154,6 +172,22 @@ CASES: dict[str, dict[str, Any]] = {
         "optimizer": "rmsprop, momentum",
         "activations": ("gelu", "silu"),
     },
+    "dropout": {
+        "sizes": (12, 40, 24, 5),
+        "batch": 50,
+        "num_rows": 130,
+        "activations": ("tanh", "silu"),
+        "dropouts": (0.3, 0.0, 0.6),
+    },
+    "weights of rows": {"sizes": (12, 24, 5), "batch": 50, "num_rows": 130, "weighted": True},
+    "weights of classes": {
+        "sizes": (12, 24, 5),
+        "batch": 20,
+        "loss": losses.SoftmaxCrossEntropy(0.1),
+        "weighted": True,
+        "class_weights": True,
+    },
+    "weights of rows, numbers": {"sizes": (9, 7, 3), "batch": 3, "loss": "mse", "weighted": True},
 }
 
 
@@ -243,6 +277,27 @@ CLUSTERS: dict[str, tuple[int, dict[str, Any]]] = {
             "loss": "mse",
             "precision": "bfloat16",
         },
+    ),
+    "dropout": (1, {"sizes": (40, 50, 3), "batch": 32, "dropouts": (0.3, 0.0, 0.6)}),
+    "weights of rows": (1, {"sizes": (40, 50, 3), "batch": 3, "weighted": True}),
+    "weights of rows, two parts": (
+        2,
+        {"sizes": (60, 100, 4), "batch": 60, "loss": "mse", "weighted": True},
+    ),
+    "weights of classes": (2, {"sizes": (60, 100, 4), "batch": 60, "class_weights": True}),
+    "weights of both": (
+        1,
+        {
+            "sizes": (40, 50, 3),
+            "batch": 20,
+            "loss": losses.SoftmaxCrossEntropy(0.1),
+            "weighted": True,
+            "class_weights": True,
+        },
+    ),
+    "dropout, two tiles, two parts": (
+        2,
+        {"sizes": (60, 100, 4), "batch": 60, "dropouts": (0.5, 0.2), "activations": ("gelu",)},
     ),
 }
 

@@ -39,9 +39,9 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     launch = together.train_many
 
-    def counted(members: Any, rows: Any) -> Any:
+    def counted(members: Any, rows: Any, *rungs: Any) -> Any:
         found.append((len(members), len(rows.x)))
-        return launch(members, rows)
+        return launch(members, rows, *rungs)
 
     monkeypatch.setattr(together, "train_many", counted)
     return found

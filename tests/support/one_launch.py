@@ -59,14 +59,16 @@ def data(
     return x, (y > 0).astype("float32") if name == "binary_cross_entropy" else y
 
 
-def activated(sizes: tuple[int, ...], activations: tuple[str, ...], dropout: float = 0.0) -> nn.Sequential:
+def activated(
+    sizes: tuple[int, ...], activations: tuple[str, ...], dropout: float | None = None
+) -> nn.Sequential:
     """Return a network whose hidden layers take the activations in turns, each before a dropout if there is any."""
     layers: list[nn.Module] = []
     for idx, size in enumerate(sizes[1:]):
         layers.append(nn.Linear(sizes[idx], size, seed=idx))
         if idx < len(sizes) - 2:
             layers.append(ACTIVATIONS[activations[idx % len(activations)]]())
-            layers += [nn.Dropout(dropout)] if dropout else []
+            layers += [] if dropout is None else [nn.Dropout(dropout)]
     return nn.Sequential(*layers)
 
 

@@ -11,12 +11,12 @@ from warpfit.optim import Optimizer
 
 def build(candidate: dict[str, Any]) -> tuple[Module, Optimizer]:
     """Return 6-width-3 with the candidate's rate, momentum, decay, optimizer and dropout."""
-    width, dropout = candidate.get("width", 8), candidate.get("dropout", 0.0)
+    width = candidate.get("width", 8)
     layers: list[Module] = [nn.Linear(6, width), nn.ReLU()]
-    layers += [nn.Dropout(dropout)] if dropout else []
+    layers += [nn.Dropout(candidate["dropout"])] if "dropout" in candidate else []
     model = nn.Sequential(*layers, nn.Linear(width, 3))
     rate = candidate.get("lr", 0.1)
     if candidate.get("optimizer") == "adam":
         return model, optim.Adam(model.parameters(), lr=rate)
-    momentum, decay = candidate.get("momentum", 0.0), candidate.get("weight_decay", 0.0)
-    return model, optim.SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=decay)
+    settings = {name: candidate[name] for name in ("momentum", "weight_decay") if name in candidate}
+    return model, optim.SGD(model.parameters(), lr=rate, **settings)

@@ -41,7 +41,7 @@ def num_groups(*tasks: Task) -> int:
 def test_numbers_that_a_kernel_takes_do_not_part_networks() -> None:
     tasks = [
         task(0, {"lr": 0.1, "momentum": 0.5, "dropout": 0.1}, seed=1),
-        task(1, {"lr": 0.2, "momentum": 0.9, "dropout": 0.4}, seed=2, epochs=7),
+        task(1, {"lr": 0.2, "momentum": 0.9, "dropout": 0.0}, seed=2, epochs=7),
     ]
     (group,) = plan_groups(tasks)
     assert group.tasks == tuple(tasks)

@@ -31,6 +31,14 @@ CANDIDATES: list[dict[str, Any]] = [
 ]
 
 
+def in_clusters(monkeypatch: pytest.MonkeyPatch, cluster: int | None) -> None:
+    """Let networks be trained in clusters of so many blocks, or where they fit for None."""
+    if cluster is not None:
+        monkeypatch.setattr(
+            many_networks, "shape_of", lambda network, _: with_shared_slices(ManyClusters(network, cluster))
+        )
+
+
 def sweep(cuda: str, candidates: Any = CANDIDATES, **arguments: Any) -> wf.Sweep:
     given = {"epochs": 3, "batch_size": 16, "device": cuda, "verbose": False, **arguments}
     return wf.fit_many(build, X, Y, candidates=candidates, **given)
@@ -46,6 +54,52 @@ def test_each_has_the_bits_that_it_has_alone(cuda: str) -> None:
         assert_same_weights(found.models[2 + fold], alone.models[fold])
         assert found.records[2 + fold]["val_loss"] == alone.records[fold]["val_loss"]
     assert found.records[2]["epochs"] == 2
+
+
+# That of rate 0, too, whose derivatives are rounded like the others'.
+@pytest.mark.parametrize("cluster", [None, 1])
+def test_rates_of_dropout_are_a_networks_own(
+    cuda: str, monkeypatch: pytest.MonkeyPatch, cluster: int | None
+) -> None:
+    in_clusters(monkeypatch, cluster)
+    given = {"optimizer": "adam", "lr": 0.03}
+    candidates = [{"dropout": p, "seed": seed, **given} for seed, p in enumerate((0.0, 0.2, 0.5, 0.2))]
+    found = sweep(cuda, candidates)
+    assert "in one launch" in str(found.plan)
+    assert [plan.num_networks for plan in found.plan.groups] == [4]
+    for i in (0, 2):
+        assert_same_weights(found.models[i], sweep(cuda, [candidates[i]]).models[0])
+    here = sweep("cpu", candidates)
+    for got, expected in zip(found, here, strict=True):
+        np.testing.assert_allclose(got["loss"], expected["loss"], rtol=2e-3)
+
+
+@pytest.mark.parametrize("cluster", [None, 2])
+def test_rows_have_weights(cuda: str, monkeypatch: pytest.MonkeyPatch, cluster: int | None) -> None:
+    in_clusters(monkeypatch, cluster)
+    weights = np.random.default_rng(0).choice([0.0, 1.0, 4.0], len(X))
+    folds = [(np.arange(60), np.arange(60, 90)), (np.arange(30, 90), np.arange(30))]
+    for given in ({"folds": folds}, {"validation_data": (X[:20], Y[:20])}):
+        arguments = {"candidates": [{"lr": 0.3, "seed": 2}], "sample_weight": weights, **given}
+        here, there = (sweep(device, **arguments) for device in ("cpu", cuda))
+        assert "in one launch" in str(there.plan)
+        for name in ("loss", "val_loss"):
+            np.testing.assert_allclose([r[name] for r in there], [r[name] for r in here], rtol=2e-3)
+
+
+def test_classes_have_weights(cuda: str) -> None:
+    folds = [(np.arange(60), np.arange(60, 90)), (np.arange(30, 90), np.arange(30))]
+    weights: Any = ("balanced", {0: 3.0}, [0.2, 1.0, 5.0], {7: 1.0}, None)
+    candidates = [{"lr": 0.3, "seed": 2, "class_weight": own} for own in weights]
+    here, there = (sweep(device, candidates, folds=folds) for device in ("cpu", cuda))
+    assert "in one launch" in str(there.plan)
+    assert [plan.num_networks for plan in there.plan.groups] == [8, 2]
+    assert [record["status"] for record in there] == ["done"] * 6 + ["failed"] * 2 + ["done"] * 2
+    for got, expected in zip(there, here, strict=True):
+        assert got["message"] == expected["message"]
+        if got["status"] == "done":
+            both = [(record["loss"], record["val_loss"]) for record in (got, expected)]
+            np.testing.assert_allclose(*both, rtol=2e-3)
 
 
 def test_waves_share_the_rows_of_one_upload(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +142,8 @@ def test_one_that_diverges_leaves_the_others_alone(cuda: str) -> None:
 
 
 def test_a_pause_changes_no_bit(cuda: str) -> None:
-    candidates = [{"lr": lr, "optimizer": "adam"} for lr in (0.003, 0.01, 0.03, 0.1)]
+    given = {"optimizer": "adam", "dropout": 0.2, "seed": 2}
+    candidates = [{"lr": lr, **given} for lr in (0.003, 0.01, 0.03, 0.1)]
     through, halved = sweep(cuda, candidates), sweep(cuda, candidates, halving=2)
     assert sorted(record["epochs"] for record in halved) == [1, 1, 2, 3]
     best = next(idx for idx, record in enumerate(halved) if record["epochs"] == 3)
@@ -102,9 +157,8 @@ def test_a_pause_changes_no_bit(cuda: str) -> None:
         ({"engine": "graph"}, "engine 'graph' was asked for"),
         ({"callbacks": [wf.EarlyStopping("loss", patience=1)], "report_every": 2}, "callbacks"),
         ({"precision": "float32"}, "expected at most"),
-        ({"class_weight": {0: 1.0, 1: 2.0, 2: 1.0}}, "weights of classes"),
     ],
-    ids=["engine", "callback", "precision", "weights"],
+    ids=["engine", "callback", "precision"],
 )
 def test_what_no_launch_takes_is_trained_one_after_the_other(cuda: str, arguments: Any, why: str) -> None:
     found = sweep(cuda, CANDIDATES[:2], **arguments)

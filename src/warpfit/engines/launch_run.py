@@ -472,7 +472,8 @@ class Run:
     @cached_property
     def _dropouts(self) -> Array:
         """The bytes of each layer's ``Dropout``."""
-        return self.ops.asarray(dropout_settings(layer.dropout for layer in self.layers))
+        settings = dropout_settings(layer.dropout for layer in self.layers)
+        return self.ops.asarray(settings.view(np.uint8))
 
     def _gram(self, batches: Array, num_batches: int) -> tuple[Array | None, Array | None]:
         """Return the Gram matrices of each batch and the one before, and their scales, if the kernel looks ahead."""

@@ -16,12 +16,14 @@ from warpfit.optim.adam import AdamSpec
 from warpfit.optim.base import OptimizerSpec
 from warpfit.optim.rmsprop import RMSpropSpec
 from warpfit.optim.sgd import SGDSpec
+from warpfit.random import DROPOUT, stream_key
 
 __all__ = [
     "STOPPING_BYTES",
     "STOPPING_FIELDS",
     "dropout_settings",
     "loss_settings",
+    "network_dropout_settings",
     "rule_settings",
     "scale_of_weights",
     "step_settings",
@@ -33,6 +35,10 @@ LARGEST_SCALE = 2.0**60
 LEAST_EPS = 2.0**-60
 # ``Dropout`` of the kernel.
 DROPOUT_FIELDS = [("dropped_below", np.uint64), ("scale", np.float32), ("layer", np.uint32)]
+# ``NetworkDropout`` of the kernels.
+NETWORK_DROPOUT_FIELDS = np.dtype(
+    [("of_layer", DROPOUT_FIELDS), ("key", np.uint32, 2), ("first_step", np.uint32), ("unused", np.uint32)]
+)
 # ``Stopping`` of the kernels.
 STOPPING_FIELDS = [
     *((name, np.dtype("float64")) for name in ("min_delta", "best")),
@@ -117,7 +123,16 @@ def scale_of_weights(plan: Plan) -> float:
     return float(min(LARGEST_SCALE, 2.0 ** floor(log2(scale / largest_rate))))
 
 
-def dropout_settings(specs: Iterable[DropoutSpec]) -> npt.NDArray[np.uint8]:
-    """Return the bytes of ``Dropout`` of each layer."""
-    found = [(round(spec.p * 2**32), 1 / (1 - spec.p), spec.layer_idx) for spec in specs]
-    return np.array(found, DROPOUT_FIELDS).view(np.uint8)
+def dropout_settings(specs: Iterable[DropoutSpec]) -> npt.NDArray[Any]:
+    """Return ``Dropout`` (layers,) of each layer."""
+    return np.array(
+        [(round(spec.p * 2**32), 1 / (1 - spec.p), spec.layer_idx) for spec in specs], DROPOUT_FIELDS
+    )
+
+
+def network_dropout_settings(specs: Iterable[DropoutSpec], seed: int, first_step: int) -> npt.NDArray[Any]:
+    """Return ``NetworkDropout`` (layers,) of each layer of a network whose run goes on with a step."""
+    of_layers = dropout_settings(specs)
+    found = np.zeros(of_layers.shape, NETWORK_DROPOUT_FIELDS)
+    found["of_layer"], found["key"], found["first_step"] = of_layers, stream_key(seed, DROPOUT), first_step
+    return found

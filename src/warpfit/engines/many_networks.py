@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import Any, cast
@@ -21,6 +21,7 @@ from warpfit.engines.launch_settings import (
     STOPPING_BYTES,
     STOPPING_FIELDS,
     loss_settings,
+    network_dropout_settings,
     rule_settings,
     step_settings,
     stopping_settings,
@@ -28,10 +29,12 @@ from warpfit.engines.launch_settings import (
 from warpfit.engines.reports import Reports
 from warpfit.engines.rungs import STANDING_FIELDS, DeviceQueue, Halved, Rungs, halved_of
 from warpfit.errors import ConfigError, DivergedError
+from warpfit.nn.dropout import DropoutSpec
+from warpfit.nn.network import NetworkSpec
 from warpfit.optim.schedules import Constant
 from warpfit.optim.sgd import SGDSpec
 
-__all__ = ["DeviceRows", "Member", "Outcome", "Rungs", "shape_for", "train_many"]
+__all__ = ["DeviceRows", "Member", "Outcome", "Rungs", "shape_for", "train_many", "without_rates"]
 
 Rows = npt.NDArray[np.int32]
 
@@ -103,6 +106,8 @@ class DeviceRows:
         How the networks are trained.
     x, targets
         Device arrays, of a row for each of the data's.
+    weights : array (N,) float32 or None
+        Of rows, on the device.
 
     Raises
     ------
@@ -112,11 +117,16 @@ class DeviceRows:
 
     def __init__(self, plan: Plan, data: TrainingData) -> None:
         self.ops = cast(Any, backends.get(plan.device))
-        self.shape = shape_of(trained_network(plan, data), self.ops.runtime)
+        self.shape = shape_of(_trained_network(plan, data), self.ops.runtime)
         self.x = self._columns(data)
         labels = "int64" if self.shape.kernel == "many_networks" else "int32"
         self.targets = self.ops.asarray(data.y, labels if self.shape.network.is_cross_entropy else "float32")
+        self.data, self.weights = data, None
+        if data.sample_weight is not None:
+            self.weights = self.ops.asarray(np.asarray(data.sample_weight, np.float32))
+            self.targets = self._weighed_targets()
         self._numbers: dict[int, tuple[Rows, Array]] = {}
+        self._weighed: dict[Hashable, tuple[Rows | None, npt.NDArray[np.float64]]] = {}
 
     def _columns(self, data: TrainingData) -> Array:
         ops, shape = self.ops, self.shape
@@ -130,6 +140,34 @@ class DeviceRows:
             ones = ops.asarray(np.ones((len(data), 1), np.float32), x.dtype.name)
             ops.assign(filled[1:, x.shape[1] : x.shape[1] + 1], ones)
         return filled[1:]
+
+    def _weighed_targets(self) -> Array:
+        """Return the targets as the kernel takes them where rows have weights: in clusters each with its own."""
+        if self.shape.kernel != "many_networks_sm90":
+            return self.targets
+        words = self.ops.to_numpy(self.targets).view(np.float32)
+        words = words.reshape(len(words), -1)
+        return self.ops.asarray(np.column_stack([words, np.asarray(self.data.sample_weight, np.float32)]))
+
+    def weight_of(self, member: Member) -> tuple[float, float]:
+        """Return what the rows weigh that a member is trained on, and validated; these by their classes alone."""
+        weights = member.plan.loss.class_weights()
+        of_classes = np.ones(self.shape.network.outputs) if weights is None else np.array(weights)
+        trained = self._of_classes(member.rows, member.plan.num_rows, self.data.sample_weight)
+        validated = self._of_classes(member.validation_rows, 0, None)
+        return float(trained @ of_classes), float(validated @ of_classes)
+
+    def _of_classes(self, numbers: Rows | None, count: int, weights: Any) -> npt.NDArray[np.float64]:
+        """Return what rows of each class weigh, or, where classes have no weights, all of the first; found once."""
+        key = id(numbers), count, weights is None
+        if key not in self._weighed:
+            own: Any = slice(count) if numbers is None else numbers
+            network, num_rows = self.shape.network, len(self.data)
+            labels = np.asarray(self.data.y) if network.class_weights else np.zeros(num_rows, np.int64)
+            weights = np.ones(num_rows) if weights is None else np.asarray(weights, np.float64)
+            found = np.bincount(labels[own], weights[own], network.outputs).astype(np.float64)
+            self._weighed[key] = numbers, found
+        return self._weighed[key][1]
 
     def pointer_of(self, numbers: Rows) -> int:
         """Return where numbers of rows lie on the device; the same array lies there once."""
@@ -165,7 +203,20 @@ def shape_for(plan: Plan, data: TrainingData) -> Any:
     """
     if data.is_streamed:
         raise ConfigError("expected data that the device has room for, got more")
-    return shape_of(trained_network(plan, data), cast(Any, backends.get(plan.device)).runtime)
+    return shape_of(_trained_network(plan, data), cast(Any, backends.get(plan.device)).runtime)
+
+
+def without_rates(network: NetworkSpec) -> NetworkSpec:
+    """Return a network with one probability for all dropouts, 0 or not: a kernel takes theirs as arguments."""
+    layers = tuple(
+        (name, replace(spec, p=0.5) if isinstance(spec, DropoutSpec) else spec)
+        for name, spec in network.layers
+    )
+    return NetworkSpec(layers, network.input_shape)
+
+
+def _trained_network(plan: Plan, data: TrainingData) -> Any:
+    return trained_network(replace(plan, network=without_rates(cast(NetworkSpec, plan.network))), data)
 
 
 class _Launch:
@@ -204,6 +255,7 @@ class _Launch:
             queue.array,
             count,
             *loss_settings(self.members[0].plan.loss, shape.network.outputs),
+            *(() if shape.is_for_plain_networks else self._more_arrays()),
             shared_bytes=shape.shared_bytes,
             cluster=shape.cluster,
         )
@@ -222,6 +274,35 @@ class _Launch:
             for _ in range(self.shape.cluster)
         ]
         return np.concatenate([np.zeros(0, np.uint8), *(rule.view(np.uint8) for rule in rules)])
+
+    def _more_arrays(self) -> list[Array | None]:
+        """Return what kernels take for dropout and weights of rows; None for what networks do without."""
+        dropouts = self.ops.asarray(self._dropouts()) if any(self.shape.network.drops) else None
+        return [dropouts, self.rows.weights, *self._weights()]
+
+    def _weights(self) -> list[Array | None]:
+        """Return what the rows of each member weigh, and its classes, and these in the mean; None for what is even."""
+        network = self.shape.network
+        of_rows = of_classes = None
+        if network.weighted or network.class_weights:
+            of_rows = self.ops.asarray(np.array([self.rows.weight_of(member) for member in self.members]))
+        if network.class_weights:
+            weights = np.array([member.plan.loss.class_weights() for member in self.members])
+            means = weights.mean(axis=1)
+            of_classes = self.ops.asarray(np.column_stack([weights, means]).astype(np.float32))
+        return [of_rows, of_classes]
+
+    def _dropouts(self) -> npt.NDArray[np.uint8]:
+        """Return ``NetworkDropout`` of each member's hidden layers."""
+        of_members = [
+            network_dropout_settings(
+                [layer.dropout for layer in layers_of(member.plan)[:-1]],
+                member.state.seed,
+                member.state.epoch * reports.steps_per_epoch,
+            )
+            for member, reports in zip(self.members, self.reports, strict=True)
+        ]
+        return np.concatenate(of_members).view(np.uint8)
 
     def _take_best(self, rules: npt.NDArray[np.uint8], best: npt.NDArray[np.float32]) -> list[bool]:
         """Leave with the rules what the kernel kept; return which of the members' runs a rule has ended."""

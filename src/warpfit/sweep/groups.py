@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from warpfit.engines.base import Plan
-from warpfit.nn.dropout import DropoutSpec
+from warpfit.engines.many_networks import without_rates
 from warpfit.nn.network import NetworkSpec
 from warpfit.sweep.tasks import Task
 
@@ -19,7 +19,7 @@ class Group:
     """Networks of equal shapes, activations, kind of optimizer, batch size, loss, engine and precision.
 
     What may differ from network to network: initial values, seed, rate and schedule, momentum and the other numbers of
-    the optimizer, dropout's probability, epochs, and the rows (`Task.fold`).
+    the optimizer, dropout's probability, weights of classes, epochs, and the rows (`Task.fold`).
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ def kernel_key(plan: Plan) -> tuple[Any, ...]:
         plan.engine,
         plan.precision,
         plan.device,
-        _shape(network) if isinstance(network, NetworkSpec) else id(network),
+        without_rates(network.fused) if isinstance(network, NetworkSpec) else id(network),
         plan.loss,
         plan.trained,
         plan.batch_size,
@@ -55,27 +55,20 @@ def kernel_key(plan: Plan) -> tuple[Any, ...]:
         plan.report_every,
         optimizer.kind,
         optimizer.slot_names,
-        getattr(optimizer, "nesterov", False),
+        *(getattr(optimizer, name, False) for name in ("nesterov", "lr_in_velocity", "decoupled")),
+        getattr(optimizer, "weight_decay", 0) == 0,
         optimizer.clip_norm is None,
         optimizer.l2 == 0,
         getattr(optimizer, "weight_decay", 0) == 0,
     )
 
 
-def _shape(network: NetworkSpec) -> NetworkSpec:
-    """Return the network without the numbers that a kernel takes as arguments."""
-    layers = [
-        (name, replace(spec, p=0.5) if isinstance(spec, DropoutSpec) and spec.p else spec)
-        for name, spec in network.fused.layers
-    ]
-    return NetworkSpec(tuple(layers), network.input_shape)
-
-
 def grouped(planned: Iterable[tuple[Task, Plan]]) -> list[Group]:
     """Return the groups of tasks with their plans, in the order of each one's first network."""
     found: dict[Any, list[tuple[Task, Plan]]] = {}
     for task, plan in planned:
-        found.setdefault(kernel_key(plan), []).append((task, plan))
+        key = kernel_key(plan), task.arguments.get("class_weight") is None
+        found.setdefault(key, []).append((task, plan))
     return [Group(members[0][1], tuple(task for task, _ in members)) for members in found.values()]
 
 

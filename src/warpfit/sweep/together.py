@@ -17,7 +17,7 @@ from warpfit.backends.transfer import to_host
 from warpfit.engines.base import EpochReport, Plan, TrainingData, TrainState
 from warpfit.engines.many_networks import DeviceRows, Member, Rungs, shape_for, train_many
 from warpfit.engines.many_networks import Outcome as Trained
-from warpfit.errors import ConfigError
+from warpfit.errors import ConfigError, WarpfitError
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 from warpfit.optim.schedules import ReduceOnPlateau
@@ -36,8 +36,10 @@ from warpfit.sweep.tasks import (
     report_of_weights,
 )
 from warpfit.training.callbacks import Callback, StoppingRule
+from warpfit.training.evaluate import network_of
 from warpfit.training.fit import prepared_targets
 from warpfit.training.history import History
+from warpfit.training.inputs import resolve_class_weight
 from warpfit.training.run import Run
 from warpfit.training.state import state_of, write_back
 
@@ -148,7 +150,7 @@ def _by_rows(group: Group) -> Iterator[Group]:
 
 
 def _takes(task: Task, plan: Plan) -> bool:
-    """Return whether a task is nothing but epochs, whose rates are known beforehand, on rows of one weight."""
+    """Return whether a task is nothing but epochs, whose rates are known beforehand, whatever rows weigh."""
     rules = [each for each in task.callbacks if isinstance(each, StoppingRule)]
     others = [each for each in task.callbacks if not isinstance(each, StoppingRule)]
     if len(rules) > 1 or not all(_follows(rule, task, plan) for rule in rules):
@@ -157,7 +159,18 @@ def _takes(task: Task, plan: Plan) -> bool:
         task.optimizer.spec.lr, ReduceOnPlateau
     ):
         return False
-    return task.arguments.get("class_weight") is None
+    try:
+        _weighed(plan, task)
+    except WarpfitError:
+        return False  # `fit` says what is wrong with the weights
+    return True
+
+
+def _weighed(plan: Plan, task: Task, labels: Any = ()) -> Plan:
+    """Return a plan with a task's weights of classes, which may follow from the labels of its rows."""
+    num_classes = (*plan.network.output_shape, 0)[0]
+    weights = task.arguments.get("class_weight")
+    return replace(plan, loss=resolve_class_weight(plan.loss, weights, labels, num_classes))
 
 
 def _follows(rule: StoppingRule, task: Task, plan: Plan) -> bool:
@@ -181,13 +194,14 @@ def _shape(group: Group) -> tuple[Any, str]:
     task, plan = group.tasks[0], group.plan
     if task.arguments["engine"] != "auto":
         return None, f"engine {plan.engine!r} was asked for"
-    if not any(_takes(task, plan) for task in group.tasks):
-        return None, "callbacks, weights of classes, or rates that follow the loss"
+    taken = next((task for task in group.tasks if _takes(task, plan)), None)
+    if taken is None:
+        return None, "callbacks, or rates that follow the loss"
     if plan.engine != "one_launch":
         return None, plan.reason
     data = TrainingData(task.data.x, task.data.y, task.data.sample_weight)
     try:
-        return shape_for(plan, data), ""
+        return shape_for(_weighed(plan, taken), data), ""
     except ConfigError as error:
         return None, str(error)
 
@@ -203,18 +217,20 @@ class _Rows:
 
     @staticmethod
     def of(group: Group) -> _Rows:
-        data, plan = group.tasks[0].data, group.plan
+        data, plan = group.tasks[0].data, _weighed(group.plan, group.tasks[0])
         x, y = data.x, prepared_targets(plan, data.y, len(data.x))
+        weights = data.sample_weight
         train: dict[int | None, Any] = {None: None}
         test: dict[int | None, Any] = {None: None}
         if data.validation is not None:
             val_x, val_y = data.validation
             test[None] = np.arange(len(x), len(x) + len(val_x), dtype=np.int32)
             x, y = _joined(x, val_x), _joined(y, prepared_targets(plan, val_y, len(val_x)))
+            weights = None if weights is None else _joined(weights, np.ones(len(val_x)))
         for idx, fold in enumerate(data.folds):
             train[idx] = fold.train.astype(np.int32)
             test[idx] = fold.test.astype(np.int32) if data.is_validated(idx) else None
-        return _Rows(DeviceRows(plan, TrainingData(x, y)), len(data.x), train, test)
+        return _Rows(DeviceRows(plan, TrainingData(x, y, weights)), len(data.x), train, test)
 
 
 def _joined(first: Array, second: Array) -> Any:
@@ -264,8 +280,10 @@ class _Trained:
     def of(task: Task, plan: Plan, rows: _Rows) -> _Trained:
         model, optimizer, callbacks = task.own()
         train, test = rows.train[task.fold], rows.test[task.fold]
+        labels = rows.all.data.y[: rows.num_rows] if train is None else rows.all.data.y[train]
         own = replace(
-            plan,
+            _weighed(plan, task, labels),
+            network=network_of(model, task.data.x.shape[1:]),
             optimizer=optimizer.spec,
             epochs=task.arguments["epochs"],
             num_rows=rows.num_rows if train is None else len(train),

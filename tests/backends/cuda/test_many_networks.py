@@ -46,7 +46,7 @@ def test_a_block_has_as_many_warps_as_rows_want() -> None:
             network(64, 128, 128, 10),
             "expected at most 255 registers of a thread for a network in a block, got",
         ),
-        (replace(TABULAR, drops=(True, False)), "without dropout"),
+        (replace(TABULAR, penalized=True, weighted=True), "without clipping, or a penalty with weights"),
         (replace(TABULAR, clips=True), "clipping"),
         (replace(TABULAR, terms=2), "expected at most 8 layers"),
         (network(32, 64, 200), "expected at most 128 outputs"),

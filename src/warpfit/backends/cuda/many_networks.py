@@ -66,6 +66,7 @@ class ManyNetworks:
 
     kernel = "many_networks"
     cluster = 1
+    is_for_plain_networks = False
 
     def groups(self, num_multiprocessors: int) -> int:
         """Return how many networks train at once."""
@@ -148,6 +149,8 @@ class ManyNetworks:
             "IN_REGISTERS": int(self.in_registers),
             "BOUNDED_WAITS": int(is_debugging()),
             "PENALIZED": int(self.network.penalized),
+            "WEIGHTED": int(self.network.weighted),
+            "CLASS_WEIGHTS": int(self.network.class_weights),
         }
 
     def __str__(self) -> str:
@@ -159,7 +162,7 @@ class ManyNetworks:
 
 def suits(network: TrainedNetwork) -> bool:
     """Return whether a network is of the kind that this kernel is for."""
-    return len(network.widths) - 1 <= MOST_LAYERS and replace(network, penalized=False).is_plain
+    return len(network.widths) - 1 <= MOST_LAYERS and network.is_for_sweeps
 
 
 @lru_cache(maxsize=256)
@@ -174,7 +177,7 @@ def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> ManyNet
     check_network(network, arch)
     if not suits(network):
         raise ConfigError(
-            f"expected at most {MOST_LAYERS} layers, without dropout, weights of rows and clipping, got {network}"
+            f"expected at most {MOST_LAYERS} layers, without clipping, or a penalty with weights, got {network}"
         )
     shapes = list(_shapes(network, max_shared_bytes))
     if not shapes:
@@ -217,7 +220,7 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
     adam: dict[str, Any] = {"optimizer": "adam", "slots": 2}
     networks = [
         small,
-        replace(small, dtype="bfloat16", **adam),
+        replace(small, dtype="bfloat16", drops=(True, False), **adam),
         replace(
             small,
             widths=(64, 64, 10),
@@ -227,6 +230,8 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
             optimizer="sgd",
             momentum=True,
             slots=1,
+            weighted=True,
+            class_weights=True,
         ),
         replace(small, widths=(20, 10), activations=(), drops=(), loss="mse", decays=True, penalized=True),
     ]

@@ -56,6 +56,7 @@ class ManyClusters:
 
     kernel = "many_networks_sm90"
     threads = (GROUPS + 2) * GROUP_THREADS
+    is_for_plain_networks = False
 
     @property
     def unit_tiles(self) -> int:
@@ -87,7 +88,7 @@ class ManyClusters:
         """Shared memory of a block, as the kernel's struct has it."""
         network, copies = self.network, 1 + self.network.slots
         units, rows = UNITS * self.unit_tiles, ROWS // self.cluster
-        pairs = ceil(network.outputs / 2)
+        pairs, has_weights = ceil(network.outputs / 2), network.weighted or network.class_weights
         threads = GROUPS * GROUP_THREADS if self.shared_slices else 1
         arrays = {  # bytes, and of what they are a multiple
             "x": (self.x_boxes * BOX_BYTES, ALIGNMENT),
@@ -99,7 +100,7 @@ class ManyClusters:
             "penalties": (64 * self.cluster * network.penalized, 8),
             "output_bias": (4 * copies * MOST_OUTPUTS, 4),
             "settings, rows": (16 * STAGES + 4 * STAGES * ROWS, 16),
-            "targets": (4 * STAGES * rows * network.target_words, 4),
+            "targets, batch_weight": (4 * STAGES * (rows * network.target_words + has_weights), 4),
             "network, run": (96 + 32, 16),
             "barriers": (8 * (17 + self.reuses_sums + 4 * self.unit_tiles), 8),
         }
@@ -176,6 +177,9 @@ class ManyClusters:
             "TARGET_WORDS": network.target_words,
             "ACTIVATION": activation.name,
             "SLOPE": float(activation.slope),
+            "DROPS": int(network.drops[0]),
+            "WEIGHTED": int(network.weighted),
+            "CLASS_WEIGHTS": int(network.class_weights),
             "SHARED_BYTES": self.shared_bytes,
             "PENALIZED": int(network.penalized),
             "BOUNDED_WAITS": int(is_debugging()),
@@ -190,10 +194,7 @@ def suits(network: TrainedNetwork) -> bool:
     """Return whether a network is of the kind that this kernel is for."""
     is_small = network.batch <= ROWS and network.outputs <= MOST_OUTPUTS
     return (
-        len(network.widths) == 3
-        and is_small
-        and network.widths[1] <= MOST_HIDDEN
-        and replace(network, penalized=False).is_plain
+        len(network.widths) == 3 and is_small and network.widths[1] <= MOST_HIDDEN and network.is_for_sweeps
     )
 
 
@@ -218,7 +219,7 @@ def choose_clusters(network: TrainedNetwork, arch: str, max_shared_bytes: int) -
     if not suits(network):
         raise ConfigError(
             f"expected a hidden layer of at most {MOST_HIDDEN} units, batches of at most {ROWS} rows, at most "
-            f"{MOST_OUTPUTS} outputs, and no dropout, weights of rows or clipping, got {network}"
+            f"{MOST_OUTPUTS} outputs, and no clipping, or penalty with weights, got {network}"
         )
     shape = with_shared_slices(ManyClusters(network, 1))
     while shape.shared_bytes > max_shared_bytes and shape.parts < MOST_PARTS:
@@ -237,7 +238,7 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
     mnist = TrainedNetwork("float16", (784, 128, 10), relu, (False,), 64, "cross_entropy")
     networks = [
         mnist,
-        replace(mnist, dtype="bfloat16", widths=(300, 64, 10)),
+        replace(mnist, dtype="bfloat16", widths=(300, 64, 10), drops=(True,), class_weights=True),
         replace(
             mnist,
             widths=(100, 50, 3),

@@ -422,7 +422,6 @@ class LayersLaunch:
         return {
             **network.defines,
             **network.layer_defines,
-            "DROPOUTS": ",".join(str(int(drops)) for drops in (*network.drops, False)),
             "CLUSTER": self.cluster,
             "REPLICAS": self.replicas,
             "WARPS": self.warps,

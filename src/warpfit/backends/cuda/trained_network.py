@@ -110,6 +110,12 @@ class TrainedNetwork:
         return not has_weights and not has_more and self.terms <= 1
 
     @property
+    def is_for_sweeps(self) -> bool:
+        """Whether the kernels that train many may: without clipping, and without a penalty where rows have weights."""
+        is_weighed = self.weighted or self.class_weights
+        return not self.clips and self.terms <= 1 and not (self.penalized and is_weighed)
+
+    @property
     def outputs(self) -> int:
         """Numbers that a row becomes."""
         return self.widths[-1]
@@ -155,10 +161,11 @@ class TrainedNetwork:
 
     @property
     def layer_defines(self) -> dict[str, Any]:
-        """Those of the kernels that take any number of layers; the last has no activation."""
+        """Those of the kernels that take any number of layers; no activation or dropout follows the last."""
         activations = (*self.activations, Activation(slope=0.0))
         return {
             "LAYERS": len(self.widths) - 1,
+            "DROPOUTS": ",".join(str(int(drops)) for drops in (*self.drops, False)),
             "WIDTHS": ",".join(map(str, self.widths)),
             "ACTIVATIONS": ",".join(f"Activation::{activation.name}" for activation in activations),
             "SLOPES": ",".join(str(float(activation.slope)) for activation in activations),

@@ -4,19 +4,23 @@
 //           int64: which rows a network trains on, in which order and at what rates its `Network` says; parameters
 //           (num_networks, 1 + SLOTS, gradients_at(LAYERS)) float32: of each layer its weights (inputs, outputs) and biases,
 //           then what the optimizer remembers of them; best (num_networks, gradients_at(LAYERS)) float32, the parameters of the
-//           best epoch of networks whose `Stopping` keeps them; queue a zero, or with HALVES a `Queue`.
+//           best epoch of networks whose `Stopping` keeps them; queue a zero, or with HALVES a `Queue`; dropouts
+//           (num_networks, LAYERS - 1), which nobody reads of layers without; with WEIGHTED weights (all rows,) float32; with
+//           CLASS_WEIGHTS class_weights (num_networks, outputs + 1) float32, the last of which is their mean; with either
+//           total_weights (num_networks, 2) float64, those of the rows that a network is trained on, and validated.
 // Launch:   1-D grid of any number of blocks of WARPS warps; shared bytes as many_networks.py counts them. Defines DTYPE, LAYERS,
-//           WIDTHS, ACTIVATIONS and SLOPES (of each layer), BATCH, LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS, OPTIMIZER, SLOTS,
-//           ADAPTIVE, MOMENTUM, NESTEROV, DECAYS, RATE_IN_VELOCITY, WARPS, BLOCKS (of a multiprocessor), PIECE_M and PIECE_N
-//           (tiles of 16 inputs and outputs of which a warp has the gradients), IN_REGISTERS (of parameters, or in shared
-//           memory), KEEPS_BEST (whether any network's `Stopping` does), HALVES (whether networks are compared
-//           at rungs, and only some go on), PENALIZED (whether weights' squares join the loss), BOUNDED_WAITS; X_STAGES 2
-//           and GATHERS 0.
+//           WIDTHS, ACTIVATIONS, SLOPES and DROPOUTS (of each layer; the last 0 or 1), BATCH, LOSS, CROSS_ENTROPY, SMOOTHED,
+//           COUNTS_ROWS, OPTIMIZER, SLOTS, ADAPTIVE, MOMENTUM, NESTEROV, DECAYS, RATE_IN_VELOCITY, WARPS, BLOCKS (of a
+//           multiprocessor), PIECE_M and PIECE_N (tiles of 16 inputs and outputs of which a warp has the gradients), IN_REGISTERS
+//           (of parameters, or in shared memory), KEEPS_BEST (whether any network's `Stopping` does), HALVES (whether networks
+//           are compared at rungs, and only some go on), PENALIZED (whether weights' squares join the loss; not with
+//           weights of rows), WEIGHTED, CLASS_WEIGHTS, BOUNDED_WAITS; X_STAGES 2 and GATHERS 0.
 // Numerics: as narrow_step.cu; parameters and what is remembered of them in float32. A network's bits follow from its own numbers
 //           alone.
 // Cost:     of a step 6 BATCH FLOP a weight, less 2 BATCH for each of the first layer; its rows are read once.
 // Reference: the layerwise engine over backends/numpy.
 #include "include/many_rows.cuh"
+#include "include/narrow_dropout.cuh"
 #include "include/narrow_pass.cuh"
 #include "include/narrow_rows.cuh"
 #include "include/rungs.cuh"
@@ -36,8 +40,28 @@ struct Place {
 
     // As narrow_rows.cuh takes it.
     __device__ int64 row(const Network& network) const {
-        const int of_step = tile * ROWS + 16 * own_warp() + own_lane() % 16;
-        return of_step < BATCH ? network.row(epoch, step * BATCH + of_step) : -1;
+        return row_of_step(network, tile * ROWS + 16 * own_warp() + own_lane() % 16);
+    }
+
+    __device__ int64 row_of_step(const Network& network, int idx) const {
+        return idx < BATCH ? network.row(epoch, step * BATCH + idx) : -1;
+    }
+
+    // Of the step's rows, added up by each warp for itself.
+    template <class F>
+    __device__ float weight(const Network& network, F weight_of) const {
+        if (!HAS_WEIGHTS) return min(BATCH, network.num_rows - step * BATCH);
+        float sum = 0;
+        for (int idx = own_lane(); idx < BATCH; idx += WARP) {
+            const int64 row = row_of_step(network, idx);
+            if (row >= 0) sum += weight_of(row);
+        }
+        return reduce_warp<Sum>(sum);
+    }
+
+    __device__ RowDropout dropout(const Network& network, const NetworkDropout* of_layers) const {
+        return {of_layers, network.steps_before() + static_cast<uint32>(epoch * network.num_steps() + step),
+                static_cast<uint32>(tile * ROWS + 16 * own_warp())};
     }
 };
 
@@ -147,8 +171,27 @@ struct Update {
 struct Data {
     const T* x;
     const Target* targets;
+    const float* weights;  // of rows, with WEIGHTED
     float setting, of_slope;
     double of_term;
+
+    // Of a row, in a network whose classes have these weights.
+    __device__ float weight(int64 row, [[maybe_unused]] const float* of_classes) const {
+        const float own = WEIGHTED ? weights[row] : 1;
+#if CLASS_WEIGHTS
+        return own * of_classes[targets[row]];
+#else
+        return own;
+#endif
+    }
+};
+
+// What is a network's own beside its `Network`.
+struct OwnArrays {
+    const NetworkDropout* dropouts;
+    const double* weights;       // of all rows that it is trained on, and validated
+    const float* class_weights;  // and their mean
+    float *parameters, *best;
 };
 
 // Where a warp's rows come to, a tile of rows in each stage.
@@ -168,18 +211,21 @@ struct OwnRows {
 
     // Those in a stage through the network, to their losses and, to train on them, to all slopes.
     template <bool TRAINS>
-    __device__ void run(int idx, NarrowLoss& loss, const RowTargets& targets) const {
-        go_on<0, TRAINS>(shared, first(), load_fragments<padded(0)>(stage(idx), stride_of(0)), loss, targets);
+    __device__ void run(int idx, NarrowLoss& loss, const RowTargets& targets,
+                        const RowDropout& dropout = {}) const {
+        go_on<0, TRAINS>(shared, first(), load_fragments<padded(0)>(stage(idx), stride_of(0)), loss, targets,
+                         dropout);
     }
 };
 
-// What all warps have added up of so many rows, whose sums begin anew.
-__device__ inline EpochSums take_sums(NarrowLoss& loss, double of_term, int num_rows) {
+// What all warps have added up of so many rows, or rows of this weight, whose sums begin anew.
+template <class Weight>
+__device__ inline EpochSums take_sums(NarrowLoss& loss, double of_term, Weight weight) {
     __shared__ double partials[WARP];
     const double total = reduce_block<Sum>(loss.sums[0], 0.0, partials);
     const double correct = reduce_block<Sum>(loss.sums[1], 0.0, partials);
     loss.sums[0] = loss.sums[1] = 0;
-    return {num_rows > 0 ? of_term * total / num_rows : 0, correct};
+    return {weight > 0 ? of_term * total / weight : 0, correct};
 }
 
 // What all threads have added up of penalties, which begin anew.
@@ -192,7 +238,7 @@ __device__ inline double take_penalty(double& penalty) {
 
 // Of the validation rows; the stage is free.
 __device__ inline EpochSums validate(const OwnRows& rows, int stage, NarrowLoss& loss, double of_term,
-                                     const Network& network) {
+                                     const Network& network, const OwnArrays& own) {
     for (int first = 0; first < network.num_validated; first += ROWS) {
         const int64 numbers = network.validation_row(first + OwnRows::first() + own_lane() % 16);
         rows.fetch(numbers, stage);
@@ -202,7 +248,7 @@ __device__ inline EpochSums validate(const OwnRows& rows, int stage, NarrowLoss&
         rows.run<false>(stage, loss, targets);
         __syncwarp();
     }
-    return take_sums(loss, of_term, network.num_validated);
+    return take_sums(loss, of_term, weight_of_rows(network, own.weights, true));
 }
 
 // Adds what the rows in a stage say of the gradients, and at the end of a step updates what the thread holds.
@@ -223,16 +269,17 @@ __device__ inline void add_gradients(PieceSums (&sums)[PIECES_OF_WARP], HeldPara
 
 // Trains a network to its last epoch, until it is stopped, or its loss is no number.
 __device__ inline void train(T* shared, float* held_shared, const Data& data, const Network& network,
-                             float* parameters, float* best) {
+                             const OwnArrays& own) {
     __shared__ int verdict;
     const Copies copies{shared};
     HeldParameters held(held_shared);
-    held.each_of_all(shared, [&](float& number, int place) { number = parameters[place]; });
+    held.each_of_all(shared, [&](float& number, int place) { number = own.parameters[place]; });
     HeldParameters::each_piece(shared,
                                [&](const Piece& piece, int idx) { copies.store_all(held, piece, idx); });
 
     const OwnRows rows{shared, data.x};
-    NarrowLoss loss{data.targets, data.setting, 0, {0, 0}};
+    NarrowLoss loss{data.targets, data.setting, 0, {0, 0}, own.class_weights};
+    const auto weight_of = [&](int64 row) { return data.weight(row, own.class_weights); };
     Place at{0, 0, 0};
     int64 now = at.row(network);
     rows.fetch(now, 0);
@@ -240,28 +287,30 @@ __device__ inline void train(T* shared, float* held_shared, const Data& data, co
 
     int stage = 0, epochs_done = 0;
     double penalty = 0;
+    float weight = 0;  // of the step
     PieceSums sums[PIECES_OF_WARP];
     while (at.epoch < network.num_epochs) {
         const Place next = at.after(network);
-        const RowTargets targets = loss.fetch(now);
-        const int rows_of_step = min(BATCH, network.num_rows - at.step * BATCH);
-        loss.of_slope = data.of_slope * network.scale / static_cast<float>(rows_of_step);
+        const RowTargets targets = loss.fetch(now, data.weights);
+        if (!HAS_WEIGHTS || at.tile == 0) weight = at.weight(network, weight_of);
+        loss.of_slope = HAS_WEIGHTS && weight <= 0 ? 0 : data.of_slope * network.scale / weight;
         copy_async_wait<0>();
         __syncwarp();
         now = next.row(network);
         rows.fetch(now, stage ^ 1);
-        rows.run<true>(stage, loss, targets);
+        rows.run<true>(stage, loss, targets, at.dropout(network, own.dropouts));
         __syncthreads();
         const Step step{*network.settings(at.epoch, at.step), network.rule, 1 / network.scale};
-        Update update{step.of_weights(rows_of_step), step, 0};
+        Update update{step.of_weights(weight), step, 0};
         add_gradients(sums, held, copies, stage, at.tile + 1 == TILES, update);
         if (PENALIZED) penalty += 0.5 * step.settings.penalty * update.squares;
         __syncthreads();
         stage ^= 1;
         if (next.epoch > at.epoch) {
-            EpochSums trained = take_sums(loss, data.of_term, network.num_rows);
-            if (PENALIZED) trained.loss += take_penalty(penalty) / network.num_rows;
-            const EpochSums validated = validate(rows, stage ^ 1, loss, data.of_term, network);
+            const auto whole = weight_of_rows(network, own.weights, false);
+            EpochSums trained = take_sums(loss, data.of_term, whole);
+            if (PENALIZED) trained.loss += take_penalty(penalty) / whole;
+            const EpochSums validated = validate(rows, stage ^ 1, loss, data.of_term, network, own);
             if (threadIdx.x == 0) {
                 network.write_record(at.epoch, false, trained);
                 network.write_record(at.epoch, true, validated);
@@ -269,25 +318,27 @@ __device__ inline void train(T* shared, float* held_shared, const Data& data, co
             }
             __syncthreads();
             if (KEEPS_BEST && (verdict & IS_BETTER))
-                held.each_of_all<0>(shared, [&](float& number, int place) { best[place] = number; });
+                held.each_of_all<0>(shared, [&](float& number, int place) { own.best[place] = number; });
             epochs_done += !(verdict & IS_NO_NUMBER);
             if (verdict & IS_OVER) break;
         }
         at = next;
     }
     copy_async_wait<0>();
-    held.each_of_all(shared, [&](float& number, int place) { parameters[place] = number; });
+    held.each_of_all(shared, [&](float& number, int place) { own.parameters[place] = number; });
     if (threadIdx.x == 0) network.leave(epochs_done);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     many_networks(const T* x, const Target* targets, const Network* networks, float* parameters, float* best,
-                  Queue* queue, int num_networks, double setting, double of_term, double of_slope) {
+                  Queue* queue, int num_networks, double setting, double of_term, double of_slope,
+                  const NetworkDropout* dropouts, const float* weights, const double* total_weights,
+                  const float* class_weights) {
     take_turn();
     DYNAMIC_SHARED(T, shared);
     __shared__ int own;
     float* held = reinterpret_cast<float*>(shared + raw_at());
-    const Data data{x, targets, static_cast<float>(setting), static_cast<float>(of_slope), of_term};
+    const Data data{x, targets, weights, static_cast<float>(setting), static_cast<float>(of_slope), of_term};
     // What pads weights and biases stays 0.
     for (int i = threadIdx.x; i < values_at(0); i += THREADS) shared[weights_at(0) + i] = T{};
     for (int i = threadIdx.x; i < biases_at(LAYERS) - biases_at(0); i += THREADS)
@@ -300,7 +351,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         if (idx < 0) return;
         const Network network = queue->part_of(networks[idx]);
         const int64 first = static_cast<int64>(idx) * PARAMETERS;
-        train(shared, held, data, network, parameters + (1 + SLOTS) * first, best + first);
+        train(shared, held, data, network,
+              {dropouts + static_cast<int64>(idx) * (LAYERS - 1), total_weights + 2 * static_cast<int64>(idx),
+               class_weights + static_cast<int64>(idx) * (OUTPUTS + 1), parameters + (1 + SLOTS) * first,
+               best + first});
 #if HALVES
         __syncthreads();
         if (__syncthreads_or(threadIdx.x == 0 && queue->hand_back()))

@@ -6,15 +6,18 @@
 //           its `Network` says; parameters (num_networks, 1 + SLOTS, PARAMETERS) float32: weights (FEATURES, HIDDEN) and
 //           biases of the hidden layer, weights (HIDDEN, OUTPUTS) and biases of the outputs, each layer filled up to a
 //           multiple of 4, then what the optimizer remembers of them; best (num_networks, PARAMETERS) float32, the parameters
-//           of the best epoch of networks whose `Stopping` keeps them; queue a zero, or with
-//           HALVES a `Queue`.
+//           of the best epoch of networks whose `Stopping` keeps them; queue a zero, or with HALVES a `Queue`; dropouts
+//           (num_networks,), which nobody reads without DROPS; with WEIGHTED weights (all rows,) float32, which also follow the
+//           targets; with CLASS_WEIGHTS class_weights (num_networks, OUTPUTS + 1) float32, the last of which is their mean; with
+//           either total_weights (num_networks, 2) float64, those of the rows that a network is trained on, and validated.
 // Launch:   any number of clusters of CLUSTER blocks of 512 threads; SHARED_BYTES of dynamic shared memory, from a multiple of
 //           1024. Defines DTYPE, FEATURES, HIDDEN (at most 128), OUTPUTS (at most 16), BATCH (at most 64), CLUSTER (at most 8,
 //           or 4 for at most 64 hidden units), SHARED_SLICES (of 16 features, whose weights are in shared memory), UNIT_REGISTERS,
-//           LOSS_REGISTERS and BATCH_REGISTERS (of a thread), TARGET_WORDS, ACTIVATION, SLOPE, LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS,
-//           OPTIMIZER, SLOTS, ADAPTIVE, MOMENTUM, NESTEROV, DECAYS, RATE_IN_VELOCITY, KEEPS_BEST (whether any
-//           network's `Stopping` does), HALVES (whether networks are compared at rungs, and only some go on), PENALIZED (whether
-//           weights' squares join the loss), SHARED_BYTES, BOUNDED_WAITS.
+//           LOSS_REGISTERS and BATCH_REGISTERS (of a thread), TARGET_WORDS, ACTIVATION, SLOPE, DROPS (whether dropout follows
+//           the hidden layer), LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS, OPTIMIZER, SLOTS, ADAPTIVE, MOMENTUM, NESTEROV, DECAYS,
+//           RATE_IN_VELOCITY, KEEPS_BEST (whether any network's `Stopping` does), HALVES (whether networks are compared at
+//           rungs, and only some go on), PENALIZED (whether weights' squares join the loss; not with weights of rows),
+//           WEIGHTED, CLASS_WEIGHTS, SHARED_BYTES, BOUNDED_WAITS.
 // Numerics: products of DTYPE, biases of the hidden layer among them, with float32 sums; parameters and what is remembered of
 //           them in float32. A network's bits follow from its own numbers alone.
 // Cost:     of a step 4 BATCH HIDDEN FEATURES FLOP and the output layer's; a cluster reads the batch from L2 once, and from
@@ -122,7 +125,9 @@ struct Networks {
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     many_networks_sm90(const T* x, const float* targets, const Network* all, float* parameters, float* best,
-                       Queue* queue, int num_networks, float setting, float of_term, float of_slope) {
+                       Queue* queue, int num_networks, float setting, float of_term, float of_slope,
+                       const NetworkDropout* dropouts, const float* weights, const double* total_weights,
+                       const float* class_weights) {
     take_turn();
     DYNAMIC_SHARED(Shared, whole);
     Shared& shared = *whole;
@@ -135,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     Networks networks{all, queue, num_networks};
     if (own_group() < GROUPS) {
         take_registers<UNIT_REGISTERS>();
-        UnitWarps warps(shared);
+        UnitWarps warps(shared, dropouts);
         while (networks.take_next(shared)) {
             warps.weights.read(own_numbers(parameters, shared, OF_NETWORK));
             networks.meet();
@@ -145,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
     } else if (own_group() == LOSS_GROUP) {
         leave_registers<LOSS_REGISTERS>();
-        LossWarps warps(shared, {setting, of_term, of_slope});
+        LossWarps warps(shared, {setting, of_term, of_slope}, total_weights, class_weights);
         while (networks.take_next(shared)) {
             warps.read(own_numbers(parameters, shared, OF_NETWORK));
             networks.meet();
@@ -156,7 +161,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
     } else {
         leave_registers<BATCH_REGISTERS>();
-        BatchWarps warps(shared, x, targets);
+        BatchWarps warps(shared, x, targets, weights, class_weights);
         while (networks.take_next(shared)) {
             networks.meet();
             warps.train();

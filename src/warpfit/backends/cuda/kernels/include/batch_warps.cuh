@@ -2,15 +2,18 @@
 #pragma once
 
 #include "cluster_network.cuh"
+#include "output_losses.cuh"
 
 struct BatchWarps {
     Shared& shared;
     const T* x;
-    const float* targets;
+    const float *targets, *weights;        // of all rows
+    const float* class_weights;            // of each network, and their mean
     unsigned x_batches = 0, meetings = 0;  // so far, over all networks
 
-    __device__ BatchWarps(Shared& shared, const T* x, const float* targets)
-        : shared(shared), x(x), targets(targets) {}
+    __device__ BatchWarps(Shared& shared, const T* x, const float* targets, const float* weights,
+                          const float* class_weights)
+        : shared(shared), x(x), targets(targets), weights(weights), class_weights(class_weights) {}
 
     __device__ void meet() {
         arrive_warp(shared.bringers_met);
@@ -45,6 +48,7 @@ struct BatchWarps {
                         &shared.rows[stage][share * (ROWS / SHARES)], share * (ROWS / SHARES), ROWS / SHARES);
         }
         fetch_targets(own, stage);
+        weigh(own, stage);
         const Network& network = shared.network;
         if (own.of_group() == 0 && batch.trains(network)) {
             copy_async_16(&shared.settings[stage], network.settings(batch.epoch, batch.idx), true);
@@ -77,6 +81,31 @@ struct BatchWarps {
             copy_async_4(&shared.targets[stage][0][0] + i,
                          targets + static_cast<int64>(max(row, 0)) * TARGET_WORDS + i % TARGET_WORDS, true);
         }
+    }
+
+    // Adds up the weights of the batch's rows, in all blocks in the same order. One warp does.
+    __device__ void weigh([[maybe_unused]] const Thread& own, [[maybe_unused]] unsigned stage) {
+#if WEIGHTED || CLASS_WEIGHTS
+        if (own.of_group() >= WARP) return;
+        float sum = 0;
+#pragma unroll
+        for (unsigned i = 0; i < ROWS; i += WARP) {
+            const int row = shared.rows[stage][(i + own.lane() + ROWS - own.rank * BLOCK_ROWS) % ROWS];
+            sum += row < 0 ? 0 : weight_of(row);
+        }
+        sum = reduce_warp<Sum>(sum);
+        if (own.lane() == 0) shared.batch_weight[stage] = sum;
+#endif
+    }
+
+    __device__ float weight_of(int row) const {
+        const float own = WEIGHTED ? weights[row] : 1;
+#if CLASS_WEIGHTS
+        const int label = label_of(targets + static_cast<int64>(row) * TARGET_WORDS);
+        return own * own_numbers(class_weights, shared, OUTPUTS + 1)[label];
+#else
+        return own;
+#endif
     }
 
     // The copies are there, for all.

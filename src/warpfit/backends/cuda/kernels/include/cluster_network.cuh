@@ -120,6 +120,9 @@ struct Shared {
     alignas(16) StepSettings settings[STAGES];
     alignas(16) int rows[STAGES][ROWS];
     float targets[STAGES][BLOCK_ROWS][TARGET_WORDS];
+#if WEIGHTED || CLASS_WEIGHTS
+    float batch_weight[STAGES];
+#endif
     alignas(16) Network network;
     Run run;
     // From those who bring rows and find losses, and back:
@@ -227,8 +230,15 @@ struct Batch {
     }
 };
 
+// The place of the network's own in an array of so many numbers for each.
+template <class Number>
+__device__ inline Number* own_numbers(Number* of_all, const Shared& shared, int count) {
+    return of_all + static_cast<int64>(shared.run.idx) * count;
+}
+
 // The mean loss of an epoch's rows over all blocks, in their order, and how many are right.
-__device__ inline EpochSums epoch_sums(const Shared& shared, bool of_validation) {
+__device__ inline EpochSums epoch_sums(const Shared& shared, bool of_validation,
+                                       const double* total_weights) {
     double total = 0, correct = 0;
     for (const double (&own)[4] : shared.sums) {
         total += own[2 * of_validation];
@@ -237,17 +247,12 @@ __device__ inline EpochSums epoch_sums(const Shared& shared, bool of_validation)
 #if PENALIZED
     for (const double own : shared.penalties) total += of_validation ? 0 : own;
 #endif
-    const int num_rows = of_validation ? shared.network.num_validated : shared.network.num_rows;
-    return {num_rows > 0 ? total / num_rows : 0, correct};
+    const auto weight = weight_of_rows(shared.network, own_numbers(total_weights, shared, 2), of_validation);
+    return {weight > 0 ? total / weight : 0, correct};
 }
 
 // Waits for the verdict on an epoch of the network's run.
 __device__ inline int verdict_on(Shared& shared, int epoch) {
     wait(shared.verdict_full, shared.run.epochs + epoch);
     return shared.run.verdicts[epoch % 2];
-}
-
-// The place of the network's own in an array of so many numbers for each.
-__device__ inline float* own_numbers(float* of_all, const Shared& shared, int count) {
-    return of_all + static_cast<int64>(shared.run.idx) * count;
 }

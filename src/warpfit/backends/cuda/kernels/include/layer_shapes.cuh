@@ -5,11 +5,11 @@
 #include "activation.cuh"
 #include "barriers.cuh"
 #include "cluster.cuh"
+#include "dropout.cuh"
 #include "early_stopping.cuh"
 #include "held_weights.cuh"
 #include "layer_stack.cuh"
 #include "output_losses.cuh"
-#include "philox.cuh"
 #include "progress.cuh"
 #include "update_rules.cuh"
 
@@ -179,13 +179,6 @@ __device__ inline const T* tile_of(const Rows& rows, int r, int chunk, int term)
 
 template <int L>
 using RowsOf = LayerRows<L>;
-
-// A layer's dropout: words below a number drop a unit, and the others come times `scale`.
-struct alignas(16) Dropout {
-    uint64 dropped_below;
-    float scale;
-    uint32 layer;
-};
 
 struct alignas(16) Shared {
     T x[X_SLOTS][TERMS][ROWS][X_STRIDE];

@@ -89,11 +89,15 @@ struct OutputOperand {
 struct LossWarps {
     Shared& shared;
     LossSettings loss;
+    const double* total_weights;  // of the rows that each network is trained on, and validated
+    const float* class_weights;   // of each network, and their mean
     OutputWeights output_weights;
     unsigned batches = 0, x_batches = 0, steps = 0;  // so far, over all networks
     OwnSums trained, validated;
 
-    __device__ LossWarps(Shared& shared, const LossSettings& loss) : shared(shared), loss(loss) {}
+    __device__ LossWarps(Shared& shared, const LossSettings& loss, const double* total_weights,
+                         const float* class_weights)
+        : shared(shared), loss(loss), total_weights(total_weights), class_weights(class_weights) {}
 
     __device__ static unsigned helper(const Thread& own) { return own.warp() - FIRST_LOSS_WARP; }
     __device__ static bool has_rows() { return helper(Thread()) < WARPS_WITH_ROWS; }
@@ -145,17 +149,30 @@ struct LossWarps {
         }
     }
 
+    __device__ auto own_classes() const {
+#if CLASS_WEIGHTS
+        const float* weights = own_numbers(class_weights, shared, OUTPUTS + 1);
+        return WeighedClasses{weights, weights[OUTPUTS]};
+#else
+        return EvenClasses{};
+#endif
+    }
+
     // Gradients of the logits of a batch's rows, times the scale over their number, for those who have units; then their loss.
     __device__ void find_losses(const Batch& batch, unsigned stage) {
         const Thread own;
         const Network& network = shared.network;
         const bool trains = batch.trains(network);
         const auto num_rows = static_cast<unsigned>(batch.num_rows(network));
-        const float factor = trains ? network.scale / static_cast<float>(num_rows) : 0;
+        float factor = trains ? network.scale / static_cast<float>(num_rows) : 0;
         float logits[2][4];
         find_outputs(own, logits, stage);
+#if WEIGHTED || CLASS_WEIGHTS
+        const float weight = shared.batch_weight[stage];
+        factor = trains && weight > 0 ? network.scale / weight : 0;
+#endif
         OutputRows<2, OUTPUTS> rows{logits};
-        const EvenClasses classes;
+        const auto classes = own_classes();
         OutputRest rests[ROWS_OF_LANE];
         const float* targets[ROWS_OF_LANE];
         bool is_there[ROWS_OF_LANE];
@@ -166,7 +183,8 @@ struct LossWarps {
             const bool is_own = row < BLOCK_ROWS;
             is_there[i] = is_own && own.rank * BLOCK_ROWS + row < num_rows;
             targets[i] = shared.targets[stage][is_own ? row : 0];
-            rests[i] = rows.replace(i, targets[i], is_there[i] ? factor : 0, loss, classes);
+            const float own_factor = is_there[i] ? factor * weight_of(targets[i], trains) : 0;
+            rests[i] = rows.replace(i, targets[i], own_factor, loss, classes);
             if (!is_own) continue;
 #pragma unroll
             for (int tile = 0; tile < 2; ++tile) {
@@ -177,10 +195,16 @@ struct LossWarps {
         arrive_warp(shared.dz_full);
 #pragma unroll
         for (int i = 0; i < ROWS_OF_LANE; ++i) {
-            const RowLoss found = find_row_loss(rests[i], CROSS_ENTROPY ? label_of(targets[i]) : 0, loss,
-                                                OUTPUTS, classes, is_there[i]);
+            RowLoss found = find_row_loss(rests[i], CROSS_ENTROPY ? label_of(targets[i]) : 0, loss, OUTPUTS,
+                                          classes, is_there[i]);
+            found.loss *= weight_of(targets[i], trains);
             if (own.lane() % 4 == 0) add(found, trains);
         }
+    }
+
+    // Of a row, whose target it follows; rows to validate on have none.
+    __device__ static float weight_of(const float* target, bool trains) {
+        return WEIGHTED && trains ? target[TARGET_WORDS - 1] : 1;
     }
 
     __device__ void add(const RowLoss& row, bool trains) {
@@ -394,7 +418,8 @@ struct LossWarps {
     // When all blocks have added up an epoch's losses; all come to the same.
     __device__ void judge(int epoch) {
         wait(shared.sums_full, shared.run.epochs + epoch);
-        const EpochSums of_training = epoch_sums(shared, false), of_validation = epoch_sums(shared, true);
+        const EpochSums of_training = epoch_sums(shared, false, total_weights),
+                        of_validation = epoch_sums(shared, true, total_weights);
         const int rank = own_rank();
         if (rank == 0) {
             shared.network.write_record(epoch, false, of_training);

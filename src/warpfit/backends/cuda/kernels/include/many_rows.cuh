@@ -7,6 +7,12 @@
 #ifndef HALVES
 #define HALVES 0
 #endif
+#ifndef WEIGHTED
+#define WEIGHTED 0
+#endif
+#ifndef CLASS_WEIGHTS
+#define CLASS_WEIGHTS 0
+#endif
 
 #ifndef PENALIZED
 #define PENALIZED 0
@@ -31,9 +37,9 @@ struct Step {
     float unscale;
 
     // That of weights: half of the penalty times their squares, over so many rows, joins the loss with PENALIZED.
-    __device__ Step of_weights(int num_rows) const {
+    __device__ Step of_weights(float num_rows) const {
         Step found = *this;
-        if (PENALIZED) found.rule.decay += settings.penalty / static_cast<float>(num_rows);
+        if (PENALIZED) found.rule.decay += settings.penalty / num_rows;
         return found;
     }
 
@@ -117,6 +123,9 @@ struct alignas(16) Network {
         return (is_better && own.keeps_best ? IS_BETTER : 0) | (own.is_over() ? IS_OVER : 0);
     }
 
+    // With HALVES, the steps of its run before this rung.
+    __device__ uint32 steps_before() const { return HALVES ? standing->epochs_done * num_steps() : 0; }
+
     __device__ bool is_stopped() const { return stopping != nullptr && stopping->is_over(); }
 
     // By one thread, after so many epochs of a rung, or of the run.
@@ -132,5 +141,18 @@ struct alignas(16) Network {
         to[1] = sums.correct;
     }
 };
+
+// Whether rows weigh something else than 1: because of themselves, or of their classes.
+constexpr bool HAS_WEIGHTS = WEIGHTED || CLASS_WEIGHTS;
+
+// What the rows weigh that a network is trained on, or validated: of two weights, or, without any, their number.
+__device__ inline auto weight_of_rows([[maybe_unused]] const Network& network,
+                                      [[maybe_unused]] const double* weights, bool of_validation) {
+#if WEIGHTED || CLASS_WEIGHTS
+    return weights[of_validation];
+#else
+    return of_validation ? network.num_validated : network.num_rows;
+#endif
+}
 
 static_assert(sizeof(Network) == 96 && sizeof(Standing) == 48, "many_networks.py packs these structs");

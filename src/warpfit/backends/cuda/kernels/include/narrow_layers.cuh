@@ -13,6 +13,12 @@ using T = DTYPE;
 constexpr int SIZES[] = {WIDTHS};
 constexpr Activation ACTIVATION_OF[] = {ACTIVATIONS};
 constexpr float SLOPE_OF[] = {SLOPES};
+// Whether dropout follows each layer: none, without the define.
+#ifdef DROPOUTS
+constexpr bool HAS_DROPOUT[] = {DROPOUTS};
+#else
+constexpr bool HAS_DROPOUT[LAYERS] = {};
+#endif
 
 constexpr int THREADS = 32 * WARPS, ROWS = 16 * WARPS;
 constexpr int MOST_LAYERS = 8;

@@ -1,10 +1,17 @@
 // A warp's 16 rows on their way through all narrow layers, to the loss and back: what each layer takes and the gradients of
 // what it gives stay behind in shared memory, where narrow_layers.cuh says. Defines beside those of narrow_layers.cuh: LOSS,
-// CROSS_ENTROPY, SMOOTHED and COUNTS_ROWS.
+// CROSS_ENTROPY, SMOOTHED and COUNTS_ROWS; WEIGHTED and CLASS_WEIGHTS, if rows and classes have weights.
 #pragma once
 
 #include "narrow_layers.cuh"
 #include "output_losses.cuh"
+
+#ifndef WEIGHTED
+#define WEIGHTED 0
+#endif
+#ifndef CLASS_WEIGHTS
+#define CLASS_WEIGHTS 0
+#endif
 
 constexpr int OUTPUTS = SIZES[LAYERS], OUT_WIDTH = padded(LAYERS);
 
@@ -16,6 +23,17 @@ struct RowTargets {
 #else
     float numbers[OUT_WIDTH / 8][4];
 #endif
+#if WEIGHTED
+    float weights[2];
+#endif
+
+    __device__ float weight([[maybe_unused]] int below) const {
+#if WEIGHTED
+        return weights[below];
+#else
+        return 1;
+#endif
+    }
 };
 
 using Target =
@@ -27,17 +45,21 @@ using Target =
 
 struct NarrowLoss {
     const Target* targets;
-    float setting, of_slope;  // slopes come times the scale, over the number of rows
+    float setting, of_slope;  // slopes come times the scale, over the number of rows, or their weight
     double sums[2];           // of losses, and of rows that are right
+    const float* class_weights = nullptr;  // and their mean
 
-    // Of the warp's 16 rows, with these numbers.
-    __device__ RowTargets fetch(int64 numbers) const {
+    // Of the warp's 16 rows, with these numbers; `weights` are those of all rows, or null if they are 1.
+    __device__ RowTargets fetch(int64 numbers, [[maybe_unused]] const float* weights = nullptr) const {
         RowTargets found;
 #pragma unroll
         for (int below = 0; below < 2; ++below) {
             const int64 row = __shfl_sync(FULL_WARP, numbers, own_lane() / 4 + 8 * below);
             const bool is_there = row >= 0;
             found.are_there[below] = is_there;
+#if WEIGHTED
+            found.weights[below] = is_there && weights != nullptr ? weights[row] : 1;
+#endif
 #if CROSS_ENTROPY
             found.labels[below] = is_there ? column_of(targets[row]) : 0;
 #else
@@ -79,14 +101,22 @@ struct NarrowLoss {
     }
 
 #if CROSS_ENTROPY
+    __device__ auto classes() const {
+#if CLASS_WEIGHTS
+        return WeighedClasses{class_weights, class_weights[OUTPUTS]};
+#else
+        return EvenClasses{};
+#endif
+    }
+
     __device__ void replace_logits(RowSums<OUT_WIDTH>& outputs, const RowTargets& of_rows, int below,
                                    bool is_there) {
         OutputRows<OUT_WIDTH / 8, OUTPUTS> rows{outputs.sums};
-        const EvenClasses classes;
         const int label = of_rows.labels[below];
-        const OutputRest rest = rows.replace_logits(below, label, is_there ? of_slope : 0, setting, classes);
+        const float weight = of_rows.weight(below), factor = is_there ? of_slope * weight : 0;
+        const OutputRest rest = rows.replace_logits(below, label, factor, setting, classes());
         bool is_correct;
-        const float loss = cross_entropy(rest, label, setting, OUTPUTS, classes, is_correct);
+        const float loss = weight * cross_entropy(rest, label, setting, OUTPUTS, classes(), is_correct);
         if (own_lane() % 4 != 0 || !is_there) return;
         sums[0] += label < 0 ? infinity() : loss;
         sums[1] += is_correct && label >= 0;
@@ -94,6 +124,7 @@ struct NarrowLoss {
 #else
     __device__ void replace_numbers(RowSums<OUT_WIDTH>& outputs, const RowTargets& of_rows, int below,
                                     bool is_there) {
+        const float weight = of_rows.weight(below), factor = of_slope * weight;
         float loss = 0;
         int wrong = !is_there;
 #pragma unroll
@@ -104,9 +135,9 @@ struct NarrowLoss {
             const bool counts = is_there && col < OUTPUTS;
             loss += counts ? ACTIVATION_NAME(LOSS, _term)(p, t, setting) : 0;
             if (COUNTS_ROWS) wrong |= col < OUTPUTS && !is_on_side(p, t);
-            value = counts ? ACTIVATION_NAME(LOSS, _slope)(p, t, setting) * of_slope : 0;
+            value = counts ? ACTIVATION_NAME(LOSS, _slope)(p, t, setting) * factor : 0;
         }
-        sums[0] += loss;
+        sums[0] += weight * loss;
         if (COUNTS_ROWS) {
             wrong |= __shfl_xor_sync(FULL_WARP, wrong, 1);
             wrong |= __shfl_xor_sync(FULL_WARP, wrong, 2);
@@ -131,10 +162,14 @@ __device__ inline RowSums<WIDTH> begin_with(const T* biases) {
     return found;
 }
 
-// The derivatives of a layer's activation are found by its values, or are kept where its gradients will lie.
+// The derivatives of what a layer gives are found by its values, or are kept where its gradients will lie: those that need
+// the input of the activation, or do not tell units that are dropped from others.
+template <int L>
+constexpr bool KEEPS_DERIVATIVES = needs_input(ACTIVATION_OF[L]) || HAS_DROPOUT[L];
+
 template <int L>
 __device__ inline float2 derivatives(const T* values, const T* kept) {
-    if constexpr (needs_input(ACTIVATION_OF[L])) {
+    if constexpr (KEEPS_DERIVATIVES<L>) {
         return unpacked<T>(*reinterpret_cast<const unsigned*>(kept));
     } else {
         const float2 y = unpacked<T>(*reinterpret_cast<const unsigned*>(values));
@@ -184,16 +219,20 @@ __device__ inline RowSums<padded(L + 1)> activate_sums(RowSums<padded(L + 1)>& s
     return derivatives;
 }
 
+// The dropout of networks that have none; see narrow_dropout.cuh.
+struct NoDropout {};
+
 // From what layer L takes to the loss, and, if it TRAINS, back. `own_rows` is the first of the warp's rows in the tile.
-template <int L, bool TRAINS = true>
+template <int L, bool TRAINS = true, class Drops = NoDropout>
 __device__ inline void go_on(T* shared, int own_rows, const RowFragments<padded(L)>& values, NarrowLoss& loss,
-                             const RowTargets& targets) {
+                             const RowTargets& targets, [[maybe_unused]] const Drops& dropout = {}) {
     constexpr int WIDTH = padded(L + 1), STRIDE = stride_of(L + 1);
     RowSums<WIDTH> found = begin_with<WIDTH>(shared + biases_at(L));
     multiply<padded(L), WIDTH>(found, values, shared + weights_at(L), STRIDE);
-    [[maybe_unused]] const RowSums<WIDTH> derivatives = activate_sums<L>(found);
+    [[maybe_unused]] RowSums<WIDTH> derivatives = activate_sums<L>(found);
+    if constexpr (TRAINS && HAS_DROPOUT[L]) dropout.template drop<L>(found, derivatives);
     if constexpr (L + 1 < LAYERS) {
-        if constexpr (TRAINS && needs_input(ACTIVATION_OF[L])) {
+        if constexpr (TRAINS && KEEPS_DERIVATIVES<L>) {
             store_fragments<WIDTH>(shared + slopes_at(L) + own_rows * STRIDE, STRIDE,
                                    derivatives.fragments());
         }
@@ -201,7 +240,7 @@ __device__ inline void go_on(T* shared, int own_rows, const RowFragments<padded(
         if constexpr (TRAINS) {
             store_fragments<WIDTH>(shared + values_at(L + 1) + own_rows * STRIDE, STRIDE, next);
         }
-        go_on<L + 1, TRAINS>(shared, own_rows, next, loss, targets);
+        go_on<L + 1, TRAINS>(shared, own_rows, next, loss, targets, dropout);
     } else {
         loss.replace(found, targets);
         if constexpr (!TRAINS) return;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cluster_network.cuh"
+#include "dropout.cuh"
 
 // A thread's weights, and what is remembered of them: of each slice eight, as wgmma's accumulators have them.
 struct Weights {
@@ -130,14 +131,25 @@ __device__ inline void round_slice(unsigned (&a)[4], const float (&numbers)[8]) 
     for (int word = 0; word < 4; ++word) a[word] = packed<T>(numbers[2 * word], numbers[2 * word + 1]);
 }
 
+// What dropout leaves of the numbers of h that a thread has: a bit for each, and what those come times.
+struct KeptUnits {
+    unsigned bits;
+    float scale;
+
+    __device__ float factor(int i) const { return bits >> i & 1 ? scale : 0; }
+};
+
 // What these warps know of a network's run.
 struct UnitWarps {
     Shared& shared;
     Weights weights;
+    const NetworkDropout* dropouts;       // of all networks
+    KeptUnits kept = {~0u, 1};            // of the batch to come
     unsigned batches = 0, x_batches = 0;  // so far, over all networks
     double penalty = 0;                   // of the thread's weights, in an epoch
 
-    __device__ explicit UnitWarps(Shared& shared) : shared(shared), weights(shared) {}
+    __device__ UnitWarps(Shared& shared, const NetworkDropout* dropouts)
+        : shared(shared), weights(shared), dropouts(dropouts) {}
 
     // All warps are done with the batch before.
     __device__ void wait_for_others() {
@@ -255,6 +267,30 @@ struct UnitWarps {
         wait(shared.group_met[own_group()], batches);
     }
 
+    // Four units of a row are found at once, which four lanes have: each finds those of one place in each tile, and gets its
+    // own from the others.
+    __device__ KeptUnits find_kept(const Batch& batch) const {
+        const Network& network = shared.network;
+        if (!DROPS || !batch.trains(network)) return {~0u, 1};
+        const Thread own;
+        const NetworkDropout dropout = dropouts[shared.run.idx];
+        const uint32 step = network.steps_before() + batch.epoch * network.num_steps() + batch.idx;
+        const unsigned unit = own.lane() / 4 % 4, first_of_quad = own.lane() - 4 * unit;
+        const uint32 row = own.part() * OWN_ROWS + own.column() + unit % 2,
+                     group = own.tile() * (UNITS / 4) + (own.unit() + unit / 2 * 8) / 4;
+        unsigned found = 0;
+#pragma unroll
+        for (int j = 0; j < OWN_TILES; ++j) found |= dropout.kept(step, row + 8 * j, group) << 4 * j;
+        constexpr unsigned ONE_OF_EACH_TILE = 0x11111111;
+        unsigned of_own = 0;
+#pragma unroll
+        for (unsigned i = 0; i < 4; ++i) {
+            const unsigned of_pair = __shfl_sync(FULL_WARP, found, first_of_quad + 4 * i);
+            of_own |= (of_pair >> unit & ONE_OF_EACH_TILE) << i;
+        }
+        return {of_own, dropout.of_layer.scale};
+    }
+
     // z becomes the derivatives of h, which goes to shared memory.
     __device__ void activate(float (&z)[4 * OWN_TILES]) {
         constexpr Activation OF = Activation::ACTIVATION;
@@ -268,8 +304,9 @@ struct UnitWarps {
                 for (int i = 0; i < 2; ++i) {
                     float& number = z[4 * j + 2 * h + i];
                     const Activated<float> found = activated<OF>(number, static_cast<float>(SLOPE));
-                    values[i] = found.value;
-                    number = found.derivative;
+                    const float factor = DROPS ? kept.factor(4 * j + 2 * h + i) : 1;
+                    values[i] = found.value * factor;
+                    number = found.derivative * factor;
                 }
                 unsigned char* place = h_place(shared, own.group(), own.unit() + 8 * h, j);
                 reinterpret_cast<unsigned*>(place)[own.lane() % 4] = packed<T>(values[0], values[1]);
@@ -401,6 +438,7 @@ struct UnitWarps {
 
     // To its last epoch, or until a verdict ends it.
     __device__ void train(float* best) {
+        kept = find_kept({0, 0});
         for (Batch batch = {0, 0}; batch.epoch < shared.network.num_epochs; batch = batch.after(shared)) {
             take_batch(batch);
             if (!batch.is_last(shared)) continue;
@@ -429,6 +467,7 @@ struct UnitWarps {
         wait(shared.h_free, batches + 1);
         activate(own);
         arrive_warp(shared.h_full);
+        kept = find_kept(batch.after(shared));  // while losses are found
         wait(shared.dz_full, batches);
         if (batch.trains(shared.network)) {
             take_step(own, stage, batch.num_rows(shared.network));
