@@ -11,7 +11,7 @@ import struct
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -267,6 +267,13 @@ class EmulatedRuntime:
     def is_idle(self) -> bool:
         """Return True: launches are complete when they return."""
         return True
+
+    def beside(self) -> AbstractContextManager[None]:
+        """Kernels have ended when they are started."""
+        return nullcontext()
+
+    def join(self) -> None:
+        """Likewise."""
 
     def is_capturing(self) -> bool:
         """Return whether launches are noted for a graph."""

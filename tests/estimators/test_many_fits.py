@@ -37,13 +37,13 @@ def data() -> tuple[Array, Array]:
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """How many networks were trained in each launch, and among how many rows."""
     found: list[tuple[int, int]] = []
-    launch = together.train_many
+    launch = together.start_many
 
     def counted(members: Any, rows: Any, *rungs: Any) -> Any:
         found.append((len(members), len(rows.x)))
         return launch(members, rows, *rungs)
 
-    monkeypatch.setattr(together, "train_many", counted)
+    monkeypatch.setattr(together, "start_many", counted)
     return found
 
 
@@ -182,7 +182,7 @@ def test_ctrl_c_in_a_launch(cuda: str, data: tuple[Array, Array], monkeypatch: p
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(together, "train_many", interrupted)
+    monkeypatch.setattr(together, "start_many", interrupted)
     several = MLPClassifier(device=cuda, n_ensemble=2, **FEW)
     with pytest.warns(UserWarning, match="Training interrupted by user"):
         several.fit(*data)

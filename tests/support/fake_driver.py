@@ -50,7 +50,7 @@ class FakeDriver:
         Bytes of host memory that can be pinned at once.
     faulty : set of str
         Kernels that access memory that is not theirs; the next synchronisation says so.
-    launched : list of str
+    launched, streams : list of str, list of int
     attributes : list of dict
         Of each launch that has some: cluster size, and whether it is cooperative.
     waits, records : list of (int, str)
@@ -105,6 +105,7 @@ class FakeDriver:
         self.most_pinned = GIB
         self.faulty: set[str] = set()
         self.launched: list[str] = []
+        self.streams: list[int] = []
         self.attributes: list[dict[str, Any]] = []
         self.contexts: list[int] = []
         self.waits: list[tuple[int, Any]] = []
@@ -207,6 +208,7 @@ class FakeDriver:
         if len(settings) > 7 and self._captures(settings[7], function):
             return (Result.CUDA_SUCCESS,)
         self.launched.append(function)
+        self.streams.append(settings[7] if len(settings) > 7 else settings[6])
         if function in self.faulty:
             self._fault = Result.CUDA_ERROR_ILLEGAL_ADDRESS
         return (Result.CUDA_SUCCESS,)

@@ -115,14 +115,28 @@ def test_waves_share_the_rows_of_one_upload(cuda: str, monkeypatch: pytest.Monke
         return launch(members, *others)
 
     candidates, folds = [{"lr": lr} for lr in (0.02, 0.1)], [(np.arange(60), np.arange(60, 90))]
-    at_once, launch = sweep(cuda, candidates, folds=folds), together.train_many
+    at_once, launch = sweep(cuda, candidates, folds=folds), together.start_many
     monkeypatch.setattr(together, "DeviceRows", Counted)
-    monkeypatch.setattr(together, "train_many", counted)
+    monkeypatch.setattr(together, "start_many", counted)
     monkeypatch.setattr(together.Together, "_most", lambda self, shape: 1)
     in_waves = sweep(cuda, candidates, folds=folds)
     assert (len(uploads), launches) == (1, [1, 1])
     for one, other in zip(in_waves.models, at_once.models, strict=True):
         assert_same_weights(one, other)
+
+
+def test_groups_share_the_card(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    for name in ("start", "outcomes"):
+        do = getattr(many_networks.Launch, name)
+        monkeypatch.setattr(
+            many_networks.Launch, name, lambda self, do=do, name=name: (told.append(name), do(self))[1]
+        )
+    candidates = [{"lr": 0.1, "width": width, "seed": 1} for width in (8, 4, 20)]
+    found = sweep(cuda, candidates)
+    assert told == ["start"] * 3 + ["outcomes"] * 3
+    for candidate, model in zip(candidates, found.models, strict=True):
+        assert_same_weights(model, sweep(cuda, [candidate]).models[0])
 
 
 def test_they_come_out_as_on_the_cpu(cuda: str) -> None:
@@ -298,8 +312,8 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         found.append(rungs)
         return launch(members, rows, rungs)
 
-    launch = together.train_many
-    monkeypatch.setattr(together, "train_many", counted)
+    launch = together.start_many
+    monkeypatch.setattr(together, "start_many", counted)
     return found
 
 
@@ -357,7 +371,7 @@ def test_ctrl_c_interrupts_all_that_one_launch_halves(cuda: str, monkeypatch: py
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(together, "train_many", interrupted)
+    monkeypatch.setattr(together, "start_many", interrupted)
     found = sweep(cuda, [{"lr": lr} for lr in (0.02, 0.1, 0.3)], halving=2)
     assert found.interrupted
     assert found.counts() == {"interrupted": 3}

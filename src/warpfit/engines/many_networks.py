@@ -34,7 +34,17 @@ from warpfit.nn.network import NetworkSpec
 from warpfit.optim.schedules import Constant
 from warpfit.optim.sgd import SGDSpec
 
-__all__ = ["DeviceRows", "Member", "Outcome", "Rungs", "shape_for", "train_many", "without_rates"]
+__all__ = [
+    "DeviceRows",
+    "Launch",
+    "Member",
+    "Outcome",
+    "Rungs",
+    "shape_for",
+    "start_many",
+    "train_many",
+    "without_rates",
+]
 
 Rows = npt.NDArray[np.int32]
 
@@ -190,7 +200,14 @@ def train_many(members: Sequence[Member], rows: DeviceRows, rungs: Rungs | None 
         Where the members, none of which has begun and all of which report every epoch, are compared, so that only the
         better go on.
     """
-    return _Launch(members, rows, rungs).run()
+    return start_many(members, rows, rungs).outcomes()
+
+
+def start_many(members: Sequence[Member], rows: DeviceRows, rungs: Rungs | None = None) -> Launch:
+    """Start what `train_many` does, beside other launches that are started before the outcomes of any are asked for."""
+    launch = Launch(members, rows, rungs)
+    launch.start()
+    return launch
 
 
 def shape_for(plan: Plan, data: TrainingData) -> Any:
@@ -219,7 +236,9 @@ def _trained_network(plan: Plan, data: TrainingData) -> Any:
     return trained_network(replace(plan, network=without_rates(cast(NetworkSpec, plan.network))), data)
 
 
-class _Launch:
+class Launch:
+    """A launch that trains networks."""
+
     def __init__(self, members: Sequence[Member], rows: DeviceRows, rungs: Rungs | None) -> None:
         from warpfit.backends.cuda.many_networks import NETWORK_FIELDS
 
@@ -231,38 +250,47 @@ class _Launch:
     def _num_rows(self, member: Member) -> int:
         return member.plan.num_rows if member.rows is None else len(member.rows)
 
-    def run(self) -> list[Outcome]:
-        start = perf_counter()
+    def start(self) -> None:
+        """Start it, beside others that were started since the outcomes of any were asked for."""
+        self.began = perf_counter()
         ops, shape, count = self.ops, self.shape, len(self.members)
         most_epochs = max(len(member.epochs) for member in self.members)
-        parameters = ops.asarray(self._packed())
-        record = ops.zeros((count, most_epochs, 4), "float64")
-        standings = ops.zeros((count, STANDING_FIELDS.itemsize), "uint8")
-        queue = DeviceQueue(ops, count, self.rungs)
-        rules = ops.asarray(self._rules())
+        self.parameters = ops.asarray(self._packed())
+        self.record = ops.zeros((count, most_epochs, 4), "float64")
+        self.standings = ops.zeros((count, STANDING_FIELDS.itemsize), "uint8")
+        self.queue = DeviceQueue(ops, count, self.rungs)
+        self.rules = ops.asarray(self._rules())
         keeps_best = any(member.stopping and member.stopping.keeps_best for member in self.members)
-        best = ops.zeros((count if keeps_best else 1, shape.num_parameters), "float32")
-        networks = self._networks(record, standings, rules)
+        self.best = ops.zeros((count if keeps_best else 1, shape.num_parameters), "float32")
+        self.networks = ops.asarray(self._networks(self.record, self.standings, self.rules).view(np.uint8))
+        self.more = () if shape.is_for_plain_networks else self._more_arrays()
         variant = {"KEEPS_BEST": int(keeps_best), "HALVES": int(self.rungs is not None)}
-        ops.kernel(shape.kernel, **shape.defines, **variant)(
-            shape.blocks_of(min(count, shape.groups(ops.runtime.num_multiprocessors))),
-            shape.threads,
-            self.rows.x,
-            self.rows.targets,
-            ops.asarray(networks.view(np.uint8)),
-            parameters,
-            best,
-            queue.array,
-            count,
-            *loss_settings(self.members[0].plan.loss, shape.network.outputs),
-            *(() if shape.is_for_plain_networks else self._more_arrays()),
-            shared_bytes=shape.shared_bytes,
-            cluster=shape.cluster,
-        )
-        self._unpack(ops.to_numpy(parameters))
-        records, found = ops.to_numpy(record), ops.to_numpy(standings).view(STANDING_FIELDS)[:, 0]
-        are_over = self._take_best(ops.to_numpy(rules), ops.to_numpy(best))
-        seconds = (perf_counter() - start) / max(1, int(found["epochs_done"].sum()))
+        kernel = ops.kernel(shape.kernel, **shape.defines, **variant)
+        with ops.runtime.beside():
+            kernel(
+                shape.blocks_of(min(count, shape.groups(ops.runtime.num_multiprocessors))),
+                shape.threads,
+                self.rows.x,
+                self.rows.targets,
+                self.networks,
+                self.parameters,
+                self.best,
+                self.queue.array,
+                count,
+                *loss_settings(self.members[0].plan.loss, shape.network.outputs),
+                *self.more,
+                shared_bytes=shape.shared_bytes,
+                cluster=shape.cluster,
+            )
+
+    def outcomes(self) -> list[Outcome]:
+        """Wait for all launches that are under way, and return what came of this one's members."""
+        ops, count = self.ops, len(self.members)
+        ops.runtime.join()
+        self._unpack(ops.to_numpy(self.parameters))
+        records, found = ops.to_numpy(self.record), ops.to_numpy(self.standings).view(STANDING_FIELDS)[:, 0]
+        are_over = self._take_best(ops.to_numpy(self.rules), ops.to_numpy(self.best))
+        seconds = (perf_counter() - self.began) / max(1, int(found["epochs_done"].sum()))
         return [self._outcome(i, records[i], found[i], are_over[i], seconds) for i in range(count)]
 
     def _rules(self) -> npt.NDArray[np.uint8]:

@@ -59,7 +59,6 @@ def kernel_key(plan: Plan) -> tuple[Any, ...]:
         getattr(optimizer, "weight_decay", 0) == 0,
         optimizer.clip_norm is None,
         optimizer.l2 == 0,
-        getattr(optimizer, "weight_decay", 0) == 0,
     )
 
 

@@ -15,7 +15,7 @@ from warpfit import backends
 from warpfit.backends import Array
 from warpfit.backends.transfer import to_host
 from warpfit.engines.base import EpochReport, Plan, TrainingData, TrainState
-from warpfit.engines.many_networks import DeviceRows, Member, Rungs, shape_for, train_many
+from warpfit.engines.many_networks import DeviceRows, Launch, Member, Rungs, shape_for, start_many
 from warpfit.engines.many_networks import Outcome as Trained
 from warpfit.errors import ConfigError, WarpfitError
 from warpfit.nn.module import Module
@@ -48,7 +48,9 @@ __all__ = ["Together"]
 # Seconds that a launch should take, so that progress is seen and Ctrl-C heard between two, and how much longer than the
 # one before one may be.
 LAUNCH_SECONDS, GROWTH = 2.0, 8
-# Of the memory that is left, for the parameters and records of a launch.
+# Groups that share the card at once: each has its rows there.
+SIDE_BY_SIDE = 8
+# Of the memory that is left, for the parameters and records of launches.
 MEMORY_SHARE = 0.5
 
 
@@ -86,13 +88,16 @@ class Together(Runner):
 
     def run(self, groups: Sequence[Group]) -> Iterator[Outcome]:
         left: list[Task] = []
+        parts: list[Group] = []
         for group in groups:
             left += [task for task in group.tasks if not _takes(task, group.plan)]
             for part in _by_rows(group):
                 if _shape(part)[0] is None:
                     left += part.tasks
                 else:
-                    yield from self._run_group(part)
+                    parts.append(part)
+        for first in range(0, len(parts), SIDE_BY_SIDE):
+            yield from self._run_side_by_side(parts[first : first + SIDE_BY_SIDE])
         yield from OneByOne().run_tasks(sorted(left, key=lambda task: task.number))
 
     def run_in_rungs(
@@ -115,22 +120,30 @@ class Together(Runner):
             return False
         return len(group.tasks) <= self._most(shape)
 
-    def _run_group(self, group: Group) -> Iterator[Outcome]:
-        rows, tasks = _Rows.of(group), list(group.tasks)
-        shape = rows.all.shape
-        most = self._most(shape)
-        count = min(most, shape.groups(self._num_multiprocessors))
-        while tasks:
-            wave, tasks = tasks[:count], tasks[count:]
+    def _run_side_by_side(self, groups: Sequence[Group]) -> Iterator[Outcome]:
+        """Train groups that share the card, wave by wave: a launch for each, whose blocks come as others leave."""
+        queues = [_Queue.of(group) for group in groups]
+        for queue in queues:
+            shape = queue.rows.all.shape
+            queue.most = max(1, self._most(shape) // len(queues))
+            queue.count = min(queue.most, shape.groups(self._num_multiprocessors))
+        while queues:
             start = perf_counter()
+            waves = [queue.take() for queue in queues]
             try:
-                outcomes = _train(wave, group.plan, rows)
+                launches = [
+                    _Wave.of(tasks, queue.group.plan, queue.rows)
+                    for queue, tasks in zip(queues, waves, strict=True)
+                ]
+                outcomes = [outcome for launch in launches for outcome in launch.outcomes()]
             except KeyboardInterrupt:
-                yield from (_interrupted(task) for task in wave)
+                yield from (_interrupted(task) for tasks in waves for task in tasks)
                 raise
             yield from outcomes
-            pace = len(wave) / (perf_counter() - start)
-            count = max(1, min(most, GROWTH * count, int(LAUNCH_SECONDS * pace)))
+            longer = LAUNCH_SECONDS / (perf_counter() - start)
+            for queue, tasks in zip(queues, waves, strict=True):
+                queue.count = max(1, min(queue.most, GROWTH * queue.count, int(len(tasks) * longer)))
+            queues = [queue for queue in queues if queue.tasks]
 
     def _most(self, shape: Any) -> int:
         """Return how many networks of a shape have room at once."""
@@ -237,25 +250,56 @@ def _joined(first: Array, second: Array) -> Any:
     return np.concatenate([to_host(first), to_host(second)])
 
 
+@dataclass
+class _Queue:
+    """Tasks of a group that wait, and how many of them are trained next."""
+
+    group: Group
+    rows: _Rows
+    tasks: list[Task]
+    most: int = 1
+    count: int = 1
+
+    @staticmethod
+    def of(group: Group) -> _Queue:
+        return _Queue(group, _Rows.of(group), list(group.tasks))
+
+    def take(self) -> list[Task]:
+        wave, self.tasks = self.tasks[: self.count], self.tasks[self.count :]
+        return wave
+
+
+@dataclass(frozen=True)
+class _Wave:
+    """Networks on their way through a launch."""
+
+    tasks: Sequence[Task]
+    runs: list[_Trained]
+    launch: Launch
+    start: float
+
+    @staticmethod
+    def of(tasks: Sequence[Task], plan: Plan, rows: _Rows, rungs: Rungs | None = None) -> _Wave:
+        start = perf_counter()
+        runs = [_Trained.of(task, plan, rows) for task in tasks]
+        return _Wave(tasks, runs, start_many([run.member for run in runs], rows.all, rungs), start)
+
+    def outcomes(self) -> list[Outcome]:
+        results = self.launch.outcomes()
+        seconds = (perf_counter() - self.start) / max(1, sum(len(result.reports) for result in results))
+        return [
+            run.outcome(task, result, seconds * len(result.reports))
+            for run, task, result in zip(self.runs, self.tasks, results, strict=True)
+        ]
+
+
 def _halved(group: Group, rungs: Rungs) -> Iterator[Outcome]:
     """Train a group's networks in a launch that halves them."""
     tasks = sorted(group.tasks, key=lambda task: task.number)
     try:
-        yield from _train(tasks, group.plan, _Rows.of(group), rungs)
+        yield from _Wave.of(tasks, group.plan, _Rows.of(group), rungs).outcomes()
     except KeyboardInterrupt:
         yield from map(_interrupted, tasks)
-
-
-def _train(tasks: Sequence[Task], plan: Plan, rows: _Rows, rungs: Rungs | None = None) -> list[Outcome]:
-    """Train the networks of tasks in a launch."""
-    start = perf_counter()
-    runs = [_Trained.of(task, plan, rows) for task in tasks]
-    results = train_many([run.member for run in runs], rows.all, rungs)
-    seconds = (perf_counter() - start) / max(1, sum(len(result.reports) for result in results))
-    return [
-        run.outcome(task, result, seconds * len(result.reports))
-        for run, task, result in zip(runs, tasks, results, strict=True)
-    ]
 
 
 class _Pause(NamedTuple):

@@ -471,6 +471,27 @@ def test_other_streams_wait_for_what_was_started(
     assert driver.waits == [(waits, "event")]
 
 
+def test_kernels_beside_others_come_after_what_was_before_and_before_what_follows_a_join(
+    driver: FakeDriver, device: Runtime
+) -> None:
+    launch(device, "before")
+    for name in ("one", "other"):
+        with device.beside():
+            launch(device, name)
+    launch(device, "meanwhile")
+    assert driver.launched == ["before", "one", "other", "meanwhile"]
+    own, one, other, meanwhile = driver.streams
+    assert meanwhile == own
+    assert len({own, one, other}) == 3
+    assert driver.waits == [(one, "event"), (other, "event")]
+    device.join()
+    assert driver.waits[2:] == [(own, "event")] * 2
+    assert driver.records[-2:] == [(one, "event"), (other, "event")]
+    with device.beside():
+        launch(device, "again")
+    assert driver.streams[-1] == one
+
+
 # -- graphs ------------------------------------------------------------------------------------------------
 
 
@@ -508,6 +529,8 @@ REFUSED = {
     "a buffer for uploads": lambda device: device.create_upload_buffer(8),
     "loading binary": lambda device: device.load("binary", ()),
     "another stream's wait": lambda device: device.let_wait(None),
+    "a kernel beside others": lambda device: device.beside().__enter__(),
+    "a wait for other kernels": lambda device: device.join(),
     "a wait for the device": lambda device: device.synchronize(),
     "another capture": lambda device: device.capture().__enter__(),
 }
