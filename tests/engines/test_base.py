@@ -33,6 +33,20 @@ def test_a_plans_identity_is_json_and_leaves_out_length_size_and_reason() -> Non
     assert json.loads(json.dumps(plan.identity()))["optimizer"]["lr"]["name"] == "cosine"
 
 
+def test_which_of_some_epochs_are_reported() -> None:
+    for epochs, every, start, stop in (
+        (9, 1, 0, 9),
+        (9, 4, 0, 9),
+        (9, 4, 4, 8),
+        (8, 4, 3, 8),
+        (9, 20, 2, 9),
+        (9, 2, 5, 5),
+    ):
+        plan = make_plan(epochs=epochs, report_every=every)
+        expected = [epoch for epoch in range(start, stop) if plan.reports(epoch + 1)]
+        assert plan.reported(range(start, stop)) == expected
+
+
 def test_a_plans_identity_tells_apart_what_decides_the_numbers() -> None:
     plan = make_plan()
     changes = {

@@ -93,6 +93,13 @@ class Plan:
         """Return whether an epoch, counted from 1, is reported."""
         return epoch % self.report_every == 0 or epoch == self.epochs
 
+    def reported(self, epochs: range) -> list[int]:
+        """Return which of some epochs, counted from 0, are reported."""
+        first = -(-(epochs.start + 1) // self.report_every) * self.report_every - 1
+        found = list(range(first, epochs.stop, self.report_every))
+        last = self.epochs - 1
+        return [*found, last] if last in epochs and self.epochs % self.report_every else found
+
     @property
     def dtype(self) -> str:
         """Dtype of parameters, slots and targets: float32 for every precision but float64."""

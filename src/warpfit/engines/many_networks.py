@@ -431,12 +431,11 @@ class Launch:
                 member,
                 reports.num_rows,
                 epoch,
-                record[i],
+                record[epoch - epochs.start],
                 reports.lr((epoch + 1) * steps - 1),
                 seconds,
             )
-            for i, epoch in enumerate(epochs[:done])
-            if member.plan.reports(epoch + 1)
+            for epoch in member.plan.reported(epochs[:done])
         ]
         member.state.step += done * steps
         member.state.epoch += done
