@@ -181,12 +181,12 @@ def test_what_no_launch_takes_is_trained_one_after_the_other(cuda: str, argument
     assert {record["status"] for record in found} <= {"done", "stopped"}
 
 
-STOPPING: list[tuple[dict[str, Any], int | None]] = [
-    ({"monitor": "loss", "patience": 1, "min_delta": 0.05, "restore_best": False}, None),
-    ({"monitor": "val_accuracy", "patience": 2}, None),
-    ({"monitor": "val_loss", "patience": 1, "restore_best": False}, None),
-    ({"monitor": "val_loss", "patience": 1, "min_delta": 0.02}, 2),
-]
+STOPPING: dict[str, tuple[dict[str, Any], int | None]] = {
+    "loss": ({"monitor": "loss", "patience": 1, "min_delta": 0.05, "restore_best": False}, None),
+    "accuracy": ({"monitor": "val_accuracy", "patience": 2}, None),
+    "last weights": ({"monitor": "val_loss", "patience": 1, "restore_best": False}, None),
+    "halving": ({"monitor": "val_loss", "patience": 1, "min_delta": 0.02}, 2),
+}
 
 
 # Beside blocks, which so small networks are trained by.
@@ -198,9 +198,18 @@ SHAPES: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize(
-    ("settings", "halving"), STOPPING, ids=["loss", "accuracy", "last weights", "halving"]
+    ("kind", "settings", "halving"),
+    [
+        pytest.param(
+            kind,
+            *STOPPING[name],
+            id=f"{kind}-{name}",
+            marks=() if kind == "blocks" or name in ("accuracy", "halving") else pytest.mark.slow,
+        )
+        for kind in ("blocks", *SHAPES)
+        for name in STOPPING
+    ],
 )
-@pytest.mark.parametrize("kind", ["blocks", *SHAPES])
 def test_each_is_stopped_as_the_callback_says(
     cuda: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -234,7 +243,7 @@ def test_each_is_stopped_as_the_callback_says(
 # -- halving on the device
 
 
-@pytest.fixture(params=["blocks", "groups", "clusters", "clusters of 2"])
+@pytest.fixture
 def side_by_side(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, cuda: str) -> str:
     """The device, where fewer networks are trained at once than there are, by blocks that all run at the same time."""
     monkeypatch.setattr(ManyNetworks, "groups", lambda self, _: 3)
@@ -318,7 +327,20 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "name", ["accuracy", "early stopping", pytest.param("last weights", marks=pytest.mark.slow)]
+    ("side_by_side", "name"),
+    [
+        pytest.param(
+            kind,
+            name,
+            id=f"{kind}-{name}",
+            marks=()
+            if name == "accuracy" or (kind, name) == ("groups", "early stopping")
+            else pytest.mark.slow,
+        )
+        for kind in ("blocks", *SHAPES)
+        for name in HALVED
+    ],
+    indirect=["side_by_side"],
 )
 def test_the_kernel_halves_as_the_host_does(
     side_by_side: str, monkeypatch: pytest.MonkeyPatch, launches: list[Any], name: str

@@ -11,10 +11,12 @@
 //           shared memory, from a multiple of 1024. Defines DTYPE, LAYERS, WIDTHS (at most 64 features and units, at most 16
 //           outputs), ACTIVATIONS and SLOPES (of each layer), BATCH (at most 128), TARGET_WORDS, LOSS, CROSS_ENTROPY, SMOOTHED,
 //           COUNTS_ROWS, OPTIMIZER, SLOTS, ADAPTIVE, MOMENTUM, NESTEROV, DECAYS, RATE_IN_VELOCITY, KEEPS_BEST (whether any
-//           network's `Stopping` does), HALVES (whether the better go on from rung to rung), GROUPS (at most 4), REGISTER_SLOTS (of what is remembered of parameters, how much lies
-//           in registers), GROUP_REGISTERS and ROW_REGISTERS (of a thread), ORDER_RING, SHARED_BYTES, BOUNDED_WAITS.
-// Numerics: products of DTYPE with float32 sums; parameters and what is remembered of them in float32. A network's bits follow
-//           from its own numbers alone.
+//           network's `Stopping` does), HALVES (whether networks are compared at rungs, and only some go on), GROUPS (at most
+//           4), SHARES_FIRST (whether the first layer's weights lie in shared memory), REGISTER_SLOTS (of what is remembered of
+//           parameters, how much lies in registers), GROUP_REGISTERS and ROW_REGISTERS (of a thread), ORDER_RING, SHARED_BYTES,
+//           BOUNDED_WAITS.
+// Numerics: products of DTYPE with float32 sums, to which biases are added, of float16 before relu in float16; parameters and
+//           what is remembered of them in float32. A network's bits follow from its own numbers alone.
 // Cost:     of a step 6 BATCH FLOP a weight, less 2 BATCH for each of the first layer, of layers filled up; its rows are read once.
 // Reference: the layerwise engine over backends/numpy; PTX ISA 9.7.15 (wgmma).
 #define SHARED_ALIGNMENT 1024

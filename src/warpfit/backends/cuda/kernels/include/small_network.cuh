@@ -27,7 +27,7 @@ __device__ constexpr int up(int size, int unit) { return (size + unit - 1) / uni
 constexpr int SIZES[] = {WIDTHS};
 constexpr Activation ACTIVATION_OF[] = {ACTIVATIONS};
 constexpr float SLOPE_OF[] = {SLOPES};
-constexpr int HIDDEN = LAYERS - 1, FEATURES = SIZES[0], OUTPUTS = SIZES[LAYERS];
+constexpr int HIDDEN = LAYERS - 1, OUTPUTS = SIZES[LAYERS];
 
 // All layers' units are filled up to a tile; rows of a batch and inputs of layers to slices of 16.
 constexpr int WARPS = 4, GROUP_THREADS = WARPS * WARP, THREADS = (GROUPS + 1) * GROUP_THREADS, UNITS = 64;
@@ -181,7 +181,7 @@ struct Batch {
 
 struct Parameters {
     Shared& shared;
-    float numbers[OWN];  // those of the first layer's weights are in shared memory
+    float numbers[OWN];  // the first FIRST are in shared memory
     float slots[REGISTER_SLOTS > 0 ? REGISTER_SLOTS : 1][OWN];
 
     __device__ explicit Parameters(Shared& shared) : shared(shared) {}

@@ -119,17 +119,19 @@ struct RowWarp {
     }
 
     // To a network's last epoch, or until a verdict ends it: that on an epoch may come when the first batch of the next has
-    // been handed over, but no other.
+    // been handed over, but no other. Once the last one is, the network is nobody's any more.
     __device__ void serve_network() {
-        const int num_epochs = shared.network.num_epochs;
+        const int num_epochs = shared.network.num_epochs, num_batches = shared.run.batches;
         epochs_judged = 0;
         int last_begun = 0;
-        bool is_over = num_epochs == 0;
-        for (Batch batch = {0, 0}; !is_over && batch.epoch < num_epochs; batch = batch.after(shared)) {
-            is_over = is_over_at(last_begun - 1);
-            if (is_over) break;
-            hand_over_batch(batch);
-            last_begun = batch.epoch;
+        bool is_over = false;
+        for (int epoch = 0; epoch < num_epochs && !is_over; ++epoch) {
+            for (int idx = 0; idx < num_batches; ++idx) {
+                is_over = is_over_at(last_begun - 1);
+                if (is_over) break;
+                hand_over_batch({epoch, idx});
+                last_begun = epoch;
+            }
         }
         if (!is_over) is_over_at(num_epochs - 1);
         epochs += epochs_judged;
