@@ -705,7 +705,11 @@ def sweep_short(results: Results) -> str:
 def _a_network(row: Results, program: str | None) -> str:
     """Return the microseconds per network and step of a program, with their spread."""
     us = row["programs"].get(program, {}).get("us")
-    return f"{us['median']:.3f} ({us['min']:.3f} to {us['max']:.3f})" if us else "-"
+    if not us:
+        return "-"
+    digits = 3 if us["median"] >= 0.05 else 4
+    median, least, most = (f"{us[name]:.{digits}f}" for name in ("median", "min", "max"))
+    return f"{median} ({least} to {most})"
 
 
 def _sweep_peer(program: str | None) -> str:
