@@ -74,7 +74,7 @@ FAMILIES = {
     "many": Family(
         ("many_networks", "many_networks_sm90", "many_small_networks_sm90"),
         ("engines/test_many_networks.py", "sweep/test_together.py"),
-        "emulator and (tabular or hidden or tiles or ragged or diverges or kernel_halves and accuracy and not of)",
+        "emulator and (tabular or hidden or ragged or two and tiles and not parts or halves and blocks and accuracy)",
         takes_slow=True,
     ),
     "products": Family(
