@@ -10,7 +10,7 @@
 #include "barriers.cuh"
 #include "cluster.cuh"
 #include "fragments.cuh"
-#include "many_rows.cuh"
+#include "many_batches.cuh"
 #include "operand_tile.cuh"
 
 using T = DTYPE;
@@ -201,34 +201,7 @@ __device__ inline void arrive_for_bytes(const Thread& own, Barrier& barrier, uns
 
 // -- batches -------------------------------------------------------------------------------------------------------
 
-// A batch of a network's run: one of a step, or of the validation rows, which take all ROWS.
-struct Batch {
-    int epoch, idx;
-
-    // Of an epoch.
-    __device__ static int count(const Network& network) {
-        return network.num_steps() + (network.num_validated + ROWS - 1) / ROWS;
-    }
-
-    __device__ bool is_last(const Shared& shared) const { return idx + 1 == shared.run.batches; }
-
-    __device__ Batch after(const Shared& shared) const {
-        return is_last(shared) ? Batch{epoch + 1, 0} : Batch{epoch, idx + 1};
-    }
-
-    __device__ bool trains(const Network& network) const { return idx < network.num_steps(); }
-
-    __device__ int num_rows(const Network& network) const {
-        return trains(network) ? min(BATCH, network.num_rows - idx * BATCH)
-                               : min(ROWS, network.num_validated - (idx - network.num_steps()) * ROWS);
-    }
-
-    // The number among all of one of ROWS rows, -1 for those that it does not have.
-    __device__ int row(const Network& network, int own) const {
-        if (!trains(network)) return network.validation_row((idx - network.num_steps()) * ROWS + own);
-        return own < BATCH ? network.row(epoch, idx * BATCH + own) : -1;
-    }
-};
+using Batch = RunBatch<ROWS>;
 
 // The place of the network's own in an array of so many numbers for each.
 template <class Number>

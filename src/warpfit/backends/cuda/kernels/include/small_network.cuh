@@ -5,7 +5,7 @@
 #include "activation.cuh"
 #include "barriers.cuh"
 #include "fragments.cuh"
-#include "many_rows.cuh"
+#include "many_batches.cuh"
 #include "operand_tile.cuh"
 #include "output_losses.cuh"
 
@@ -152,30 +152,7 @@ struct OwnRow {
     }
 };
 
-// -- batches -------------------------------------------------------------------------------------------------------
-
-// A batch of a network's run: one of a step, or of the validation rows, which take all ROWS.
-struct Batch {
-    int epoch, idx;
-
-    // Of an epoch.
-    __device__ static int count(const Network& network) {
-        return network.num_steps() + (network.num_validated + ROWS - 1) / ROWS;
-    }
-
-    __device__ bool is_last(const Shared& shared) const { return idx + 1 == shared.run.batches; }
-
-    __device__ Batch after(const Shared& shared) const {
-        return is_last(shared) ? Batch{epoch + 1, 0} : Batch{epoch, idx + 1};
-    }
-
-    __device__ bool trains(const Network& network) const { return idx < network.num_steps(); }
-
-    __device__ int num_rows(const Network& network) const {
-        return trains(network) ? min(BATCH, network.num_rows - idx * BATCH)
-                               : min(ROWS, network.num_validated - (idx - network.num_steps()) * ROWS);
-    }
-};
+using Batch = RunBatch<ROWS>;
 
 // -- parameters ----------------------------------------------------------------------------------------------------
 
