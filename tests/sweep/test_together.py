@@ -204,7 +204,7 @@ SHAPES: dict[str, Callable[[Any], Any]] = {
             kind,
             *STOPPING[name],
             id=f"{kind}-{name}",
-            marks=() if kind == "blocks" or name == "accuracy" and kind != "clusters" else pytest.mark.slow,
+            marks=() if kind == "blocks" or (name == "accuracy" and kind != "clusters") else pytest.mark.slow,
         )
         for kind in ("blocks", *SHAPES)
         for name in STOPPING
