@@ -125,7 +125,7 @@ NOT_FINITE = "ignore:One or more of the test scores are non-finite"
 
 
 @pytest.mark.filterwarnings(NOT_FINITE, NOT_FINITE.replace("test", "train"))
-@pytest.mark.parametrize("n_jobs", [1, 2])
+@pytest.mark.parametrize("n_jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_fits_that_fail_have_the_error_score_and_a_warning(n_jobs: int) -> None:
     grid = {"learning_rate_init": [0.01, -1.0], "solver": ["adam"]}
     search = SweepCV(CLASSIFIER, grid, cv=2, n_jobs=n_jobs, return_train_score=True)

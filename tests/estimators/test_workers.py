@@ -104,7 +104,7 @@ assert (labels == expected).all()
 """
 
 
-@pytest.mark.parametrize("asked_for", ["auto", "cuda"])
+@pytest.mark.parametrize("asked_for", ["auto", pytest.param("cuda", marks=pytest.mark.slow)])
 def test_fitted_on_a_device_and_loaded_without_one(
     cuda: str, data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_for: str
 ) -> None:

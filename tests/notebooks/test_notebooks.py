@@ -80,6 +80,7 @@ def test_no_outputs_are_committed(path: Path) -> None:
     assert "widgets" not in notebook.metadata
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [path for path in NOTEBOOKS if path.name != "demo.ipynb"], ids=ids)
 def test_a_notebook_runs_from_top_to_bottom(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     executed(read(path), monkeypatch)
