@@ -10,7 +10,11 @@ import pytest
 from sklearn.datasets import make_classification, make_regression
 from sklearn.model_selection import GridSearchCV
 
+from warpfit import backends
+from warpfit.backends import is_device_array
+from warpfit.errors import DeviceError
 from warpfit.estimators import MLPClassifier, MLPRegressor, SweepCV
+from warpfit.estimators.mlp import PredictedRows
 from warpfit.sweep import together
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -78,6 +82,39 @@ def test_all_candidates_and_folds_are_one_launch_over_one_copy_of_the_rows(
     # A row of a fold may come to the other side of a border.
     assert_same_scores(ours, theirs, 1.5 / 30)
     assert ours.best_params_ == theirs.best_params_
+
+
+def test_rows_are_predicted_where_they_were_copied_to_once(cuda: str, data: tuple[Array, Array]) -> None:
+    X, y = data
+    first, second = (
+        MLPClassifier(device=cuda, **(FEW | {"learning_rate_init": rate})).fit(X, y) for rate in (0.02, 0.1)
+    )
+    expected = [estimator.predict_proba(X) for estimator in (first, second)]
+    rows = PredictedRows(X)
+    assert rows.of(first) is rows.of(second)
+    assert is_device_array(rows.of(first))
+    for estimator, probabilities in zip((first, second), expected, strict=True):
+        with estimator._predicting(rows):
+            np.testing.assert_array_equal(estimator.predict_proba(X), probabilities)
+            np.testing.assert_array_equal(estimator.predict_proba(X[:7]), probabilities[:7])
+        assert "_predicted_rows" not in vars(estimator)
+
+
+def test_rows_without_room_on_the_device_are_predicted_from_the_host(
+    cuda: str, data: tuple[Array, Array], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = data
+    estimator = MLPClassifier(device=cuda, **FEW).fit(X, y)
+    expected, rows = estimator.predict(X), PredictedRows(X)
+
+    def no_room(value: Any) -> Any:
+        raise DeviceError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backends.get(cuda), "asarray", no_room)
+        assert isinstance(rows.of(estimator), np.ndarray)
+    with estimator._predicting(rows):
+        np.testing.assert_array_equal(estimator.predict(X), expected)
 
 
 def test_numbers_of_a_regression(cuda: str, launches: list[tuple[int, int]]) -> None:

@@ -21,6 +21,7 @@ from threadpoolctl import threadpool_limits
 from support.training import InterruptAt
 from warpfit import MLPClassifier, MLPRegressor, RandomizedSweepCV, SweepCV
 from warpfit.errors import ConfigError
+from warpfit.estimators.mlp import BaseMLP
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -154,6 +155,18 @@ def test_an_executors_workers_give_the_same() -> None:
         for num_shards in (-1, 3):
             search = SweepCV(CLASSIFIER, GRID, cv=2, executor=executor, n_jobs=num_shards)
             assert_same_search(search.fit(X, Y), one)
+
+
+def test_rows_that_are_scored_on_are_checked_once_for_all_candidates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checked: list[int] = []
+    check = BaseMLP._checked_to_predict
+    monkeypatch.setattr(
+        BaseMLP, "_checked_to_predict", lambda self, X: checked.append(len(X)) or check(self, X)
+    )
+    SweepCV(CLASSIFIER, GRID, cv=3, return_train_score=True, refit=False, n_jobs=1).fit(X, Y)
+    assert checked == [50, 100] * 3
 
 
 def test_ctrl_c_ends_the_search() -> None:

@@ -22,7 +22,7 @@ from sklearn.utils.validation import _check_method_params, _num_samples
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from warpfit.backends import resolve_device
-from warpfit.estimators.mlp import BaseMLP, Checked, Training
+from warpfit.estimators.mlp import BaseMLP, Checked, PredictedRows, Training
 from warpfit.sweep.folds import Fold, SweepData
 from warpfit.sweep.runner import run_here, workers_of
 from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task
@@ -101,7 +101,20 @@ def _fit_wave(fits: Fits) -> list[Result]:
         raise KeyboardInterrupt
     for (fit, _), outcome in zip(numbered, outcomes, strict=True):
         fit.outcomes.append(outcome)
-    return [fit.result() for fit in started]
+    return _scored(started)
+
+
+def _scored(started: Sequence[_Started]) -> list[Result]:
+    """Return the results of all fits, found split by split: rows that are predicted are those of one at a time."""
+    of_splits: dict[int, list[int]] = {}
+    for idx, fit in enumerate(started):
+        of_splits.setdefault(id(fit.parts), []).append(idx)
+    results: dict[int, Result] = {}
+    for indices in of_splits.values():
+        parts = started[indices[0]].parts
+        test, train = PredictedRows(parts.X_test), PredictedRows(parts.X_train)
+        results |= {idx: started[idx].result(test, train) for idx in indices}
+    return list(_in_order(results))
 
 
 def _with_shared_rows(fits: Fits, numbered: Sequence[tuple[_Started, Task]]) -> list[Task]:
@@ -242,8 +255,8 @@ class _Started:
             raise
         self.error = format_exc()
 
-    def result(self) -> Result:
-        """Finish the fit, and return its scores and times."""
+    def result(self, test: PredictedRows, train: PredictedRows) -> Result:
+        """Finish the fit, and return its scores on the split's rows, and times."""
         start = perf_counter()
         if self.error is None and self.training is not None:
             try:
@@ -255,7 +268,7 @@ class _Started:
         trained = sum(outcome.seconds for outcome in self.outcomes)
         fit_time = self.seconds + trained + perf_counter() - start
         start = perf_counter()
-        test_scores = self._scores(self.parts.X_test, self.parts.y_test, self.parts.test_score_params)
+        test_scores = self._scores(test, self.parts.y_test, self.parts.test_score_params)
         score_time = perf_counter() - start
         result: Result = {
             "fit_error": self.error,
@@ -265,15 +278,14 @@ class _Started:
             "score_time": score_time,
         }
         if self.fits.return_train_score:
-            result["train_scores"] = self._scores(
-                self.parts.X_train, self.parts.y_train, self.parts.train_score_params
-            )
+            result["train_scores"] = self._scores(train, self.parts.y_train, self.parts.train_score_params)
         return result
 
-    def _scores(self, X: Any, y: Any, params: dict[str, Any]) -> Any:
+    def _scores(self, rows: PredictedRows, y: Any, params: dict[str, Any]) -> Any:
         scorer, error_score = self.fits.scorer, self.fits.error_score
         if self.error is None:
-            return _score(self.estimator, X, y, scorer, params, error_score)
+            with self.estimator._predicting(rows):
+                return _score(self.estimator, rows.X, y, scorer, params, error_score)
         if isinstance(scorer, _MultimetricScorer):
             return dict.fromkeys(scorer._scorers, error_score)
         return error_score

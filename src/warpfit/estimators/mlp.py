@@ -7,7 +7,7 @@ import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from numbers import Integral, Real
@@ -24,8 +24,9 @@ from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from warpfit import backends
 from warpfit.backends import resolve_device
-from warpfit.errors import ConfigError, DivergedError
+from warpfit.errors import ConfigError, DeviceError, DivergedError
 from warpfit.estimators.convergence import Convergence, EpochLog, reported_score
 from warpfit.estimators.initial import initial_layer
 from warpfit.estimators.recipes import (
@@ -93,6 +94,38 @@ class Checked:
     X: Array
     y: Array
     found: dict[str, Any]
+
+
+class PredictedRows:
+    """Rows that many estimators predict, one after the other: checked once, and copied to a GPU once.
+
+    Parameters
+    ----------
+    X : array_like or sparse matrix (n_samples, n_features)
+        Rows with the features that all of the estimators were fitted to.
+    """
+
+    def __init__(self, X: Any) -> None:
+        self.X = X
+        self._checked: Any = None
+        self._on_devices: dict[str, Any] = {}
+
+    def of(self, estimator: BaseMLP) -> Any:
+        """Return the rows as the estimator's networks take them."""
+        if self._checked is None:
+            self._checked = estimator._checked_to_predict(self.X)
+        device = resolve_device(estimator.device)
+        if device == "cpu" or issparse(self._checked):
+            return self._checked
+        if device not in self._on_devices:
+            self._on_devices[device] = self._copied(device)
+        return self._on_devices[device]
+
+    def _copied(self, device: str) -> Any:
+        """Return the rows on a device, or, where it lacks the room, on the host, from which they come in parts."""
+        with suppress(DeviceError):
+            return backends.get(device).asarray(self._checked)
+        return self._checked
 
 
 class BaseMLP(BaseEstimator, ABC):
@@ -589,12 +622,25 @@ class BaseMLP(BaseEstimator, ABC):
     def _predicted(self, X: Any) -> Array:
         """Return what is predicted for rows X, (N, outputs): the mean over the networks, after `out_activation_`."""
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse=["csr", "csc"], dtype=FLOATS, reset=False)
+        shared: PredictedRows | None = vars(self).get("_predicted_rows")
+        X = self._checked_to_predict(X) if shared is None or shared.X is not X else shared.of(self)
         first, *others = self._fitted_networks()
         total = self._activated(self._outputs((first.coefs_, first.intercepts_), X))
         for network in others:
             total += self._activated(self._outputs((network.coefs_, network.intercepts_), X))
         return total / (1 + len(others)) if others else total
+
+    def _checked_to_predict(self, X: Any) -> Any:
+        return validate_data(self, X, accept_sparse=["csr", "csc"], dtype=FLOATS, reset=False)
+
+    @contextmanager
+    def _predicting(self, rows: PredictedRows) -> Iterator[None]:
+        """Let predictions of the same X, meanwhile, take these rows."""
+        self._predicted_rows = rows
+        try:
+            yield
+        finally:
+            del self._predicted_rows
 
     def _outputs(self, weights: Weights, X: Any) -> Array:
         """Return a network's outputs (N, outputs) for checked rows X, some at a time, before `out_activation_`."""
