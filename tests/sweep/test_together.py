@@ -367,6 +367,31 @@ def test_the_kernel_halves_as_the_host_does(
     assert ("halving: a fold has no result" in words) == (optimizer == "sgd")
 
 
+@pytest.mark.parametrize("by_kernel", [True, False], ids=["kernel", "host"])
+def test_what_is_halved_has_the_weights_that_its_report_tells_of(
+    cuda: str, monkeypatch: pytest.MonkeyPatch, by_kernel: bool
+) -> None:
+    if not by_kernel:
+        monkeypatch.setattr(together.Together, "_halves", lambda *_: False)
+    held_out = X[60:90], Y[60:90]
+    given = {
+        "validation_data": held_out,
+        "epochs": 8,
+        "halving": wf.Halving(4, min_epochs=6),
+        "callbacks": [wf.EarlyStopping("val_loss", patience=8)],
+    }
+    candidates = [{"lr": lr, "optimizer": "sgd"} for lr in (0.05, 0.1, 20.0, 30.0)]
+    found = outcomes_of(monkeypatch, partial(sweep, cuda, candidates, **given))
+    halved = [outcome for outcome in found if outcome.halved_after]
+    assert len(halved) == 3
+    for outcome in halved:
+        assert outcome.report is not None
+        assert outcome.report.epoch == outcome.callbacks[0].best_epoch  # type: ignore[attr-defined]
+        loss = wf.evaluate(outcome.model, *held_out).loss  # type: ignore[arg-type]
+        np.testing.assert_allclose(loss, outcome.report.val_loss, rtol=0.02)
+    assert any(outcome.report is not outcome.history.reports[-1] for outcome in halved)
+
+
 def score(model: Any, x: Any, y: Any) -> float:
     return -wf.evaluate(model, x, y).loss
 
