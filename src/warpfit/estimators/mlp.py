@@ -9,9 +9,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -126,6 +127,11 @@ class PredictedRows:
         with suppress(DeviceError):
             return backends.get(device).asarray(self._checked)
         return self._checked
+
+
+@cache
+def _parameter_names(kind: type[BaseMLP]) -> tuple[str, ...]:
+    return tuple(cast(Any, super(BaseMLP, kind))._get_param_names())
 
 
 class BaseMLP(BaseEstimator, ABC):
@@ -610,6 +616,11 @@ class BaseMLP(BaseEstimator, ABC):
                 ConvergenceWarning,
                 stacklevel=STACKLEVEL,
             )
+
+    @classmethod
+    def _get_param_names(cls) -> list[str]:
+        """Return what `__init__` takes, which scikit-learn finds anew each time, and several times a fit."""
+        return list(_parameter_names(cls))
 
     # -- prediction ----------------------------------------------------------------------------------------
 
