@@ -161,10 +161,8 @@ def test_rows_that_are_scored_on_are_checked_once_for_all_candidates(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     checked: list[int] = []
-    check = BaseMLP._checked_to_predict
-    monkeypatch.setattr(
-        BaseMLP, "_checked_to_predict", lambda self, X: checked.append(len(X)) or check(self, X)
-    )
+    check = BaseMLP._checked_rows
+    monkeypatch.setattr(BaseMLP, "_checked_rows", lambda self, X: checked.append(len(X)) or check(self, X))
     SweepCV(CLASSIFIER, GRID, cv=3, return_train_score=True, refit=False, n_jobs=1).fit(X, Y)
     assert checked == [50, 100] * 3
 

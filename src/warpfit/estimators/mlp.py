@@ -114,7 +114,7 @@ class PredictedRows:
     def of(self, estimator: BaseMLP) -> Any:
         """Return the rows as the estimator's networks take them."""
         if self._checked is None:
-            self._checked = estimator._checked_to_predict(self.X)
+            self._checked = estimator._checked_rows(self.X)
         device = resolve_device(estimator.device)
         if device == "cpu" or issparse(self._checked):
             return self._checked
@@ -136,6 +136,9 @@ def _parameter_names(kind: type[BaseMLP]) -> tuple[str, ...]:
 
 class BaseMLP(BaseEstimator, ABC):
     """Base of both estimators; subclasses say what targets and outputs mean."""
+
+    # Where a search predicts the same rows with many estimators: `_predicting`.
+    _predicted_rows: PredictedRows | None = None
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
@@ -530,7 +533,7 @@ class BaseMLP(BaseEstimator, ABC):
             return None
         if X_val is None or y_val is None:
             raise ValueError("expected both X_val and y_val, or neither, got one of them")
-        X = validate_data(self, X_val, accept_sparse=["csr", "csc"], dtype=FLOATS, reset=False)
+        X = self._checked_rows(X_val)
         y = self._encode_validation(y_val)
         if len(y) != X.shape[0]:
             raise ValueError(f"expected as many rows in X_val as in y_val, got {X.shape[0]} and {len(y)}")
@@ -633,15 +636,16 @@ class BaseMLP(BaseEstimator, ABC):
     def _predicted(self, X: Any) -> Array:
         """Return what is predicted for rows X, (N, outputs): the mean over the networks, after `out_activation_`."""
         check_is_fitted(self)
-        shared: PredictedRows | None = vars(self).get("_predicted_rows")
-        X = self._checked_to_predict(X) if shared is None or shared.X is not X else shared.of(self)
+        shared = self._predicted_rows
+        X = shared.of(self) if shared is not None and shared.X is X else self._checked_rows(X)
         first, *others = self._fitted_networks()
         total = self._activated(self._outputs((first.coefs_, first.intercepts_), X))
         for network in others:
             total += self._activated(self._outputs((network.coefs_, network.intercepts_), X))
         return total / (1 + len(others)) if others else total
 
-    def _checked_to_predict(self, X: Any) -> Any:
+    def _checked_rows(self, X: Any) -> Any:
+        """Return rows X, or raise as scikit-learn does if they are not like those that were fitted."""
         return validate_data(self, X, accept_sparse=["csr", "csc"], dtype=FLOATS, reset=False)
 
     @contextmanager

@@ -365,7 +365,7 @@ class _Trained:
         elif run.state.epoch < run.plan.epochs:
             found.status = PAUSED
             found.checkpoint = pickle.dumps(_Pause(run.state, run.history.reports, callbacks))
-        if found.error is None:
+        if result.error is None:
             for callback in callbacks:
                 callback.on_end(run)
         write_back(run.state, self.model, self.optimizer)
