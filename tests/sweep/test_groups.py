@@ -88,10 +88,11 @@ def test_networks_in_words() -> None:
 
 def test_a_plan_says_how_many_how_and_in_how_many_waves() -> None:
     groups = plan_groups([task(number, {"width": 8 + number % 2}) for number in range(6)])
-    plan = describe(groups, num_candidates=3, num_folds=2, device="cpu", at_once=4, reason="by hand")
+    sizes = {"num_candidates": 3, "num_folds": 2, "at_once": 4, "num_bytes": 3 << 20}
+    plan = describe(groups, device="cpu", reason="by hand", **sizes)
     assert (plan.num_networks, plan.waves) == (6, 2)
     assert str(plan).splitlines() == [
-        "6 networks (3 candidates × 2 folds) on cpu: by hand; 2 waves of 4, 0 MiB",
+        "6 networks (3 candidates × 2 folds) on cpu: by hand; 2 waves of 4, 3 MiB",
         "  6-8-3 relu, sgd, cross_entropy, batch 8: 3 networks, layerwise in float32",
         "  6-9-3 relu, sgd, cross_entropy, batch 8: 3 networks, layerwise in float32",
     ]

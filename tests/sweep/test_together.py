@@ -102,6 +102,13 @@ def test_classes_have_weights(cuda: str) -> None:
             np.testing.assert_allclose(*both, rtol=2e-3)
 
 
+def test_a_plan_counts_rows_once_and_parameters_for_each(cuda: str) -> None:
+    few, many = (sweep(cuda, [{"lr": 0.1 + 0.1 * i} for i in range(n)], epochs=1) for n in (2, 6))
+    of_network = 4 * many.models[0].num_parameters
+    assert 0 <= many.plan.bytes - few.plan.bytes - 4 * of_network < 4 * 64  # filled up
+    assert 0 <= few.plan.bytes - 2 * of_network - 1.5 * X.nbytes < 2 * 64  # float32, and half of it
+
+
 def test_waves_share_the_rows_of_one_upload(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
     uploads, launches = [], []
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from time import perf_counter
 from typing import Any, cast
 
@@ -40,6 +41,8 @@ __all__ = [
     "Member",
     "Outcome",
     "Rungs",
+    "bytes_of_network",
+    "bytes_of_rows",
     "shape_for",
     "start_many",
     "train_many",
@@ -221,6 +224,17 @@ def shape_for(plan: Plan, data: TrainingData) -> Any:
     if data.is_streamed:
         raise ConfigError("expected data that the device has room for, got more")
     return shape_of(_trained_network(plan, data), cast(Any, backends.get(plan.device)).runtime)
+
+
+def bytes_of_network(shape: Any) -> int:
+    """Return the bytes on the device of a network's parameters, and of what the optimizer remembers of them."""
+    return 4 * (1 + shape.network.slots) * int(shape.num_parameters)
+
+
+def bytes_of_rows(shape: Any, x: Array) -> int:
+    """Return the bytes on the device of rows x, as they are given and as a kernel takes them."""
+    width = prod(x.shape[1:]) if shape.kernel == "many_networks" else shape.x_width
+    return x.nbytes + len(x) * width * 2
 
 
 def without_rates(network: NetworkSpec) -> NetworkSpec:

@@ -178,6 +178,7 @@ def fit_many(
         num_folds=len(data.folds),
         device=", ".join(devices),
         at_once=runner.at_once(groups),
+        num_bytes=runner.num_bytes(groups),
         reason=runner.explain(groups),
     )
     if on_plan is not None:

@@ -87,9 +87,16 @@ def _counted(number: int, noun: str) -> str:
 
 
 def describe(
-    groups: Sequence[Group], *, num_candidates: int, num_folds: int, device: str, at_once: int, reason: str
+    groups: Sequence[Group],
+    *,
+    num_candidates: int,
+    num_folds: int,
+    device: str,
+    at_once: int,
+    num_bytes: int,
+    reason: str,
 ) -> SweepPlan:
-    """Return the plan of a sweep whose groups are trained `at_once` networks at a time."""
+    """Return the plan of a sweep whose groups are trained `at_once` networks at a time, in so many bytes."""
     num_networks = sum(len(group.tasks) for group in groups)
     at_once = min(at_once, num_networks)
     return SweepPlan(
@@ -99,7 +106,7 @@ def describe(
         groups=tuple(GroupPlan(group.title, len(group.tasks), group.plan) for group in groups),
         at_once=at_once,
         waves=-(-num_networks // at_once),
-        bytes=at_once * max(group.plan.bytes for group in groups),
+        bytes=num_bytes,
         reason=reason,
     )
 

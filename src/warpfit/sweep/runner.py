@@ -55,6 +55,11 @@ class Runner(ABC):
     def at_once(self, groups: Sequence[Group]) -> int:
         """Return how many networks are trained at the same time."""
 
+    def num_bytes(self, groups: Sequence[Group]) -> int:
+        """Return the bytes of memory that these take, data included; here as if each had its own."""
+        num_networks = sum(len(group.tasks) for group in groups)
+        return min(self.at_once(groups), num_networks) * max(group.plan.bytes for group in groups)
+
     @abstractmethod
     def run(self, groups: Sequence[Group]) -> Iterator[Outcome]:
         """Train the networks of groups, and yield what came of each as it is known, in any order."""

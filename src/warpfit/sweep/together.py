@@ -15,7 +15,16 @@ from warpfit import backends
 from warpfit.backends import Array
 from warpfit.backends.transfer import to_host
 from warpfit.engines.base import EpochReport, Plan, TrainingData, TrainState
-from warpfit.engines.many_networks import DeviceRows, Launch, Member, Rungs, shape_for, start_many
+from warpfit.engines.many_networks import (
+    DeviceRows,
+    Launch,
+    Member,
+    Rungs,
+    bytes_of_network,
+    bytes_of_rows,
+    shape_for,
+    start_many,
+)
 from warpfit.engines.many_networks import Outcome as Trained
 from warpfit.errors import ConfigError, WarpfitError
 from warpfit.nn.module import Module
@@ -80,6 +89,17 @@ class Together(Runner):
     def at_once(self, groups: Sequence[Group]) -> int:
         shapes = [shape for group in groups if (shape := _shape(group)[0]) is not None]
         return max((shape.groups(self._num_multiprocessors) for shape in shapes), default=1)
+
+    def num_bytes(self, groups: Sequence[Group]) -> int:
+        """Return the bytes of the group that takes most: its rows once, for all networks of a launch."""
+        return max(map(self._bytes_of, groups))
+
+    def _bytes_of(self, group: Group) -> int:
+        shape, _ = _shape(group)
+        if shape is None:
+            return group.plan.bytes
+        count = min(len(group.tasks), shape.groups(self._num_multiprocessors))
+        return bytes_of_rows(shape, group.tasks[0].data.x) + count * bytes_of_network(shape)
 
     @property
     def _num_multiprocessors(self) -> int:
@@ -148,8 +168,7 @@ class Together(Runner):
     def _most(self, shape: Any) -> int:
         """Return how many networks of a shape have room at once."""
         ops: Any = backends.get(self.device)
-        of_network = 4 * (1 + shape.network.slots) * shape.num_parameters
-        return max(1, int(MEMORY_SHARE * ops.runtime.memory_left()) // of_network)
+        return max(1, int(MEMORY_SHARE * ops.runtime.memory_left()) // bytes_of_network(shape))
 
 
 def _by_rows(group: Group) -> Iterator[Group]:
@@ -184,6 +203,14 @@ def _weighed(plan: Plan, task: Task, labels: Any = ()) -> Plan:
     num_classes = (*plan.network.output_shape, 0)[0]
     weights = task.arguments.get("class_weight")
     return replace(plan, loss=resolve_class_weight(plan.loss, weights, labels, num_classes))
+
+
+def _labels_to_weigh(task: Task, rows: _Rows) -> Any:
+    """Return the labels of a task's rows if weights of classes may follow from them."""
+    if task.arguments.get("class_weight") is None:
+        return ()
+    train = rows.train[task.fold]
+    return rows.all.data.y[: rows.num_rows] if train is None else rows.all.data.y[train]
 
 
 def _follows(rule: StoppingRule, task: Task, plan: Plan) -> bool:
@@ -324,9 +351,8 @@ class _Trained:
     def of(task: Task, plan: Plan, rows: _Rows) -> _Trained:
         model, optimizer, callbacks = task.own()
         train, test = rows.train[task.fold], rows.test[task.fold]
-        labels = rows.all.data.y[: rows.num_rows] if train is None else rows.all.data.y[train]
         own = replace(
-            _weighed(plan, task, labels),
+            _weighed(plan, task, _labels_to_weigh(task, rows)),
             network=network_of(model, task.data.x.shape[1:]),
             optimizer=optimizer.spec,
             epochs=task.arguments["epochs"],
