@@ -18,6 +18,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import count
 
 import numpy as np
@@ -114,8 +115,8 @@ def normal(shape: tuple[int, ...], key: Key, tensor_idx: int = 0) -> npt.NDArray
 class _SeedSource:
     """Seeds for layers that were given none: from the system's entropy until `manual_seed` fixes them."""
 
-    def __init__(self) -> None:
-        self.fix(secrets.randbits(64))
+    def __init__(self, seed: int) -> None:
+        self.fix(seed)
 
     def fix(self, seed: int) -> None:
         self.key = stream_key(seed, INIT)
@@ -127,12 +128,16 @@ class _SeedSource:
 
 
 _seed_source: _SeedSource | None = None
+# In place of it, in a block of `seeded`; other threads do not see it.
+_source_of_block: ContextVar[_SeedSource | None] = ContextVar("seeds", default=None)
 
 
 def _source() -> _SeedSource:
     global _seed_source
+    if (source := _source_of_block.get()) is not None:
+        return source
     if _seed_source is None:
-        _seed_source = _SeedSource()
+        _seed_source = _SeedSource(secrets.randbits(64))
     return _seed_source
 
 
@@ -144,13 +149,11 @@ def manual_seed(seed: int) -> None:
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Let layers created in this block take the seeds that `manual_seed` would give them; then all is as before."""
-    global _seed_source
-    before, _seed_source = _seed_source, _SeedSource()
-    _seed_source.fix(seed)
+    token = _source_of_block.set(_SeedSource(seed))
     try:
         yield
     finally:
-        _seed_source = before
+        _source_of_block.reset(token)
 
 
 def next_seed() -> int:

@@ -98,11 +98,28 @@ def test_quiet(invoke: Invoke, tmp_path: Path) -> None:
 
 
 def test_networks_that_all_diverge(invoke: Invoke, tmp_path: Path) -> None:
-    outcome = invoke("sweep", *QUICK, "--lr", "1e37,1e38", "--optimizer", "adam", "--out", "results")
-    assert outcome.code == 1
-    assert "2 diverged" in outcome.out
-    assert not (tmp_path / "results" / "best.toml").exists()
-    assert (tmp_path / "results" / "sweep.png").exists()
+    results = tmp_path / "results"
+    assert invoke("sweep", *QUICK, "--lr", "0.1", "--out", results).code == 0
+    assert (results / "model.safetensors").exists()
+    for quiet in ([], ["--quiet"]):
+        outcome = invoke(
+            "sweep", *QUICK, "--lr", "1e37,1e38", "--optimizer", "adam", *quiet, "--out", results
+        )
+        assert outcome.code == 1
+        assert outcome.err.startswith(
+            "warpfit: no network has a score, the first because: the loss or a weight"
+        )
+        assert ("2 diverged" in outcome.out) is not bool(quiet)
+        # Nor is there anything left of the sweep before.
+        assert sorted(path.name for path in results.iterdir()) == ["sweep.csv", "sweep.png"]
+
+
+def test_all_train_as_long_as_the_best_settings_say(invoke: Invoke, tmp_path: Path) -> None:
+    flags = ("--data", "digits", "--limit", "240", "--hidden", "8", "--jobs", "1", "--folds", "2")
+    outcome = invoke("sweep", *flags, "--batch-size", "120,240", "--out", tmp_path / "results")
+    assert outcome.code == 0, outcome
+    (epochs,) = {int(row["epochs"]) for row in rows(tmp_path / "results")}
+    assert read_settings(tmp_path / "results" / "best.toml")["epochs"] == epochs
 
 
 @pytest.mark.parametrize(
@@ -111,7 +128,7 @@ def test_networks_that_all_diverge(invoke: Invoke, tmp_path: Path) -> None:
         (["--lr", "0.1,x"], "expected lr as numbers separated by commas, got 'x'"),
         (["--lr", "0.1,-1"], "candidate lr=-1: "),
         (["--batch-size", "16,8.5"], "expected batch_size as integers separated by commas, got '8.5'"),
-        (["--hidden", "16,8-x"], "'8,x'"),
+        (["--hidden", "16,8-x"], "expected hidden widths like 256 or 256-128, or none, got '8-x'"),
         (["--optimizer", "sgd,sdg"], "optimizer among sgd, adam, adamw, rmsprop, got 'sdg'"),
         (["--optimizer", "sgd,adam", "--momentum", "0.9"], "momentum works with optimizer sgd or rmsprop"),
         (["--folds", "1"], "expected 0 folds or at least 2, got 1"),

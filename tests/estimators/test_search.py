@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,13 @@ from sklearn.datasets import load_diabetes, load_digits
 from sklearn.exceptions import ConvergenceWarning, FitFailedWarning
 from sklearn.linear_model import Ridge
 from sklearn.metrics import accuracy_score, make_scorer
-from sklearn.model_selection import GridSearchCV, GroupKFold, RandomizedSearchCV, ShuffleSplit
+from sklearn.model_selection import (
+    GridSearchCV,
+    GroupKFold,
+    RandomizedSearchCV,
+    ShuffleSplit,
+    cross_val_score,
+)
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from threadpoolctl import threadpool_limits
 
@@ -22,6 +29,7 @@ from support.training import InterruptAt
 from warpfit import MLPClassifier, MLPRegressor, RandomizedSweepCV, SweepCV
 from warpfit.errors import ConfigError
 from warpfit.estimators.mlp import BaseMLP
+from warpfit.sweep import together
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -165,6 +173,78 @@ def test_rows_that_are_scored_on_are_checked_once_for_all_candidates(
     monkeypatch.setattr(BaseMLP, "_checked_rows", lambda self, X: checked.append(len(X)) or check(self, X))
     SweepCV(CLASSIFIER, GRID, cv=3, return_train_score=True, refit=False, n_jobs=1).fit(X, Y)
     assert checked == [50, 100] * 3
+
+
+def spoiling(estimator: Any, X: Any, y: Any) -> float:
+    """Return what a column matters, as a scorer that changes its rows does."""
+    before = estimator.score(X, y)
+    X[:, 20] += 5.0
+    return float(before - estimator.score(X, y))
+
+
+def test_scorers_may_change_their_rows() -> None:
+    rows, grid = X.copy(), {"alpha": [1e-4, 1e-3, 1.0]}
+    theirs = GridSearchCV(CLASSIFIER, grid, cv=2, scoring=spoiling, return_train_score=True).fit(rows, Y)
+    ours = SweepCV(CLASSIFIER, grid, cv=2, scoring=spoiling, return_train_score=True, n_jobs=1).fit(rows, Y)
+    assert_same_search(ours, theirs)
+    assert ours.cv_results_["mean_test_score"].any()
+    np.testing.assert_array_equal(rows, X)
+
+
+def test_parameters_that_are_none_are_said_at_once() -> None:
+    with pytest.raises(ValueError, match="Invalid parameter 'alpah'"):
+        SweepCV(CLASSIFIER, [{"alpha": [0.1]}, {"alpah": [0.1]}], cv=2, n_jobs=1).fit(X, Y)
+
+
+def test_splits_that_are_used_up() -> None:
+    with pytest.raises(ConfigError, match="at least one split and one candidate, got 0 and 6"):
+        SweepCV(CLASSIFIER, GRID, cv=[]).fit(X, Y)
+
+
+def test_clones_have_the_executor_and_pickles_have_not() -> None:
+    with ThreadPoolExecutor(2) as executor:
+        search = SweepCV(CLASSIFIER, {"alpha": [0.1, 1.0]}, cv=2, executor=executor)
+        assert clone(search).executor is executor
+        scores = cross_val_score(search, X, Y, cv=2)
+        search.fit(X, Y)
+    restored = pickle.loads(pickle.dumps(search))
+    assert search.executor is executor
+    assert restored.executor is None
+    np.testing.assert_array_equal(restored.predict(X), search.predict(X))
+    np.testing.assert_array_equal(scores, cross_val_score(restored.set_params(n_jobs=1), X, Y, cv=2))
+
+
+def test_scorings_that_cannot_be_sent_are_said() -> None:
+    def local(estimator: Any, X: Any, y: Any) -> float:
+        return 1.0
+
+    with (
+        ProcessPoolExecutor(1) as executor,
+        pytest.raises(ConfigError, match=r"estimator and scoring that can be pickled, .*local"),
+    ):
+        SweepCV(CLASSIFIER, {"alpha": [0.1]}, cv=2, scoring=local, executor=executor).fit(X, Y)
+
+
+@pytest.mark.filterwarnings(NOT_FINITE)
+def test_a_plan_that_fails_is_the_fits_own(cuda: str) -> None:
+    grid = {"precision": ["auto", "float64"], "engine": ["one_launch"]}
+    classifier = MLPClassifier(8, solver="sgd", **{**FEW, "device": cuda})
+    search = SweepCV(classifier, grid, cv=2, refit=False)
+    with pytest.warns(FitFailedWarning, match="2 fits failed out of a total of 4"):
+        search.fit(X[:60], Y[:60])
+    assert np.isnan(search.cv_results_["mean_test_score"]).tolist() == [False, True]
+
+
+def test_ctrl_c_before_any_trains_ends_the_search(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(together._Rows, "of", interrupted)
+    classifier = MLPClassifier(8, solver="sgd", **{**FEW, "device": cuda})
+    with pytest.raises(KeyboardInterrupt):
+        SweepCV(classifier, {"alpha": [0.1, 1.0]}, cv=2).fit(X[:60], Y[:60])
+    with pytest.raises(KeyboardInterrupt):
+        clone(classifier).set_params(n_ensemble=2).fit(X[:60], Y[:60])
 
 
 def test_ctrl_c_ends_the_search() -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,14 @@ def alone(candidate: dict[str, Any], x: Any = X, y: Any = Y, seed: int = 0, **ar
     model, optimizer = build(candidate)
     given = {"epochs": 3, "batch_size": 16, "device": "cpu", "verbose": False, **arguments}
     return model, wf.fit(model, x, y, optimizer=optimizer, seed=seed, **given)
+
+
+SMOOTHED = wf.losses.SoftmaxCrossEntropy(label_smoothing=0.1)
+
+
+def diverging(candidate: dict[str, Any]) -> Any:
+    model = mlp(6, 3)
+    wf.fit(model, X, Y, optimizer=sgd(model, 1e38), epochs=3, device="cpu", verbose=False)
 
 
 def test_every_network_has_the_bits_of_one_that_is_trained_alone() -> None:
@@ -182,6 +192,46 @@ def test_only_the_best_models_are_kept_if_asked_for() -> None:
     assert [r["score"] for r in found] == [r["score"] for r in everything]
 
 
+def test_models_of_networks_without_a_score_are_not_kept_either() -> None:
+    found = sweep({"lr": [0.1, 1e38, 0.2]}, keep_models=False)
+    assert found.counts() == {"done": 2, "diverged": 1}
+    assert [model is not None for model in found.models].count(True) == 1
+    assert found.best_model is not None
+
+
+def test_a_metric_that_is_none_fails_its_network_by_name() -> None:
+    def fussy(model: Any, x: Any, y: Any) -> Any:
+        if model[0].weight.data.shape[1] == 4:
+            raise KeyError("no luck")
+        return 1.0
+
+    found = sweep({"width": [4, 8]}, folds=2, metric=fussy)
+    assert [record["message"] for record in found] == ["metric raised KeyError: 'no luck'"] * 2 + [""] * 2
+    with pytest.raises(
+        ConfigError, match=r"all 4 networks failed, .* expected metric to return a number, got None"
+    ):
+        sweep({"width": [4, 8]}, folds=2, metric=lambda model, x, y: None)
+    found = sweep({"width": [4, 8]}, folds=2, metric=lambda model, x, y: float("nan"))
+    with pytest.raises(ConfigError, match="got none: score is no finite number of any"):
+        found.best  # noqa: B018
+
+
+def test_sweeps_in_threads_draw_their_own_initial_values() -> None:
+    begun = Barrier(2)
+
+    def slow(candidate: dict[str, Any]) -> Any:
+        begun.wait(timeout=30)
+        return build(candidate)
+
+    def losses(_: int) -> list[float]:
+        return [record["loss"] for record in sweep({"seed": [1, 2, 3]}, build=slow)]
+
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(losses, range(2)))
+    expected = [record["loss"] for record in sweep({"seed": [1, 2, 3]})]
+    assert found == [expected] * 2
+
+
 def test_on_a_device_networks_come_out_as_alone_there(cuda: str) -> None:
     candidates = [{"lr": 0.1}, {"lr": 0.3}]
     rows = np.arange(48)
@@ -212,6 +262,22 @@ def test_on_a_device_networks_come_out_as_alone_there(cuda: str) -> None:
         ({"epochs": 0, "halving": 2}, ConfigError, "epochs to be an integer of at least 1"),
         ({"callbacks": [3]}, ConfigError, "sequence of Callback objects"),
         ({"callbacks": [wf.CSVLog("a.csv")]}, ConfigError, "write no file, .* got CSVLog"),
+        ({"callbacks": [wf.Profile("a.json")]}, ConfigError, "write no file, .* got Profile"),
+        (
+            {"grid": {"class_weight": [None, [1.0, 2.0]]}},
+            ShapeError,
+            "candidate class_weight=1.0-2.0: expected 3 class weights",
+        ),
+        ({"grid": {"loss_scale": ["auto", [3]]}}, ConfigError, "candidate loss_scale=3: "),
+        ({"grid": {"lr": np.array(0.1)}}, ConfigError, "sequence of values for 'lr'"),
+        (
+            {"validation_data": (X[:, :3], Y)},
+            ShapeError,
+            r"candidate lr=0.05 width=4: .* validation x with rows",
+        ),
+        ({"validation_data": (X, Y[:3])}, ShapeError, "as many rows in validation y as in x, got 3 and 90"),
+        ({"grid": {"loss": ["cross_entropy", SMOOTHED]}, "metric": "loss"}, ConfigError, "losses .* differ"),
+        ({"build": diverging}, ConfigError, "candidate lr=0.05 width=4: the loss or a weight is not finite"),
         ({"seed": -1}, ConfigError, "seed"),
         ({"grid": {"seed": [-1]}}, ConfigError, "candidate seed=-1: expected a seed"),
         ({"grid": {"epochs": [0.5]}}, ConfigError, "candidate epochs=0.5: expected epochs"),
@@ -247,8 +313,17 @@ def test_a_build_that_raises_names_the_candidate() -> None:
 
 def test_a_build_that_makes_one_model_for_all() -> None:
     model = mlp(6, 3)
-    with pytest.raises(ConfigError, match="new model for each candidate, got an earlier one for lr=2"):
+    words = "new model for each candidate, got layers of an earlier one for lr=2"
+    with pytest.raises(ConfigError, match=words):
         sweep({"lr": [1, 2]}, build=lambda candidate: (model, sgd(model)))
+    first = wf.nn.Linear(6, 4, seed=0)
+
+    def sharing(candidate: dict[str, Any]) -> Any:
+        shared = wf.nn.Sequential(first, wf.nn.Linear(4, 3))
+        return shared, sgd(shared)
+
+    with pytest.raises(ConfigError, match=words):
+        sweep({"lr": [1, 2]}, build=sharing)
 
 
 def test_rows_that_are_no_data() -> None:

@@ -43,6 +43,8 @@ def test_rungs_and_survivors() -> None:
     assert rule.rungs(1) == []
     assert wf.Halving(1.5, min_epochs=2).rungs(8) == [2, 3, 4, 7]
     assert wf.Halving(1.1).rungs(4) == [1, 2, 3]
+    assert wf.Halving(np.float32(2)).rungs(9, report_every=3) == [3, 6]
+    assert wf.Halving(2, min_epochs=4).rungs(9, report_every=9) == []
     assert [rule.survivors(n) for n in (1, 2, 3, 4, 9, 10)] == [1, 1, 1, 2, 3, 4]
 
 
@@ -51,6 +53,7 @@ def test_rungs_and_survivors() -> None:
     [
         ({"factor": 1}, "factor above 1, got 1"),
         ({"factor": float("nan")}, "factor above 1, got nan"),
+        ({"factor": float("inf")}, "finite factor above 1, got inf"),
         ({"factor": True}, "factor above 1, got True"),
         ({"min_epochs": 0}, "min_epochs to be an integer of at least 1"),
     ],
@@ -154,6 +157,27 @@ def test_ctrl_c_at_a_rung_keeps_what_paused() -> None:
     counts = found.counts()
     assert counts == {"stopped": 4, "interrupted": 2}  # one at work, one whose turn had not come
     assert [record["epochs"] for record in found] == [1] * len(RATES)
+    # What was to go on is better than what was not.
+    assert sorted(r["rank"] for r in found if r["status"] == "interrupted") == [1, 2]
+    assert found.best["status"] == "interrupted"
+
+
+@pytest.mark.parametrize("report_every", [2, 3])
+def test_rungs_are_at_epochs_that_are_reported(cuda: str, report_every: int) -> None:
+    for device in ("cpu", cuda):
+        found = sweep(halving=2, report_every=report_every, epochs=8, device=device)
+        halved = [record for record in found if record["status"] == "stopped"]
+        assert halved
+        for record in halved:
+            assert record["epochs"] % report_every == 0
+            assert record["message"].endswith(f"after {record['epochs']} epochs")
+
+
+def test_a_history_says_that_halving_ended_it(cuda: str) -> None:
+    for device in ("cpu", cuda):
+        found = sweep(halving=3, device=device)
+        for record, history in zip(found, found.histories, strict=True):
+            assert history.stopped_by == (record["message"] or "epochs")
 
 
 @pytest.mark.parametrize("engine", ["layerwise", "auto"])

@@ -114,5 +114,5 @@ def test_the_picture_has_an_axis_for_what_varies_and_a_line_for_each_candidate(f
 def test_the_picture_of_one_candidate_is_a_point() -> None:
     sweep = wf.fit_many(build, X, Y, candidates=[{}], epochs=1, n_jobs=1, device="cpu", verbose=False)
     (axes,) = plot_sweep(sweep).axes
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["val accuracy"] or axes.lines
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["accuracy"]
     assert np.isfinite(axes.lines[0].get_ydata()).all()

@@ -14,18 +14,40 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import warpfit as wf
 from support.devices import no_gpu
 from support.sweeps import build
 from support.training import assert_same_weights, blobs, mlp, sgd
 from warpfit.errors import ConfigError, DeviceError
-from warpfit.sweep.runner import Shards, workers_of
+from warpfit.losses import resolve
+from warpfit.sweep.elsewhere import Shards, run_shard
+from warpfit.sweep.fit_many import _tasks
+from warpfit.sweep.folds import SweepData
+from warpfit.sweep.here import run_here
+from warpfit.sweep.sending import stop_of, workers_of
 
 X, Y = blobs(60)
 SCRIPT = Path(__file__).with_name("workers.py")
 ROOT = Path(__file__).resolve().parents[2]
+
+
+DEFAULTS = {
+    "loss": resolve("cross_entropy"),
+    "epochs": 2,
+    "batch_size": 16,
+    "class_weight": None,
+    "device": "cpu",
+    "precision": "auto",
+    "loss_scale": "auto",
+    "engine": "auto",
+    "seed": 0,
+    "shuffle": True,
+    "report_every": 1,
+}
 
 
 def environment() -> dict[str, str]:
@@ -85,6 +107,76 @@ def test_threads_are_an_executor_too_and_shards_take_devices_in_turn() -> None:
     assert found.plan.reason == "3 shards by ThreadPoolExecutor, on cpu, cpu"
     for ours, theirs in zip(found.models, one.models, strict=True):
         assert_same_weights(ours, theirs)
+
+
+def test_several_threads_have_the_bits_of_one_and_leave_blas_its_threads() -> None:
+    def blas() -> list[int]:
+        return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+    folds = [(np.arange(len(X))[fold::2], np.arange(len(X))[1 - fold :: 2]) for fold in range(2)]
+    grid = {"lr": [0.1, 0.2], "seed": list(range(8))}
+    one = sweep(device="cpu", n_jobs=1, grid=grid, folds=folds)
+    with threadpool_limits(limits=2, user_api="blas"):
+        before, interval = blas(), sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)
+        try:
+            with ThreadPoolExecutor(4) as executor:
+                found = sweep(executor=executor, device="cpu", grid=grid, folds=folds)
+        finally:
+            sys.setswitchinterval(interval)
+        assert blas() == before
+    assert found.counts() == {"done": 32}
+    for ours, theirs in zip(found.models, one.models, strict=True):
+        assert_same_weights(ours, theirs)
+
+
+def test_threads_stop_after_ctrl_c_and_hand_over_what_they_have() -> None:
+    executor, stop = ThreadPoolExecutor(1), stop_of(ThreadPoolExecutor(1))
+    assert stop is not None
+    assert stop_of(Broken()) is None
+    trained: list[Any] = []
+
+    class Counting(wf.Callback):
+        def __deepcopy__(self, memo: Any) -> Any:
+            return self
+
+        def on_start(self, run: Any) -> None:
+            trained.append(run)
+            if len(trained) == 2:
+                stop.set()
+
+    tasks = _tasks(
+        build, [{"lr": lr} for lr in (0.1, 0.2, 0.3)], DEFAULTS, SweepData(X, Y), [None], [Counting()], None
+    )
+    with executor:
+        outcomes = executor.submit(run_shard, tasks, "cpu", stop).result()
+    assert [outcome.status for outcome in outcomes] == ["done", "done"]
+    with pytest.raises(KeyboardInterrupt):
+        run_here(tasks, stop)
+
+
+def test_an_executor_that_takes_nothing_is_named() -> None:
+    executor = ThreadPoolExecutor(1)
+    executor.shutdown()
+    with pytest.raises(
+        DeviceError, match=r"a worker of ThreadPoolExecutor ended with RuntimeError: .*shutdown"
+    ):
+        sweep(executor=executor, device="cpu")
+
+
+class Killing(wf.Callback):
+    """Ends its process at a rate, as a system without memory does."""
+
+    def on_start(self, run: Any) -> None:
+        if run.plan.optimizer.lr.rate(None) == 0.3:
+            time.sleep(1.0)  # the others are through
+            os._exit(1)
+
+
+def test_a_process_that_is_killed_takes_no_others_with_it() -> None:
+    found = sweep(device="cpu", n_jobs=2, callbacks=[Killing()])
+    assert found.counts() == {"done": 2, "failed": 1}
+    assert found.records[2]["message"].startswith("a process that trained networks was killed")
 
 
 def test_devices_that_only_workers_have_are_their_business(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,6 +149,10 @@ def sweep(
     if outcome.sweep.interrupted:
         raise typer.Exit(INTERRUPTED)
     if not any(record["rank"] for record in outcome.sweep):
+        message = next(
+            (record["message"] for record in outcome.sweep if record["message"]), "no finite number"
+        )
+        typer.echo(f"warpfit: no network has a score, the first because: {message}", err=True)
         raise typer.Exit(FAILED)
 
 

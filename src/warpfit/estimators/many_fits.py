@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, as_completed
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from threading import Event
 from time import perf_counter
 from traceback import format_exc
 from typing import Any, cast
@@ -14,17 +16,19 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import clone
-from sklearn.metrics._scorer import _MultimetricScorer
+from sklearn.metrics._scorer import _BaseScorer, _MultimetricScorer, _PassthroughScorer
 from sklearn.model_selection._validation import _fit_and_score, _score
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import _check_method_params, _num_samples
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from warpfit.backends import resolve_device
+from warpfit.blas import one_blas_thread
+from warpfit.errors import DeviceError
 from warpfit.estimators.mlp import BaseMLP, Checked, PredictedRows, Training
 from warpfit.sweep.folds import Fold, SweepData
-from warpfit.sweep.runner import run_here, workers_of
+from warpfit.sweep.here import run_here
+from warpfit.sweep.sending import check_sendable, joblibs_pickle, stop_of, workers_of
 from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task
 
 __all__ = ["Fits", "Result", "fit_by_executor", "fit_in_processes", "fit_together"]
@@ -70,22 +74,22 @@ class Fits:
         return len(self.pairs)
 
 
-def fit_together(fits: Fits) -> list[Result]:
+def fit_together(fits: Fits, stop: Event | None = None) -> list[Result]:
     """Fit and score in this process, all networks of a wave in one go.
 
     Raises
     ------
     KeyboardInterrupt
-        After Ctrl-C: a search with half of its scores is none.
+        After Ctrl-C, and once `stop` is set: a search with half of its scores is none.
     """
     results: list[Result] = []
-    with threadpool_limits(limits=1, user_api="blas"):  # so that scores are those of `fit_in_processes`
+    with one_blas_thread():  # so that scores are those of `fit_in_processes`
         for start in range(0, len(fits), WAVE):
-            results += _fit_wave(replace(fits, pairs=fits.pairs[start : start + WAVE]))
+            results += _fit_wave(replace(fits, pairs=fits.pairs[start : start + WAVE]), stop)
     return results
 
 
-def _fit_wave(fits: Fits) -> list[Result]:
+def _fit_wave(fits: Fits, stop: Event | None) -> list[Result]:
     parts: dict[int, _Parts] = {}
     started = []
     for parameters, split in fits.pairs:
@@ -96,16 +100,18 @@ def _fit_wave(fits: Fits) -> list[Result]:
         (fit, replace(task, number=number))
         for number, (fit, task) in enumerate((fit, task) for fit in started for task in fit.tasks)
     ]
-    outcomes = run_here(_with_shared_rows(fits, numbered))
+    outcomes = run_here(_with_shared_rows(fits, numbered), stop)
     if any(outcome.status == INTERRUPTED for outcome in outcomes):
         raise KeyboardInterrupt
     for (fit, _), outcome in zip(numbered, outcomes, strict=True):
         fit.outcomes.append(outcome)
-    return _scored(started)
+    return _scored(fits, started)
 
 
-def _scored(started: Sequence[_Started]) -> list[Result]:
+def _scored(fits: Fits, started: Sequence[_Started]) -> list[Result]:
     """Return the results of all fits, found split by split: rows that are predicted are those of one at a time."""
+    if not _only_predicts(fits.scorer):
+        return [fit.result(None, None) for fit in started]
     of_splits: dict[int, list[int]] = {}
     for idx, fit in enumerate(started):
         of_splits.setdefault(id(fit.parts), []).append(idx)
@@ -115,6 +121,12 @@ def _scored(started: Sequence[_Started]) -> list[Result]:
         test, train = PredictedRows(parts.X_test), PredictedRows(parts.X_train)
         results |= {idx: started[idx].result(test, train) for idx in indices}
     return list(_in_order(results))
+
+
+def _only_predicts(scorer: Any) -> bool:
+    """Return whether a scorer is known to do nothing with rows but have them predicted, as they are."""
+    scorers = scorer._scorers.values() if isinstance(scorer, _MultimetricScorer) else [scorer]
+    return all(isinstance(each, _BaseScorer | _PassthroughScorer) for each in scorers)
 
 
 def _with_shared_rows(fits: Fits, numbered: Sequence[tuple[_Started, Task]]) -> list[Task]:
@@ -201,6 +213,7 @@ class _Parts:
     train_score_params: dict[str, Any]
     test_score_params: dict[str, Any]
     train: Indices
+    test: Indices
     checked: Checked | None
 
     @classmethod
@@ -216,6 +229,7 @@ class _Parts:
             _check_method_params(fits.X, params=fits.score_params, indices=train),
             _check_method_params(fits.X, params=fits.score_params, indices=test),
             np.arange(_num_samples(fits.X))[train],
+            np.arange(_num_samples(fits.X))[test],
             _checked(fits.estimator, X_train, y_train),
         )
 
@@ -238,8 +252,8 @@ class _Started:
         self.error: str | None = None
         self.training: Training | None = None
         start = perf_counter()
+        self.estimator = clone(fits.estimator).set_params(**clone(parameters, safe=False))
         try:
-            self.estimator = clone(fits.estimator).set_params(**clone(parameters, safe=False))
             self.estimator._validate_params()
             self.training = self.estimator._training(
                 parts.X_train, parts.y_train, checked=parts.checked, **parts.fit_params
@@ -255,8 +269,8 @@ class _Started:
             raise
         self.error = format_exc()
 
-    def result(self, test: PredictedRows, train: PredictedRows) -> Result:
-        """Finish the fit, and return its scores on the split's rows, and times."""
+    def result(self, test: PredictedRows | None, train: PredictedRows | None) -> Result:
+        """Finish the fit, and return its scores on the split's rows, and times; None are rows of its own."""
         start = perf_counter()
         if self.error is None and self.training is not None:
             try:
@@ -268,7 +282,7 @@ class _Started:
         trained = sum(outcome.seconds for outcome in self.outcomes)
         fit_time = self.seconds + trained + perf_counter() - start
         start = perf_counter()
-        test_scores = self._scores(test, self.parts.y_test, self.parts.test_score_params)
+        test_scores = self._scores(test, self.parts.test, self.parts.y_test, self.parts.test_score_params)
         score_time = perf_counter() - start
         result: Result = {
             "fit_error": self.error,
@@ -278,14 +292,19 @@ class _Started:
             "score_time": score_time,
         }
         if self.fits.return_train_score:
-            result["train_scores"] = self._scores(train, self.parts.y_train, self.parts.train_score_params)
+            result["train_scores"] = self._scores(
+                train, self.parts.train, self.parts.y_train, self.parts.train_score_params
+            )
         return result
 
-    def _scores(self, rows: PredictedRows, y: Any, params: dict[str, Any]) -> Any:
-        scorer, error_score = self.fits.scorer, self.fits.error_score
-        if self.error is None:
+    def _scores(self, rows: PredictedRows | None, indices: Indices, y: Any, params: dict[str, Any]) -> Any:
+        fits, scorer, error_score = self.fits, self.fits.scorer, self.fits.error_score
+        if self.error is None and rows is not None:
             with self.estimator._predicting(rows):
                 return _score(self.estimator, rows.X, y, scorer, params, error_score)
+        if self.error is None:
+            X, y = _safe_split(fits.estimator, fits.X, fits.y, indices, self.parts.train)
+            return _score(self.estimator, X, y, scorer, params, error_score)
         if isinstance(scorer, _MultimetricScorer):
             return dict.fromkeys(scorer._scorers, error_score)
         return error_score
@@ -295,14 +314,27 @@ def fit_in_processes(fits: Fits, num_processes: int) -> list[Result]:
     """Fit and score on the CPU, `num_processes` at once, each with one BLAS thread."""
     parallel = Parallel(n_jobs=num_processes)
     common = replace(fits, pairs=())
-    found: list[Result] = parallel(
-        delayed(_fit_alone)(common, parameters, *split) for parameters, split in fits.pairs
-    )
+    try:
+        found: list[Result] = parallel(
+            delayed(_fit_alone)(common, parameters, *split) for parameters, split in fits.pairs
+        )
+    except Exception as error:
+        _check_worker(fits, error, "joblib", joblibs_pickle())
+        raise
     return found
 
 
+def _check_worker(fits: Fits, error: Exception, kind: str, dumps: Callable[[Any], bytes]) -> None:
+    """Raise an error of ours if a worker could not be sent its fits, or broke down over them; none if a fit failed."""
+    check_sendable(replace(fits, X=None, y=None), "estimator and scoring", error, dumps)
+    if isinstance(error, BrokenExecutor):
+        raise DeviceError(
+            f"a worker of {kind} was killed, most likely for want of memory: {error}"
+        ) from error
+
+
 def _fit_alone(fits: Fits, parameters: dict[str, Any], train: Indices, test: Indices) -> Result:
-    with threadpool_limits(limits=1, user_api="blas"):
+    with one_blas_thread():
         found: Result = _fit_and_score(
             clone(fits.estimator),
             fits.X,
@@ -326,15 +358,22 @@ def fit_by_executor(fits: Fits, executor: Executor, num_shards: int) -> list[Res
     """Fit and score where an executor's workers are, a shard of the fits on each; -1 is one shard a worker."""
     num_shards = min(len(fits), num_shards if num_shards > 0 else workers_of(executor))
     positions = [range(first, len(fits), num_shards) for first in range(num_shards)]
-    futures = {
-        executor.submit(fit_together, replace(fits, pairs=[fits.pairs[idx] for idx in shard])): shard
-        for shard in positions
-    }
+    futures: dict[Future[list[Result]], range] = {}
     results: dict[int, Result] = {}
+    stop = stop_of(executor)
     try:
+        for shard in positions:
+            own = replace(fits, pairs=[fits.pairs[idx] for idx in shard])
+            futures[executor.submit(fit_together, own, stop)] = shard
         for future in as_completed(futures):
             results.update(zip(futures[future], future.result(), strict=True))
+    except Exception as error:
+        if stop is None:
+            _check_worker(fits, error, type(executor).__name__, pickle.dumps)
+        raise
     finally:
+        if stop is not None:
+            stop.set()
         for future in futures:
             future.cancel()
     return list(_in_order(results))

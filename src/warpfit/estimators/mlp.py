@@ -44,7 +44,7 @@ from warpfit.losses import Loss
 from warpfit.nn import Module, Sequential
 from warpfit.optim import Constant, Optimizer, Schedule
 from warpfit.sweep.folds import Fold, SweepData
-from warpfit.sweep.runner import run_here
+from warpfit.sweep.here import run_here
 from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task
 from warpfit.training.callbacks import Callback
 from warpfit.training.evaluate import predict, predict_network

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from itertools import product
@@ -10,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from joblib import effective_n_jobs
-from sklearn.base import _fit_context, clone, is_classifier
+from sklearn.base import _clone_parametrized, _fit_context, clone, is_classifier
 from sklearn.metrics._scorer import _MultimetricScorer
 from sklearn.model_selection import (
     GridSearchCV,
@@ -42,6 +43,15 @@ class _Sweep:
     def _candidates(self) -> list[Candidate]:
         raise NotImplementedError
 
+    def __sklearn_clone__(self) -> Any:
+        """Return a clone that has its work done by the same executor."""
+        found = _clone_parametrized(copy.copy(self))
+        return found.set_params(executor=self.executor)
+
+    def __getstate__(self) -> Any:
+        """Return what is pickled and copied: all but the executor, whose workers are this process's."""
+        return {**super().__getstate__(), "executor": None}  # type: ignore[dict-item]
+
     def _fit_search(self, X: Any, y: Any, params: dict[str, Any]) -> None:
         """Set everything that a fitted search has."""
         search: Any = self  # with scikit-learn's own methods beside these
@@ -55,6 +65,10 @@ class _Sweep:
         routed = search._get_routed_params_for_fit(_check_method_params(X, params=params))
         splits = self._splits(X, y, routed.splitter.split)
         candidates = self._candidates()
+        if not splits or not candidates:
+            raise ConfigError(
+                f"expected at least one split and one candidate, got {len(splits)} and {len(candidates)}"
+            )
         fits = Fits(
             estimator=clone(self.estimator),
             X=X,
@@ -157,7 +171,7 @@ class SweepCV(_Sweep, GridSearchCV):
         The score of a fit that fails; a warning says so.
     return_train_score : bool
     executor : concurrent.futures.Executor, optional
-        Whose workers fit, a shard of candidates and folds on each.
+        Whose workers fit, a shard of candidates and folds on each. Clones have it, too; what is pickled has not.
 
     Attributes
     ----------

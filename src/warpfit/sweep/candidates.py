@@ -8,9 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from warpfit.errors import ConfigError
+from warpfit.errors import ConfigError, DivergedError, WarpfitError
 
-__all__ = ["FIT_ARGUMENTS", "Candidate", "as_candidates", "candidate_name", "fit_arguments", "value_text"]
+__all__ = [
+    "FIT_ARGUMENTS",
+    "Candidate",
+    "as_candidates",
+    "candidate_name",
+    "error_of_candidate",
+    "fit_arguments",
+    "value_text",
+]
 
 Candidate = dict[str, Any]
 
@@ -77,7 +85,7 @@ def _combinations(grid: Any) -> list[Candidate]:
 
 def _values(name: str, values: Any) -> list[Any]:
     is_list = isinstance(values, Sequence | np.ndarray) and not isinstance(values, str | bytes)
-    if not is_list or len(values) == 0:
+    if not is_list or getattr(values, "ndim", 1) == 0 or len(values) == 0:
         raise ConfigError(f"grid: expected a sequence of values for {name!r}, got {values!r}")
     return values.tolist() if isinstance(values, np.ndarray) else list(values)
 
@@ -96,6 +104,12 @@ def fit_arguments(candidate: Candidate, defaults: Mapping[str, Any]) -> dict[str
 def candidate_name(candidate: Candidate) -> str:
     """Return a candidate in one line: ``lr=0.1 width=64``."""
     return " ".join(f"{name}={value_text(value)}" for name, value in candidate.items()) or "(no values)"
+
+
+def error_of_candidate(name: str, error: WarpfitError) -> WarpfitError:
+    """Return an error of the same kind that names the candidate, which has not trained yet, let alone diverged."""
+    kind = ConfigError if isinstance(error, DivergedError) else type(error)
+    return kind(f"candidate {name}: {error}")
 
 
 def value_text(value: Any) -> str:

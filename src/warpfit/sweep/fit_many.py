@@ -9,23 +9,34 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
 from warpfit import backends, losses
 from warpfit.errors import ConfigError, DeviceError, WarpfitError
 from warpfit.losses import Loss
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 from warpfit.random import check_seed, seeded
-from warpfit.sweep.candidates import Candidate, as_candidates, candidate_name, fit_arguments
+from warpfit.sweep.candidates import (
+    Candidate,
+    as_candidates,
+    candidate_name,
+    error_of_candidate,
+    fit_arguments,
+)
+from warpfit.sweep.elsewhere import Processes, Shards
 from warpfit.sweep.folds import SweepData, as_folds
 from warpfit.sweep.groups import Group
 from warpfit.sweep.halving import Halving, as_halving
+from warpfit.sweep.here import CPU, runner_here
 from warpfit.sweep.metric import as_metric
 from warpfit.sweep.planning import SweepPlan, affordable, describe, memory_left, plan_groups
 from warpfit.sweep.progress import SweepProgress
 from warpfit.sweep.records import Collector, Sweep
-from warpfit.sweep.runner import CPU, Runner, Shards, local_runner, workers_of
+from warpfit.sweep.runner import Runner
+from warpfit.sweep.sending import workers_of
 from warpfit.sweep.tasks import FAILED, INTERRUPTED, Outcome, Task
-from warpfit.training.callbacks import Callback, Checkpoint, CSVLog, JSONLLog
+from warpfit.training.callbacks import Callback
 from warpfit.training.inputs import as_rows, as_sample_weight, check_count, check_same_length
 
 __all__ = ["fit_many"]
@@ -209,7 +220,7 @@ def _check_callbacks(callbacks: Any) -> None:
     if not isinstance(callbacks, Sequence) or not all(isinstance(c, Callback) for c in callbacks):
         raise ConfigError(f"expected callbacks to be a sequence of Callback objects, got {callbacks!r}")
     for callback in callbacks:
-        if isinstance(callback, Checkpoint | CSVLog | JSONLLog):
+        if callback.writes_file:
             raise ConfigError(
                 "expected callbacks that write no file, which all networks would write to, "
                 f"got {type(callback).__name__}"
@@ -264,12 +275,13 @@ def _tasks(
     for candidate in candidates:
         arguments = fit_arguments(candidate, defaults)
         model, optimizer = _built(build, candidate, arguments)
-        if id(model) in seen:
+        own = {id(parameter) for parameter in model.parameters()}
+        if not seen.isdisjoint(own):
             raise ConfigError(
                 "expected build to make a new model for each candidate, "
-                f"got an earlier one for {candidate_name(candidate)}"
+                f"got layers of an earlier one for {candidate_name(candidate)}"
             )
-        seen.add(id(model))
+        seen |= own
         tasks += [
             Task(
                 number=len(tasks) + idx,
@@ -297,7 +309,7 @@ def _built(build: Build, candidate: Candidate, arguments: dict[str, Any]) -> tup
         with seeded(arguments["seed"]):
             made = build(dict(candidate))
     except WarpfitError as error:
-        raise type(error)(f"candidate {name}: {error}") from error
+        raise error_of_candidate(name, error) from error
     except Exception as error:
         raise ConfigError(f"candidate {name}: build raised {type(error).__name__}: {error}") from error
     if not isinstance(made, tuple | list) or len(made) != 2:
@@ -335,18 +347,18 @@ def _runner(
     groups: Sequence[Group], devices: Sequence[str], executor: Executor | None, n_jobs: int, num_tasks: int
 ) -> Runner:
     """Return who trains the networks; on the CPU in as many processes as are wanted and memory has room for."""
-    if isinstance(n_jobs, bool) or not isinstance(n_jobs, int) or n_jobs == 0:
+    if isinstance(n_jobs, bool) or not isinstance(n_jobs, int | np.integer) or n_jobs == 0:
         raise ConfigError(f"expected n_jobs as an integer other than 0, got {n_jobs!r}")
     if executor is not None:
         wanted = n_jobs if n_jobs > 0 else max(workers_of(executor), len(devices))
         return Shards(executor, devices, min(wanted, num_tasks))
     if devices[0] != CPU or n_jobs == 1 or num_tasks == 1:
-        return local_runner(devices[0], 1)
+        return runner_here(devices[0])
     from joblib import effective_n_jobs
 
     each = max(group.plan.bytes for group in groups)
     num_processes, note = affordable(min(effective_n_jobs(n_jobs), num_tasks), each, memory_left())
-    return local_runner(CPU, num_processes, note)
+    return Processes(num_processes, note) if num_processes > 1 else runner_here(CPU, note)
 
 
 def _check_any_trained(collector: Collector, num_tasks: int, names: Sequence[str]) -> None:

@@ -49,25 +49,25 @@ class SweepData:
     sample_weight: Any = None
     validation: tuple[Any, Any] | None = None
     folds: tuple[Fold, ...] = ()
-    # The rows of the fold that was asked for last: networks of a fold tend to come together.
-    _last: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    # The fold that was asked for last and its rows, as one value, which threads may share: networks of a fold tend to
+    # come together.
+    _last: dict[str, tuple[int, SweepData]] = field(default_factory=dict, repr=False, compare=False)
 
     def of_fold(self, fold: int | None) -> SweepData:
         """Return the rows of a fold, gathered where the data lie, with its validation rows; all of them for None."""
         if fold is None:
             return self
-        if self._last.get("fold") != fold:
-            self._last.clear()
-            self._last.update(fold=fold, rows=self._gathered(self.folds[fold]))
-        return self._last["rows"]
+        last = self._last.get("rows")
+        if last is None or last[0] != fold:
+            last = self._last["rows"] = fold, self._gathered(self.folds[fold])
+        return last[1]
 
     def validation_of(self, fold: int | None) -> tuple[Any, Any] | None:
         """Return x and y of a fold's validation rows as `of_fold` does, without those that it trains on, or None."""
         if fold is None:
             return self.validation
-        if self._last.get("fold") == fold:
-            return self._last["rows"].validation
-        return self._tested(self.folds[fold])
+        last = self._last.get("rows")
+        return self._tested(self.folds[fold]) if last is None or last[0] != fold else last[1].validation
 
     def _gathered(self, fold: Fold) -> SweepData:
         weight = None if self.sample_weight is None else self.sample_weight[fold.train]
@@ -125,7 +125,7 @@ def as_folds(folds: Any, x: Any, y: Any, seed: int) -> tuple[Fold, ...]:
     if isinstance(folds, int | np.integer):
         pairs = _dealt_out(check_count("folds", folds, 2), host_y, seed)
     elif hasattr(folds, "split") and not isinstance(folds, str):
-        pairs = folds.split(np.empty((num_rows, 0)), host_y)
+        pairs = _split_by(folds, num_rows, host_y)
     elif isinstance(folds, Iterable) and not isinstance(folds, str):
         pairs = folds
     else:
@@ -134,6 +134,14 @@ def as_folds(folds: Any, x: Any, y: Any, seed: int) -> tuple[Fold, ...]:
     if not found:
         raise ConfigError("expected at least one fold, got none")
     return found
+
+
+def _split_by(splitter: Any, num_rows: int, y: Any) -> list[Any]:
+    try:
+        return list(splitter.split(np.empty((num_rows, 0)), y))
+    except Exception as error:
+        kind = type(splitter).__name__
+        raise ConfigError(f"folds: {kind}.split raised {type(error).__name__}: {error}") from error
 
 
 def _dealt_out(num_folds: int, y: Any, seed: int) -> Iterable[tuple[Any, Any]]:
@@ -159,12 +167,12 @@ def _checked(idx: int, pair: Any, num_rows: int) -> Fold:
 def _indices(idx: int, name: str, rows: Any, num_rows: int) -> Indices:
     if rows.dtype == bool and rows.shape == (num_rows,):
         rows = np.flatnonzero(rows)
+    if not rows.size:
+        raise DataError(f"fold {idx}: expected at least one row to {name} on, got none")
     if rows.ndim != 1 or rows.dtype.kind not in "iu":
         raise ConfigError(
             f"fold {idx}: expected {name} as indices of rows, (n,) integers, got {rows.dtype} of shape {rows.shape}"
         )
-    if not len(rows):
-        raise DataError(f"fold {idx}: expected at least one row to {name} on, got none")
     if rows.min() < 0 or rows.max() >= num_rows:
         raise DataError(
             f"fold {idx}: expected {name} rows in [0, {num_rows}), got {rows.min()} to {rows.max()}"

@@ -16,7 +16,7 @@ __all__ = ["Group", "grouped", "kernel_key", "network_name"]
 
 @dataclass(frozen=True)
 class Group:
-    """Networks of equal shapes, activations, kind of optimizer, batch size, loss, engine and precision.
+    """Networks of equal shapes, activations, kind of optimizer, batch size, loss and its scale, engine and precision.
 
     What may differ from network to network: initial values, seed, rate and schedule, momentum and the other numbers of
     the optimizer, dropout's probability, weights of classes, epochs, and the rows (`Task.fold`).
@@ -53,6 +53,7 @@ def kernel_key(plan: Plan) -> tuple[Any, ...]:
         plan.batch_size,
         plan.shuffle,
         plan.report_every,
+        str(plan.loss_scale),
         optimizer.kind,
         optimizer.slot_names,
         *(getattr(optimizer, name, False) for name in ("nesterov", "lr_in_velocity", "decoupled")),

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
-from typing import Any, cast
+from math import ceil, inf, lcm
+from numbers import Real
+from typing import TYPE_CHECKING, Any, cast
 
 from warpfit.errors import ConfigError
 from warpfit.sweep.groups import Group
 from warpfit.sweep.metric import Metric
-from warpfit.sweep.runner import Runner
 from warpfit.sweep.tasks import INTERRUPTED, PAUSED, STOPPED, Outcome, Task
 from warpfit.training.inputs import check_count
+
+if TYPE_CHECKING:
+    from warpfit.sweep.runner import Runner
 
 __all__ = ["Halving", "as_halving", "message_of", "run_in_rungs"]
 
@@ -21,12 +24,19 @@ __all__ = ["Halving", "as_halving", "message_of", "run_in_rungs"]
 class Halving:
     """A rule: after `min_epochs` epochs, and each time `factor` times as many, one in `factor` candidates goes on.
 
+    Where not every epoch is reported, candidates are compared after the next that all of them report.
+
     Parameters
     ----------
     factor : float
         Above 1.
     min_epochs : int
         Epochs before the first rung.
+
+    Raises
+    ------
+    ConfigError
+        If one of them is something else.
 
     References
     ----------
@@ -37,17 +47,18 @@ class Halving:
     min_epochs: int = 1
 
     def __post_init__(self) -> None:
-        if isinstance(self.factor, bool) or not isinstance(self.factor, int | float) or not self.factor > 1:
-            raise ConfigError(f"Halving: expected a factor above 1, got {self.factor!r}")
+        factor: Any = self.factor
+        if isinstance(factor, bool) or not isinstance(factor, Real) or not 1 < float(factor) < inf:
+            raise ConfigError(f"Halving: expected a finite factor above 1, got {self.factor!r}")
         check_count("min_epochs", self.min_epochs, 1)
 
-    def rungs(self, epochs: int) -> list[int]:
-        """Return the epochs after which candidates are compared, for runs of so many epochs."""
+    def rungs(self, epochs: int, report_every: int = 1) -> list[int]:
+        """Return the epochs after which candidates are compared, for runs of so many epochs: reported ones."""
         rungs: list[int] = []
         at = float(self.min_epochs)
-        while round(at) < epochs:
-            if round(at) not in rungs:
-                rungs.append(round(at))
+        while (reported := ceil(round(at) / report_every) * report_every) < epochs:
+            if reported not in rungs:
+                rungs.append(reported)
             at *= self.factor
         return rungs
 
@@ -60,9 +71,9 @@ def as_halving(halving: Any) -> Halving | None:
     """Return the rule that `halving` stands for: None, a `Halving`, or its factor."""
     if halving is None or isinstance(halving, Halving):
         return halving
-    if isinstance(halving, bool) or not isinstance(halving, int | float):
+    if isinstance(halving, bool) or not isinstance(halving, Real):
         raise ConfigError(f"expected halving as a Halving, its factor or None, got {halving!r}")
-    return Halving(halving)
+    return Halving(float(halving))
 
 
 def run_in_rungs(
@@ -73,11 +84,13 @@ def run_in_rungs(
     Folds of a candidate (`num_folds` tasks with numbers that follow on one another) go on or stop together, by their
     mean. A network that goes on has the bits of one that never paused.
     """
-    epochs = max(task.arguments["epochs"] for group in groups for task in group.tasks)
+    tasks = [task for group in groups for task in group.tasks]
+    epochs = max(task.arguments["epochs"] for task in tasks)
+    report_every = lcm(*(task.arguments.get("report_every", 1) for task in tasks))
     seconds: dict[int, float] = {}
     ended: dict[int, Outcome] = {}
     paused: dict[int, Outcome] = {}
-    for until in [*rule.rungs(epochs), None]:
+    for until in [*rule.rungs(epochs, report_every), None]:
         before, paused, is_interrupted = paused, {}, False
         try:
             for outcome in runner.run(_until(groups, until)):
@@ -170,4 +183,5 @@ def _have_results(outcomes: Iterable[Outcome]) -> bool:
 
 def _stopped(outcome: Outcome, message: str, status: str) -> Outcome:
     outcome.status, outcome.message, outcome.checkpoint = status, message, None
+    outcome.history.stopped_by = message
     return outcome

@@ -30,6 +30,8 @@ __all__ = ["SweepJob", "SweepOutcome", "prepare_sweep"]
 
 Rows = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 
+TABLE, PICTURE, BEST, MODEL = "sweep.csv", "sweep.png", "best.toml", "model.safetensors"
+
 
 @dataclass
 class SweepOutcome:
@@ -59,8 +61,12 @@ class SweepJob:
     validation: Rows | None
 
     def resolved(self, candidate: Candidate) -> TrainSettings:
-        """Return the settings of a candidate with nothing left open."""
-        return self.settings.of(candidate).resolved(
+        """Return the settings of a candidate with nothing left open; all train as long, unless they say otherwise."""
+        epochs = candidate.get("epochs") or self._resolved(self.settings.base).epochs
+        return self._resolved(replace(self.settings.of(candidate), epochs=epochs))
+
+    def _resolved(self, settings: TrainSettings) -> TrainSettings:
+        return settings.resolved(
             num_rows=len(self.dataset.x_train), has_classes=bool(self.dataset.class_names)
         )
 
@@ -123,6 +129,7 @@ class SweepJob:
                 verbose=not base.quiet,
             )
             outcome = SweepOutcome(sweep)
+            results.clear()
             self._write(results.path, outcome, shape)
         finally:
             results.remove_if_empty()
@@ -130,7 +137,7 @@ class SweepJob:
 
     def _write(self, folder: Path, outcome: SweepOutcome, shape: tuple[int, ...]) -> None:
         sweep = outcome.sweep
-        outcome.files.append(folder / "sweep.csv")
+        outcome.files.append(folder / TABLE)
         _write_csv(outcome.files[-1], sweep.rows())
         if any(record["rank"] == 1 for record in sweep):
             self._write_best(folder, outcome, shape)
@@ -139,7 +146,7 @@ class SweepJob:
                 "matplotlib is not installed, so there is no picture: pip install 'warpfit[plot]'"
             )
             return
-        outcome.files.append(folder / "sweep.png")
+        outcome.files.append(folder / PICTURE)
         figure = plot_sweep(sweep, f"{self.dataset.name}, {len(sweep):,} networks")
         with atomic_path(outcome.files[-1]) as temporary:
             figure.savefig(temporary, format="png", dpi=120)
@@ -147,21 +154,21 @@ class SweepJob:
     def _write_best(self, folder: Path, outcome: SweepOutcome, shape: tuple[int, ...]) -> None:
         """Write the best candidate's settings, for ``warpfit train``, and without folds its model."""
         settings = self.resolved(outcome.sweep.best_candidate)
-        outcome.files.append(folder / "best.toml")
+        outcome.files.append(folder / BEST)
         with atomic_path(outcome.files[-1]) as temporary:
             temporary.write_text(settings.to_toml(), encoding="utf-8")
         if self.settings.folds:
             return
         card = model_card(settings, self.dataset, shape, make_loss(settings))
         trained = TrainedModel(outcome.sweep.best_model, card)  # type: ignore[arg-type]
-        outcome.files.append(folder / "model.safetensors")
+        outcome.files.append(folder / MODEL)
         trained.save(outcome.files[-1])
         if len(self.dataset.x_test):
             outcome.test = trained.test_on(self.dataset)
 
 
 class _Folder:
-    """A folder that is taken away again if nothing came into it."""
+    """A folder of results, which is taken away again if nothing came into it."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser()
@@ -170,6 +177,11 @@ class _Folder:
     def make(self) -> None:
         self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         make_folder(self.path)
+
+    def clear(self) -> None:
+        """Take away what an earlier sweep has left, some of which may not be written again."""
+        for name in (TABLE, PICTURE, BEST, MODEL):
+            (self.path / name).unlink(missing_ok=True)
 
     def remove_if_empty(self) -> None:
         with suppress(OSError):  # one that is not empty stays, and so do those above it

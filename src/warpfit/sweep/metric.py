@@ -74,11 +74,13 @@ def as_metric(metric: Any, losses: Iterable[Loss], *, has_validation: bool) -> M
     Raises
     ------
     ConfigError
-        If it is neither a column nor a function, or needs validation rows or accuracies that are not there.
+        If it is neither a column nor a function, needs validation rows or accuracies that are not there, or compares
+        different losses.
     """
-    counts = all(loss.counts_correct for loss in losses)
+    kinds = set(losses)
+    counts = all(loss.counts_correct for loss in kinds)
     if metric is None:
-        return Metric(("val_" if has_validation else "") + ("accuracy" if counts else "loss"))
+        metric = ("val_" if has_validation else "") + ("accuracy" if counts else "loss")
     if callable(metric):
         if not has_validation:
             raise ConfigError(
@@ -94,5 +96,11 @@ def as_metric(metric: Any, losses: Iterable[Loss], *, has_validation: bool) -> M
     if metric.endswith("accuracy") and not counts:
         raise ConfigError(
             f"expected losses that count right rows for the metric {metric!r}, got one that does not"
+        )
+    if metric.endswith("loss") and len(kinds) > 1:
+        names = ", ".join(sorted({loss.name for loss in kinds}))
+        raise ConfigError(
+            f"expected a metric that is a function, or accuracies, for candidates whose losses ({names}) differ, "
+            f"got {metric!r}"
         )
     return Metric(metric)

@@ -10,9 +10,10 @@ from typing import Any
 from warpfit import backends
 from warpfit.engines.base import Plan, TrainingData
 from warpfit.errors import WarpfitError
+from warpfit.sweep.candidates import error_of_candidate
 from warpfit.sweep.groups import Group, grouped
 from warpfit.sweep.tasks import Task
-from warpfit.training.fit import draft_of, prepared_targets
+from warpfit.training.fit import draft_of, prepared_targets, prepared_validation, with_class_weight
 from warpfit.training.plan import is_streamed
 from warpfit.training.plan import plan as make_plan
 from warpfit.training.state import state_of
@@ -144,24 +145,28 @@ def plan_groups(tasks: Iterable[Task], names: Sequence[str] = ()) -> list[Group]
 
 
 def _named(error: WarpfitError, names: Sequence[str], idx: int) -> WarpfitError:
-    return type(error)(f"candidate {names[idx]}: {error}") if names else error
+    return error_of_candidate(names[idx], error) if names else error
 
 
 def _draft(task: Task) -> Plan:
     given = {"report_every": 1, **task.arguments}
-    return draft_of(
+    draft = draft_of(
         task.model,
         task.optimizer,
         task.data.x,
         report_every=given["report_every"],
         **{name: given[name] for name in DRAFTED},
     )
+    with_class_weight(draft, given.get("class_weight"), ())  # for its error
+    return draft
 
 
 def _full_plan(task: Task, draft: Plan) -> Plan:
     """Return a task's plan with engine, precision, memory and reason, for all rows of the data."""
     ops, data = backends.get(draft.device), task.data
     y: Any = prepared_targets(draft, data.y, len(data.x))
+    if data.validation is not None:
+        prepared_validation(draft, *data.validation)
     state = state_of(task.model, task.optimizer, ops, draft.dtype, 0)
     rows = TrainingData(data.x, y, data.sample_weight)
     if is_streamed(draft, rows):

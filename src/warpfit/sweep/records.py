@@ -13,7 +13,7 @@ from warpfit.nn.module import Module
 from warpfit.sweep.candidates import Candidate, candidate_name, value_text
 from warpfit.sweep.metric import Metric
 from warpfit.sweep.planning import SweepPlan
-from warpfit.sweep.tasks import FAILED, NOT_STARTED, Outcome
+from warpfit.sweep.tasks import DONE, FAILED, INTERRUPTED, NOT_STARTED, STOPPED, Outcome
 from warpfit.training.history import History
 
 __all__ = ["Collector", "Record", "Sweep"]
@@ -99,7 +99,8 @@ class Sweep:
         first = [idx for idx, record in enumerate(self.records) if record["rank"] == 1]
         if not first:
             reasons = {record["message"] for record in self.records if record["message"]}
-            raise ConfigError(f"expected a network with a score, got none: {'; '.join(sorted(reasons)[:3])}")
+            why = "; ".join(sorted(reasons)[:3]) or f"{self.metric.name} is no finite number of any"
+            raise ConfigError(f"expected a network with a score, got none: {why}")
         sign = -1 if self.metric.is_greater_better else 1
         return min(first, key=lambda idx: (sign * self.records[idx]["score"], idx))
 
@@ -203,6 +204,7 @@ class Collector:
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     best: int | None = None
     _keys: dict[int, Any] = field(default_factory=dict)
+    _last_rung: int = 0
 
     def collect(self, outcome: Outcome) -> None:
         """Take down what came of a network, once: what comes again is the same."""
@@ -210,14 +212,14 @@ class Collector:
             return
         self.outcomes[outcome.number] = replace(outcome, optimizer=None, callbacks=())  # free their memory
         candidate = outcome.number // len(self.folds)
-        key = self._key(candidate)
-        if key is None:
+        if len(self._members(candidate)) < len(self.folds):
             return
-        self._keys[candidate] = key
-        loser: int | None = candidate
-        if self.best is None or key < self._keys[self.best]:
-            loser, self.best = self.best, candidate
-        if not self.keeps_models and loser is not None:
+        key, loser = self._key(candidate), candidate
+        if key is not None:
+            self._keys[candidate] = key
+            if self.best is None or key < self._keys[self.best]:
+                loser, self.best = candidate if self.best is None else self.best, candidate
+        if not self.keeps_models and loser != self.best:
             self._forget_models(loser)
 
     @property
@@ -250,19 +252,23 @@ class Collector:
         return [self.outcomes[number] for number in numbers if number in self.outcomes]
 
     def _key(self, candidate: int) -> Any:
-        """Return what sorts a candidate whose networks are all through, None for others; less is better.
+        """Return what sorts a candidate, less is better; None if not all its networks got through.
 
-        One that halving stopped comes after all that went on.
+        One that halving stopped comes after all that went on, and after those that were to when Ctrl-C came.
         """
         members = self._members(candidate)
-        is_through = len(members) == len(self.folds) and all(
-            outcome.status in ("done", "stopped") for outcome in members
-        )
-        key = self.metric.key(members) if is_through else None
+        self._last_rung = max(self._last_rung, *(outcome.halved_after or 0 for outcome in members))
+        key = self.metric.key(members) if all(map(self._got_through, members)) else None
         if key is None:
             return None
         halved = [outcome.halved_after for outcome in members if outcome.halved_after is not None]
         return (-min(halved) if halved else float("-inf"), key)
+
+    def _got_through(self, outcome: Outcome) -> bool:
+        """Return whether a network trained to its end, or was still in play after the last rung."""
+        if outcome.status != INTERRUPTED or not outcome.history.reports:
+            return outcome.status in (DONE, STOPPED)
+        return 0 < self._last_rung <= outcome.history.reports[-1].epoch
 
     def _score(self, candidate: int) -> float:
         return float(np.mean(self._values(candidate)))

@@ -113,7 +113,7 @@ def _parsed(name: str, text: str) -> list[Any]:
 
 def _value(name: str, text: str) -> Any:
     if name == "hidden":
-        return parse_hidden(text.replace("-", ","))
+        return parse_hidden(text, "-")
     hint = get_type_hints(TrainSettings)[name]
     kind = next(each for each in (*get_args(hint), hint) if each in (int, float, str))
     try:

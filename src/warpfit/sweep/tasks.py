@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -13,7 +14,7 @@ from typing import Any
 
 from warpfit.backends.transfer import to_host
 from warpfit.engines.base import EpochReport
-from warpfit.errors import DivergedError, WarpfitError
+from warpfit.errors import ConfigError, DivergedError, WarpfitError
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 from warpfit.sweep.folds import SweepData
@@ -32,8 +33,10 @@ __all__ = [
     "STOPPED",
     "Outcome",
     "Task",
+    "errors_told",
     "report_of_weights",
     "train",
+    "unfinished",
 ]
 
 # How a network can end. PAUSED ones go on or are STOPPED, by a rule between epochs; callbacks stop networks as well.
@@ -92,7 +95,15 @@ class Task:
         if self.scoring is None:
             return None
         validation = self.data.validation_of(self.fold)
-        return None if validation is None else float(self.scoring(model, *map(to_host, validation)))
+        if validation is None:
+            return None
+        try:
+            score: Any = self.scoring(model, *map(to_host, validation))
+        except Exception as error:
+            raise ConfigError(f"metric raised {type(error).__name__}: {error}") from error
+        if not isinstance(score, Real):
+            raise ConfigError(f"expected metric to return a number, got {score!r}")
+        return float(score)
 
 
 @dataclass
@@ -168,40 +179,58 @@ class _Pause(Callback):
 
 def train(task: Task) -> Outcome:
     """Train one network by `fit`, and return what came out, errors included; Ctrl-C gives one that was interrupted."""
-    model, optimizer, callbacks = task.own()
     recorder, start = _Recorder(), perf_counter()
-    outcome = Outcome(task.number, FAILED, "", recorder.history, model, optimizer, callbacks)
+    outcome = unfinished(task)
     try:
-        rows = task.data.of_fold(task.fold)
-        with _checkpoint_of(task) as checkpoint:
-            history = fit(
-                model,
-                rows.x,
-                rows.y,
-                optimizer=optimizer,
-                validation_data=rows.validation,
-                sample_weight=rows.sample_weight,
-                callbacks=[*callbacks, *checkpoint.callbacks, recorder],
-                resume_from=checkpoint.resume_from,
-                verbose=False,
-                **task.arguments,
-            )
-            outcome.status, outcome.message = _ending(history)
-            if outcome.status == PAUSED:
-                outcome.checkpoint = checkpoint.content
-        outcome.report = report_of_weights(history, callbacks, outcome.status)
-        outcome.score = task.score_of(model)
+        with errors_told(outcome):
+            _train(task, outcome, recorder)
     except KeyboardInterrupt:
         outcome.status, outcome.message = INTERRUPTED, "interrupt"
-    except DivergedError as error:
-        outcome.status, outcome.message, outcome.error = DIVERGED, str(error), error
-    except Exception as error:  # of one network: the others go on
-        outcome.status, outcome.error = FAILED, error
-        name = "" if isinstance(error, WarpfitError) else f"{type(error).__name__}: "
-        outcome.message = f"{name}{error}"
     outcome.history = recorder.history
     outcome.seconds = perf_counter() - start
     return outcome
+
+
+def unfinished(task: Task) -> Outcome:
+    """Return the outcome of a task that nothing has come of yet."""
+    return Outcome(task.number, FAILED, "", History(), task.model, task.optimizer, ())
+
+
+@contextmanager
+def errors_told(outcome: Outcome) -> Iterator[None]:
+    """Let an error, which is that of one network, stand in its outcome: the others go on."""
+    try:
+        yield
+    except DivergedError as error:
+        outcome.status, outcome.message, outcome.error = DIVERGED, str(error), error
+    except Exception as error:
+        outcome.status, outcome.error = FAILED, error
+        name = "" if isinstance(error, WarpfitError) else f"{type(error).__name__}: "
+        outcome.message = f"{name}{error}"
+
+
+def _train(task: Task, outcome: Outcome, recorder: _Recorder) -> None:
+    model, optimizer, callbacks = task.own()
+    outcome.model, outcome.optimizer, outcome.callbacks = model, optimizer, callbacks
+    rows = task.data.of_fold(task.fold)
+    with _checkpoint_of(task) as checkpoint:
+        history = fit(
+            model,
+            rows.x,
+            rows.y,
+            optimizer=optimizer,
+            validation_data=rows.validation,
+            sample_weight=rows.sample_weight,
+            callbacks=[*callbacks, *checkpoint.callbacks, recorder],
+            resume_from=checkpoint.resume_from,
+            verbose=False,
+            **task.arguments,
+        )
+        outcome.status, outcome.message = _ending(history)
+        if outcome.status == PAUSED:
+            outcome.checkpoint = checkpoint.content
+    outcome.report = report_of_weights(history, callbacks, outcome.status)
+    outcome.score = task.score_of(model)
 
 
 def _ending(history: History) -> tuple[str, str]:

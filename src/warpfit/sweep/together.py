@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +15,10 @@ import numpy.typing as npt
 from warpfit import backends
 from warpfit.backends import Array
 from warpfit.backends.transfer import to_host
+from warpfit.data.dataset import unit_floats
 from warpfit.engines.base import EpochReport, Plan, TrainingData, TrainState
 from warpfit.engines.many_networks import (
     DeviceRows,
-    Launch,
     Member,
     Rungs,
     bytes_of_network,
@@ -26,14 +27,14 @@ from warpfit.engines.many_networks import (
     start_many,
 )
 from warpfit.engines.many_networks import Outcome as Trained
-from warpfit.errors import ConfigError, WarpfitError
+from warpfit.errors import ConfigError
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 from warpfit.optim.schedules import ReduceOnPlateau
 from warpfit.sweep.groups import Group
 from warpfit.sweep.halving import Halving, message_of
 from warpfit.sweep.metric import COLUMNS, Metric
-from warpfit.sweep.runner import OneByOne, Runner
+from warpfit.sweep.runner import OneByOne, Runner, in_order
 from warpfit.sweep.tasks import (
     DIVERGED,
     DONE,
@@ -42,13 +43,14 @@ from warpfit.sweep.tasks import (
     STOPPED,
     Outcome,
     Task,
+    errors_told,
     report_of_weights,
+    unfinished,
 )
 from warpfit.training.callbacks import Callback, StoppingRule
 from warpfit.training.evaluate import network_of
-from warpfit.training.fit import prepared_targets
+from warpfit.training.fit import prepared_targets, prepared_validation, with_class_weight
 from warpfit.training.history import History
-from warpfit.training.inputs import resolve_class_weight
 from warpfit.training.run import Run
 from warpfit.training.state import state_of, write_back
 
@@ -101,6 +103,15 @@ class Together(Runner):
         count = min(len(group.tasks), shape.groups(self._num_multiprocessors))
         return bytes_of_rows(shape, group.tasks[0].data.x) + count * bytes_of_network(shape)
 
+    @contextmanager
+    def _joined(self) -> Iterator[None]:
+        """Have what is started in this block end before anything that comes after it, an error, too."""
+        ops: Any = backends.get(self.device)
+        try:
+            yield
+        finally:
+            ops.runtime.join()
+
     @property
     def _num_multiprocessors(self) -> int:
         ops: Any = backends.get(self.device)
@@ -125,9 +136,24 @@ class Together(Runner):
     ) -> Iterator[Outcome]:
         """Halve in one launch, where the kernel decides, if one takes all networks and can tell which are better."""
         epochs = rule.rungs(max(task.arguments["epochs"] for group in groups for task in group.tasks))
-        if not epochs or not self._halves(groups, metric):
-            return super().run_in_rungs(groups, rule, metric, num_folds)
-        return _halved(groups[0], Rungs(epochs, rule.factor, num_folds, metric.name))
+        if epochs and self._halves(groups, metric):
+            found = self._halved(groups[0], Rungs(epochs, rule.factor, num_folds, metric.name))
+            if found:
+                yield from found
+                return
+        yield from super().run_in_rungs(groups, rule, metric, num_folds)
+
+    def _halved(self, group: Group, rungs: Rungs) -> list[Outcome]:
+        """Train a group's networks in a launch that halves them; none if one of them cannot begin."""
+        tasks = in_order([group])
+        try:
+            with self._joined(), _Wave.of(tasks, group.plan, _Rows.of(group)) as wave:
+                if wave.failed:
+                    return []  # the kernel would take others' folds for a candidate's
+                wave.start(rungs)
+                return wave.outcomes()
+        except KeyboardInterrupt:
+            return [_interrupted(task) for task in tasks]
 
     def _halves(self, groups: Sequence[Group], metric: Metric) -> bool:
         """Return whether all networks go into one launch, whose kernel finds the metric in each epoch."""
@@ -142,28 +168,34 @@ class Together(Runner):
 
     def _run_side_by_side(self, groups: Sequence[Group]) -> Iterator[Outcome]:
         """Train groups that share the card, wave by wave: a launch for each, whose blocks come as others leave."""
-        queues = [_Queue.of(group) for group in groups]
+        with self._joined():
+            queues = [_Queue.of(group) for group in groups]
         for queue in queues:
             shape = queue.rows.all.shape
             queue.most = max(1, self._most(shape) // len(queues))
             queue.count = min(queue.most, shape.groups(self._num_multiprocessors))
         while queues:
             start = perf_counter()
-            waves = [queue.take() for queue in queues]
+            taken = [queue.take() for queue in queues]
             try:
-                launches = [
-                    _Wave.of(tasks, queue.group.plan, queue.rows)
-                    for queue, tasks in zip(queues, waves, strict=True)
-                ]
-                outcomes = [outcome for launch in launches for outcome in launch.outcomes()]
+                outcomes = self._trained(queues, taken)
             except KeyboardInterrupt:
-                yield from (_interrupted(task) for tasks in waves for task in tasks)
+                yield from (_interrupted(task) for tasks in taken for task in tasks)
                 raise
             yield from outcomes
             longer = LAUNCH_SECONDS / (perf_counter() - start)
-            for queue, tasks in zip(queues, waves, strict=True):
+            for queue, tasks in zip(queues, taken, strict=True):
                 queue.count = max(1, min(queue.most, GROWTH * queue.count, int(len(tasks) * longer)))
             queues = [queue for queue in queues if queue.tasks]
+
+    def _trained(self, queues: Sequence[_Queue], taken: Sequence[list[Task]]) -> list[Outcome]:
+        """Train what was taken from each queue, all of it at once."""
+        with self._joined(), ExitStack() as closed:
+            waves = []
+            for queue, tasks in zip(queues, taken, strict=True):
+                waves.append(closed.enter_context(_Wave.of(tasks, queue.group.plan, queue.rows)))
+                waves[-1].start()
+            return [outcome for wave in waves for outcome in wave.outcomes()]
 
     def _most(self, shape: Any) -> int:
         """Return how many networks of a shape have room at once."""
@@ -182,27 +214,19 @@ def _by_rows(group: Group) -> Iterator[Group]:
 
 
 def _takes(task: Task, plan: Plan) -> bool:
-    """Return whether a task is nothing but epochs, whose rates are known beforehand, whatever rows weigh."""
+    """Return whether a task is nothing but epochs, whose rates are known beforehand."""
     rules = [each for each in task.callbacks if isinstance(each, StoppingRule)]
     others = [each for each in task.callbacks if not isinstance(each, StoppingRule)]
     if len(rules) > 1 or not all(_follows(rule, task, plan) for rule in rules):
         return False
-    if not all(_reads_reports(each) for each in others) or isinstance(
+    return all(_reads_reports(each) for each in others) and not isinstance(
         task.optimizer.spec.lr, ReduceOnPlateau
-    ):
-        return False
-    try:
-        _weighed(plan, task)
-    except WarpfitError:
-        return False  # `fit` says what is wrong with the weights
-    return True
+    )
 
 
 def _weighed(plan: Plan, task: Task, labels: Any = ()) -> Plan:
     """Return a plan with a task's weights of classes, which may follow from the labels of its rows."""
-    num_classes = (*plan.network.output_shape, 0)[0]
-    weights = task.arguments.get("class_weight")
-    return replace(plan, loss=resolve_class_weight(plan.loss, weights, labels, num_classes))
+    return with_class_weight(plan, task.arguments.get("class_weight"), labels)
 
 
 def _labels_to_weigh(task: Task, rows: _Rows) -> Any:
@@ -263,9 +287,9 @@ class _Rows:
         train: dict[int | None, Any] = {None: None}
         test: dict[int | None, Any] = {None: None}
         if data.validation is not None:
-            val_x, val_y = data.validation
+            val_x, val_y = prepared_validation(plan, *data.validation)
             test[None] = np.arange(len(x), len(x) + len(val_x), dtype=np.int32)
-            x, y = _joined(x, val_x), _joined(y, prepared_targets(plan, val_y, len(val_x)))
+            x, y = _joined(x, val_x), _joined(y, val_y)
             weights = None if weights is None else _joined(weights, np.ones(len(val_x)))
         for idx, fold in enumerate(data.folds):
             train[idx] = fold.train.astype(np.int32)
@@ -274,7 +298,10 @@ class _Rows:
 
 
 def _joined(first: Array, second: Array) -> Any:
-    return np.concatenate([to_host(first), to_host(second)])
+    parts = [to_host(first), to_host(second)]
+    if len({part.dtype == np.uint8 for part in parts}) > 1:  # x / 255
+        parts = [unit_floats(part) if part.dtype == np.uint8 else part for part in parts]
+    return np.concatenate(parts)
 
 
 @dataclass
@@ -296,37 +323,49 @@ class _Queue:
         return wave
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Wave:
-    """Networks on their way through a launch."""
+    """Networks on their way through a launch, and what came of those that could not begin."""
 
-    tasks: Sequence[Task]
     runs: list[_Trained]
-    launch: Launch
-    start: float
+    failed: list[Outcome]
+    rows: _Rows
 
     @staticmethod
-    def of(tasks: Sequence[Task], plan: Plan, rows: _Rows, rungs: Rungs | None = None) -> _Wave:
-        start = perf_counter()
-        runs = [_Trained.of(task, plan, rows) for task in tasks]
-        return _Wave(tasks, runs, start_many([run.member for run in runs], rows.all, rungs), start)
+    def of(tasks: Sequence[Task], plan: Plan, rows: _Rows) -> _Wave:
+        wave = _Wave([], [], rows)
+        for task in tasks:
+            outcome = unfinished(task)
+            with errors_told(outcome):
+                wave.runs.append(_Trained.of(task, plan, rows, outcome))
+            if outcome.error is not None:
+                wave.failed.append(outcome)
+        return wave
+
+    def start(self, rungs: Rungs | None = None) -> None:
+        self._start, self._launch = perf_counter(), None
+        if self.runs:
+            self._launch = start_many([run.member for run in self.runs], self.rows.all, rungs)
 
     def outcomes(self) -> list[Outcome]:
-        results = self.launch.outcomes()
-        seconds = (perf_counter() - self.start) / max(1, sum(len(result.reports) for result in results))
-        return [
-            run.outcome(task, result, seconds * len(result.reports))
-            for run, task, result in zip(self.runs, self.tasks, results, strict=True)
-        ]
+        results = [] if self._launch is None else self._launch.outcomes()
+        seconds = (perf_counter() - self._start) / max(1, sum(len(result.reports) for result in results))
+        for run, result in zip(self.runs, results, strict=True):
+            run.tell(result, seconds * len(result.reports))
+        return [*(run.outcome for run in self.runs), *self.failed]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for run in self.runs:
+            with errors_told(run.outcome):
+                _close(run.outcome.callbacks)
 
 
-def _halved(group: Group, rungs: Rungs) -> Iterator[Outcome]:
-    """Train a group's networks in a launch that halves them."""
-    tasks = sorted(group.tasks, key=lambda task: task.number)
-    try:
-        yield from _Wave.of(tasks, group.plan, _Rows.of(group), rungs).outcomes()
-    except KeyboardInterrupt:
-        yield from map(_interrupted, tasks)
+def _close(callbacks: Sequence[Callback]) -> None:
+    for callback in callbacks:
+        callback.close()
 
 
 class _Pause(NamedTuple):
@@ -339,16 +378,17 @@ class _Pause(NamedTuple):
 
 @dataclass(frozen=True)
 class _Trained:
-    """A task's network on its way through a launch; its run, and who hears of it."""
+    """A task's network on its way through a launch; its run, and what comes of it."""
 
-    member: Member
+    task: Task
     model: Module
     optimizer: Optimizer
+    member: Member
     run: Run
-    callbacks: list[Callback]
+    outcome: Outcome
 
     @staticmethod
-    def of(task: Task, plan: Plan, rows: _Rows) -> _Trained:
+    def of(task: Task, plan: Plan, rows: _Rows, outcome: Outcome) -> _Trained:
         model, optimizer, callbacks = task.own()
         train, test = rows.train[task.fold], rows.test[task.fold]
         own = replace(
@@ -359,47 +399,75 @@ class _Trained:
             num_rows=rows.num_rows if train is None else len(train),
         )
         ops = backends.get("cpu")
-        if task.checkpoint is None:
+        before = _pause_of(task)
+        if before is None:
             state = state_of(model, optimizer, ops, "float32", task.arguments["seed"])
             before = _Pause(state, [], callbacks)
-        else:
-            before = pickle.loads(task.checkpoint)  # our own, of some moments ago
         run, callbacks = Run(own, before.state, History(before.reports), ops), before.callbacks
-        for callback in callbacks:
-            callback.on_start(run)
+        try:
+            for callback in callbacks:
+                callback.on_start(run)
+        except BaseException:
+            _close(callbacks)
+            raise
         rule = next((each.hand_over() for each in callbacks if isinstance(each, StoppingRule)), None)
+        outcome.model, outcome.optimizer, outcome.callbacks = model, optimizer, callbacks
+        outcome.history = run.history
         member = Member(own, before.state, train, test, task.until, rule)
-        return _Trained(member, model, optimizer, run, callbacks)
+        return _Trained(task, model, optimizer, member, run, outcome)
 
-    def outcome(self, task: Task, result: Trained, seconds: float) -> Outcome:
-        run, callbacks = self.run, self.callbacks
+    def tell(self, result: Trained, seconds: float) -> None:
+        """Let the outcome, and who listens, know what came of the network, in so many seconds."""
+        self.outcome.seconds = seconds
+        with errors_told(self.outcome):
+            self._tell(result)
+
+    def _tell(self, result: Trained) -> None:
+        run, found, callbacks = self.run, self.outcome, self.outcome.callbacks
         for report in result.reports:
             run.history.reports.append(report)
             for callback in callbacks:
                 callback.on_epoch_end(run)
         run.history.plan = run.plan
-        found = Outcome(task.number, DONE, "", run.history, self.model, self.optimizer, callbacks, seconds)
         if result.error is not None:
-            found.status, found.message, found.error = DIVERGED, str(result.error), result.error
-        elif result.halved is not None:
+            write_back(run.state, self.model, self.optimizer)
+            found.report = report_of_weights(run.history, callbacks, DIVERGED)
+            raise result.error
+        found.status = DONE
+        if result.halved is not None:
             after, place, num_compared = result.halved
             found.status, found.halved_after = STOPPED, after
-            found.message = message_of(place, num_compared, after)
+            found.message = run.history.stopped_by = message_of(place, num_compared, after)
         elif run.stop_reason is not None:
-            found.status, found.message = STOPPED, run.stop_reason
-            run.history.stopped_by = run.stop_reason
+            found.status = STOPPED
+            found.message = run.history.stopped_by = run.stop_reason
         elif run.state.epoch < run.plan.epochs:
             found.status = PAUSED
-            found.checkpoint = pickle.dumps(_Pause(run.state, run.history.reports, callbacks))
-        if result.error is None:
-            for callback in callbacks:
-                callback.on_end(run)
+            found.checkpoint = pickle.dumps(_Pause(run.state, run.history.reports, list(callbacks)))
+        for callback in callbacks:
+            callback.on_end(run)
         write_back(run.state, self.model, self.optimizer)
         found.report = report_of_weights(run.history, callbacks, found.status)
-        if result.error is None:
-            found.score = task.score_of(self.model)
-        return found
+        found.score = self.task.score_of(self.model)
+
+
+def _pause_of(task: Task) -> _Pause | None:
+    """Return what a task goes on from, if it has begun."""
+    if task.checkpoint is None:
+        return None
+    found: _Pause = pickle.loads(task.checkpoint)  # our own, of some moments ago
+    return found
 
 
 def _interrupted(task: Task) -> Outcome:
-    return Outcome(task.number, INTERRUPTED, "interrupt", History(), task.model, task.optimizer, ())
+    """Return the outcome of a task that Ctrl-C reached: what it had when it last paused."""
+    outcome, before = unfinished(task), _pause_of(task)
+    outcome.status = INTERRUPTED
+    outcome.message = outcome.history.stopped_by = "interrupt"
+    if before is not None:
+        model, optimizer, _ = task.own()
+        write_back(before.state, model, optimizer)
+        outcome.model, outcome.optimizer, outcome.callbacks = model, optimizer, before.callbacks
+        outcome.history.reports[:] = before.reports
+        outcome.report = report_of_weights(outcome.history, before.callbacks, INTERRUPTED)
+    return outcome

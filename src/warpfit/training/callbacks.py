@@ -31,10 +31,13 @@ class Callback:
         end the run. If it only reads reports, an engine is free to train several epochs before it hears of them.
     needs_step_losses : bool
         Whether it reads a report's losses of single steps, which networks that are trained many at once have not.
+    writes_file : bool
+        Whether it writes to a file that its copies would write to as well.
     """
 
     needs_run = True
     needs_step_losses = True
+    writes_file = False
 
     def may_act_after(self, epoch: int) -> bool:
         """Return whether `on_epoch_end` may have to act on the run after an epoch that has not been reported yet.
@@ -208,6 +211,8 @@ class Checkpoint(Callback):
         Epochs between two writes.
     """
 
+    writes_file = True
+
     def __init__(self, path: str | os.PathLike[str], every: int = 1) -> None:
         if every < 1:
             raise ConfigError(f"Checkpoint: expected every to be at least 1, got {every!r}")
@@ -218,6 +223,7 @@ class _Log(Callback):
     """Base of the log files: one row an epoch; a resumed run goes on below the rows it had."""
 
     needs_run = False
+    writes_file = True
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)

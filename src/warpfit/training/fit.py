@@ -157,8 +157,7 @@ def fit(
         draft = replace(_checked_plan(plan, network, trained, optimizer), num_rows=len(rows))
     targets = prepared_targets(draft, y, len(rows))
     if plan is None:
-        num_classes = (*draft.network.output_shape, 0)[0]
-        draft = replace(draft, loss=resolve_class_weight(draft.loss, class_weight, targets, num_classes))
+        draft = with_class_weight(draft, class_weight, targets)
     ops = backends.get(draft.device)
     data = _training_data(ops, draft, rows, targets, sample_weight)
     state = state_of(model, optimizer, ops, draft.dtype, check_seed(seed))
@@ -216,6 +215,24 @@ def draft_of(
         report_every=check_count("report_every", report_every, 1),
         loss_scale=loss_scale,
     )
+
+
+def with_class_weight(draft: Plan, class_weight: Any, labels: Any) -> Plan:
+    """Return the draft with weights of classes, as `fit` takes them; ``'balanced'`` follows from the labels."""
+    num_classes = (*draft.network.output_shape, 0)[0]
+    return replace(draft, loss=resolve_class_weight(draft.loss, class_weight, labels, num_classes))
+
+
+def prepared_validation(draft: Plan, x: Any, y: Any) -> tuple[Any, Any]:
+    """Return checked rows to validate on and their targets as the draft's loss takes them, or raise as `fit` does."""
+    rows = as_rows("validation x", x)
+    if rows.shape[1:] != draft.network.input_shape:
+        raise ShapeError(
+            f"expected validation x with rows of shape {draft.network.input_shape}, got {rows.shape[1:]}"
+        )
+    targets = draft.loss.prepare_targets(as_rows("validation y", y), draft.network.output_shape, draft.dtype)
+    check_same_length("validation y", targets, len(rows))
+    return rows, targets
 
 
 def prepared_targets(draft: Plan, y: Any, num_rows: int) -> Any:
@@ -286,13 +303,7 @@ def _validation(ops: Backend, plan: Plan, validation_data: Any, reserved_bytes: 
         x, y = validation_data
     except (TypeError, ValueError):
         raise ConfigError("expected validation_data as a pair (x, y)") from None
-    rows = as_rows("validation x", x)
-    if rows.shape[1:] != plan.network.input_shape:
-        raise ShapeError(
-            f"expected validation x with rows of shape {plan.network.input_shape}, got {rows.shape[1:]}"
-        )
-    targets = plan.loss.prepare_targets(as_rows("validation y", y), plan.network.output_shape, plan.dtype)
-    check_same_length("validation y", targets, len(rows))
+    rows, targets = prepared_validation(plan, x, y)
     runtime = getattr(ops, "runtime", None)  # a device's
     if (
         runtime is None

@@ -49,6 +49,7 @@ class Profile(Callback):
     """
 
     needs_run = False
+    writes_file = True
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)

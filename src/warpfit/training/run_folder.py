@@ -40,6 +40,7 @@ class RunFolder(Callback):
     """
 
     needs_run = False
+    writes_file = True
 
     def __init__(self, path: str | os.PathLike[str], settings: TrainSettings) -> None:
         self.path, self.settings = Path(path).expanduser(), settings

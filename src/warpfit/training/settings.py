@@ -244,14 +244,16 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def parse_hidden(text: str) -> tuple[int, ...]:
+def parse_hidden(text: str, between: str = ",") -> tuple[int, ...]:
     """Return widths from text: ``'256'``, ``'256,128'``, or ``'none'`` for no hidden layer."""
     if text.strip().lower() == "none":
         return ()
     try:
-        return tuple(int(width) for width in text.split(","))
+        return tuple(int(width) for width in text.split(between))
     except ValueError:
-        raise ConfigError(f"expected hidden widths like 256 or 256,128, or none, got {text!r}") from None
+        raise ConfigError(
+            f"expected hidden widths like 256 or 256{between}128, or none, got {text!r}"
+        ) from None
 
 
 def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:

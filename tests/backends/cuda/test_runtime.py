@@ -492,6 +492,23 @@ def test_kernels_beside_others_come_after_what_was_before_and_before_what_follow
     assert driver.streams[-1] == one
 
 
+def test_a_join_is_for_the_kernels_of_its_thread(driver: FakeDriver, device: Runtime) -> None:
+    with device.beside():
+        launch(device, "one")
+    with ThreadPoolExecutor(1) as other:
+        other.submit(device.join).result()
+        assert driver.waits == [(driver.streams[0], "event")]  # none but that of "one" for what came before
+        with device.beside():
+            other.submit(launch, device, "meanwhile").result()
+            launch(device, "two")
+    one, meanwhile, two = driver.streams
+    assert len({one, meanwhile, two}) == 3
+    device.join()
+    own = meanwhile
+    assert driver.waits[-2:] == [(own, "event")] * 2
+    assert driver.records[-2:] == [(one, "event"), (two, "event")]
+
+
 # -- graphs ------------------------------------------------------------------------------------------------
 
 

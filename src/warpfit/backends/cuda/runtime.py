@@ -339,9 +339,9 @@ class Runtime:
         self._recent: deque[str] = deque(maxlen=LAUNCHES_REMEMBERED)
         self._capture_stream: Any = None  # nor this
         self._capturing: _Capturing | None = None
-        self._side_streams: list[Any] = []  # made when they are needed
-        self._num_beside = 0  # of these, since the last join
-        self._beside: _Beside | None = None
+        self._side_streams: list[Any] = []  # made when they are needed; those that no thread has
+        self._apart: dict[int, list[Any]] = {}  # those that each thread has used since it joined
+        self._beside: dict[int, Any] = {}  # the one on which a thread starts kernels now
         self._capture_lock = threading.Lock()
         self._blocking = is_debugging()
 
@@ -540,7 +540,7 @@ class Runtime:
 
     def launch(self, function: Any, grid: Grid, block: Grid, shared_bytes: int, parameters: int) -> None:
         """Start a kernel; `parameters` is the address of an array of the arguments' addresses."""
-        if self.is_capturing() or self._beside is not None:
+        if self.is_capturing() or self._beside:
             self.launch_cluster(function, grid, block, shared_bytes, parameters, 1, False)
             return
         if getattr(_active, "runtime", None) is not self:
@@ -678,9 +678,8 @@ class Runtime:
 
     def _handle(self, name: str = "") -> Any:
         """Return the stream for what this thread starts, the kernel `name` perhaps."""
-        beside = self._beside
-        if beside is not None and beside.thread == threading.get_ident():
-            return beside.stream
+        if self._beside and (beside := self._beside.get(threading.get_ident())) is not None:
+            return beside
         capturing = self._capturing
         if capturing is None or capturing.thread != threading.get_ident():
             return self._stream_handle
@@ -720,28 +719,31 @@ class Runtime:
 
     @contextmanager
     def beside(self) -> Iterator[None]:
-        """Let kernels that this thread starts run after all that came before, and beside all that comes until `join`.
+        """Let kernels that this thread starts run after all that came before, and beside all until its `join`.
 
         Memory is still allocated and freed in order with all else: what these kernels use has to live until then.
         """
         self._refuse_in_capture("a kernel beside others")
-        if self._num_beside == len(self._side_streams):
-            self._side_streams.append(self.device.create_stream())
-        stream = self._side_streams[self._num_beside].handle
-        self._num_beside += 1
-        self._let_wait(stream, self.stream.record())
-        self._beside = _Beside(threading.get_ident(), stream)
+        try:
+            stream = self._side_streams.pop(0)
+        except IndexError:
+            stream = self.device.create_stream()
+        thread = threading.get_ident()
+        self._apart.setdefault(thread, []).append(stream)
+        self._let_wait(stream.handle, self.stream.record())
+        self._beside[thread] = stream.handle
         try:
             yield
         finally:
-            self._beside = None
+            del self._beside[thread]
 
     def join(self) -> None:
-        """Let all that comes later wait for what was started beside it."""
+        """Let all that comes later wait for what this thread started beside it."""
         self._refuse_in_capture("a wait for other kernels")
-        for stream in self._side_streams[: self._num_beside]:
+        streams = self._apart.pop(threading.get_ident(), [])
+        for stream in streams:
             self._let_wait(self._stream_handle, stream.record())
-        self._num_beside = 0
+        self._side_streams += streams
 
     def is_idle(self) -> bool:
         """Return whether all that was started has ended, well or not: `synchronize` says."""
@@ -811,13 +813,6 @@ class Mark:
     def __del__(self) -> None:
         with suppress(Exception):  # of a driver that has shut down
             self._driver.cuEventDestroy(self.event)
-
-
-class _Beside(NamedTuple):
-    """Who starts kernels beside others, and on which stream."""
-
-    thread: int
-    stream: Any
 
 
 class _Capturing(NamedTuple):

@@ -1,0 +1,43 @@
+"""One thread for BLAS, for as long as any thread of the process needs it so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any
+
+__all__ = ["one_blas_thread"]
+
+_lock = Lock()
+_num_inside = 0
+_limit: Any = None
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Limit BLAS to one thread in this block: its limit is the process's, so the last to leave takes it away."""
+    _enter()
+    try:
+        yield
+    finally:
+        _leave()
+
+
+def _enter() -> None:
+    global _limit, _num_inside
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    with _lock:
+        if not _num_inside:
+            _limit = threadpool_limits(limits=1, user_api="blas")
+        _num_inside += 1
+
+
+def _leave() -> None:
+    global _limit, _num_inside
+    with _lock:
+        _num_inside -= 1
+        if not _num_inside:
+            _limit.restore_original_limits()
+            _limit = None

@@ -1,0 +1,91 @@
+"""Networks that this process trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from threading import Event
+from typing import Any
+
+from warpfit import backends
+from warpfit.errors import WarpfitError
+from warpfit.sweep.folds import SweepData
+from warpfit.sweep.planning import plan_groups
+from warpfit.sweep.runner import OneByOne, Runner
+from warpfit.sweep.sending import is_set
+from warpfit.sweep.tasks import Outcome, Task, errors_told, unfinished
+from warpfit.sweep.together import Together
+
+__all__ = ["CPU", "run_here", "runner_here"]
+
+CPU = "cpu"
+
+
+def runner_here(device: str, note: str = "") -> Runner:
+    """Return what trains networks on a device of this process; a note says why they have no processes of their own."""
+    if device != CPU:
+        return Together(device)
+    words = "one network after the other, with one BLAS thread"
+    return OneByOne(has_one_thread=True, why=f"{words}; {note}" if note else words)
+
+
+def run_here(tasks: Sequence[Task], stop: Event | None = None) -> list[Outcome]:
+    """Train networks in this process, and return what came of them, in the order of their numbers.
+
+    On a GPU, by what trains many there; on the CPU one after the other, with as many BLAS threads as there are.
+    After Ctrl-C only those are returned that were at work before it.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        After Ctrl-C before any was at work, and once `stop` is set.
+    """
+    device = backends.resolve_device(tasks[0].arguments["device"]) if tasks else CPU
+    if device == CPU or len(tasks) == 1:
+        found = OneByOne().run_tasks(tasks)
+    else:
+        found = _run_together(_placed(tasks, device), device)
+    outcomes: list[Outcome] = []
+    try:
+        for outcome in found:
+            outcomes.append(outcome)
+            if is_set(stop):
+                break
+    except KeyboardInterrupt:  # those at work say that it came
+        if not outcomes:
+            raise
+    if is_set(stop):
+        raise KeyboardInterrupt
+    return sorted(outcomes, key=lambda outcome: outcome.number)
+
+
+def _run_together(tasks: Sequence[Task], device: str) -> Iterator[Outcome]:
+    """Train networks by what trains many on a device; those that cannot be planned fail, and no others."""
+    able = list(tasks)
+    try:
+        groups = plan_groups(able)
+    except WarpfitError:
+        able = []
+        for task in tasks:
+            outcome = unfinished(task)
+            with errors_told(outcome):
+                plan_groups([task])
+                able.append(task)
+            if outcome.error is not None:
+                yield outcome
+        groups = plan_groups(able)
+    yield from runner_here(device).run(groups)
+
+
+def _placed(tasks: Sequence[Task], device: str) -> list[Task]:
+    """Return the tasks with their rows on a device, where each array is once, however many tasks have it."""
+    arrays: dict[int, Any] = {}
+    data: dict[int, SweepData] = {}
+    for task in tasks:
+        own = task.data
+        if id(own) in data:
+            continue
+        if id(own.x) not in arrays:
+            arrays[id(own.x)] = own.on(device).x
+        data[id(own)] = replace(own, x=arrays[id(own.x)], _last={})
+    return [replace(task, data=data[id(task.data)]) for task in tasks]

@@ -1,0 +1,66 @@
+"""What goes to other processes and threads, and what comes back."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from threading import Event
+from typing import Any
+
+from warpfit.errors import ConfigError
+from warpfit.sweep.tasks import Outcome
+
+__all__ = ["check_sendable", "for_sending", "is_set", "joblibs_pickle", "stop_of", "workers_of"]
+
+
+def check_sendable(value: Any, what: str, error: Exception, dumps: Callable[[Any], bytes]) -> None:
+    """Raise ConfigError from `error` if it is this value that does not get through to another process."""
+    try:
+        dumps(value)
+    except Exception as reason:
+        raise ConfigError(
+            f"expected {what} that can be pickled, to be sent to other processes, but {reason}; objects of classes "
+            "and functions at the top of a module can"
+        ) from error
+
+
+def for_sending(outcome: Outcome) -> Outcome:
+    """Return the outcome without what would not get through to another process."""
+    if outcome.error is not None:
+        try:
+            pickle.loads(pickle.dumps(outcome.error))
+        except Exception:
+            outcome.error = None
+    return outcome
+
+
+def joblibs_pickle() -> Callable[[Any], bytes]:
+    """Return what joblib pickles with; releases before 1.6 bring it along."""
+    try:
+        from cloudpickle import dumps
+    except ImportError:
+        from joblib.externals.cloudpickle import dumps
+    return dumps
+
+
+def workers_of(executor: Any) -> int:
+    """Return how many workers an executor has, as far as it says, else the cores of this machine."""
+    for name in ("_max_workers", "num_workers"):
+        count = getattr(executor, name, None)
+        if isinstance(count, int) and count > 0:
+            return count
+    client: Any = getattr(executor, "_client", None)
+    if hasattr(client, "nthreads"):  # Dask's
+        return max(1, sum(client.nthreads().values()))
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def stop_of(executor: Executor) -> Event | None:
+    """Return what tells an executor's workers that they may stop, if it can: Ctrl-C does not reach threads."""
+    return Event() if isinstance(executor, ThreadPoolExecutor) else None
+
+
+def is_set(stop: Event | None) -> bool:
+    return stop is not None and stop.is_set()
