@@ -348,6 +348,8 @@ inline void store_system(unsigned* pointer, unsigned word) {
     __atomic_store_n(pointer, word, __ATOMIC_RELEASE);
 }
 
+inline unsigned uniform(unsigned number) { return number; }
+
 template <class Number>
 inline Number unforeseen(Number number) {
     return number;

@@ -232,7 +232,7 @@ def test_each_follows_numpy(cuda: str, name: str) -> None:
 # All layers in tiles of 64 units, batches of 16 to 128 rows.
 SMALL: dict[str, dict[str, Any]] = {
     "tabular": {"sizes": (32, 64, 64, 2), "batch": 128, "num_rows": 300},
-    "one hidden layer": {"sizes": (50, 40, 10), "batch": 19, "optimizer": "momentum"},
+    "one hidden layer": {"sizes": (40, 40, 10), "batch": 19, "optimizer": "momentum"},
     "three hidden layers": {
         "sizes": (20, 30, 64, 17, 3),
         "batch": 40,

@@ -24,7 +24,7 @@ __all__ = ["ManySmallNetworks", "choose_small", "variants"]
 UNITS, MOST_ROWS, MOST_OUTPUTS, LINE_BYTES, GROUP_THREADS, WARPS = 64, 128, 16, 128, 128, 4
 # Registers of a multiprocessor; of a thread that brings rows, of one that trains the most that it can have, and what it
 # needs, about, beside parameters and a tile of sums.
-REGISTERS, ROW_REGISTERS, MOST_REGISTERS, OTHER_REGISTERS = 65536, 56, 232, 22
+REGISTERS, ROW_REGISTERS, MOST_REGISTERS, OTHER_REGISTERS = 65536, 56, 232, 14
 MOST_GROUPS = 4
 # Dynamic shared memory begins at a multiple of so many bytes, and so does a group's.
 ALIGNMENT = 1024
@@ -138,10 +138,11 @@ class ManySmallNetworks:
             "slots": (4 * shared_slots * self.own * GROUP_THREADS if shared_slots else 4, 4),
             "logits": (4 * self.rows * network.outputs, 4),
             "targets": (8 * self.rows * network.target_words, 4),
-            "numbers, order": (4 * (2 * self.rows + ORDER_RING), 4),
+            "order": (4 * ORDER_RING, 4),
             "rounds": (8 * 256, 1),
-            "settings, network": (4 * 16 + 96, 16),
+            "settings, network": (2 * 16 + 96, 16),
             "sums": (WARPS * 2 * 8, 8),
+            "losses, num_correct": (12 * GROUP_THREADS, 8),
             "run": (8 * 4 + 32, 8),
             "barriers": (6 * 8, 8),
         }

@@ -7,7 +7,7 @@
 //           and biases, filled up to a multiple of 4, then what the optimizer remembers of them; best (num_networks,
 //           PARAMETERS) float32, the parameters of the best epoch of networks whose `Stopping` keeps them; queue a zero,
 //           or with HALVES a `Queue`.
-// Launch:   any number of blocks of GROUPS + 1 times 128 threads, the last of which find which rows all take; SHARED_BYTES of dynamic
+// Launch:   any number of blocks of GROUPS + 1 times 128 threads, the last of which bring the rows of all; SHARED_BYTES of dynamic
 //           shared memory, from a multiple of 1024. Defines DTYPE, LAYERS, WIDTHS (at most 64 features and units, at most 16
 //           outputs), ACTIVATIONS and SLOPES (of each layer), BATCH (at most 128), TARGET_WORDS, LOSS, CROSS_ENTROPY, SMOOTHED,
 //           COUNTS_ROWS, OPTIMIZER, SLOTS, ADAPTIVE, MOMENTUM, NESTEROV, DECAYS, RATE_IN_VELOCITY, KEEPS_BEST (whether any
@@ -64,59 +64,48 @@ struct Networks {
     }
 };
 
-// What all networks are trained on.
-struct Data {
-    const T* x;
-    const float* targets;
-    LossSettings loss;
-};
-
 // The four warps that train a network.
 struct Group {
     Shared& shared;
-    const Data& data;
+    const LossSettings& loss;
     Parameters parameters;
+    AllSigns signs;
     unsigned batches = 0;  // so far
-    double loss_sum = 0;
-    unsigned num_correct = 0;
 
-    __device__ Group(Shared& shared, const Data& data) : shared(shared), data(data), parameters(shared) {}
+    __device__ Group(Shared& shared, const LossSettings& loss)
+        : shared(shared), loss(loss), parameters(shared) {
+        clear_sums();
+    }
 
     // Where the batch is.
     __device__ int stage() const { return batches % STAGES; }
 
-    // Starts copies of the batch that comes so many after this one.
-    __device__ void fetch(unsigned distance) {
-        const unsigned number = batches + distance, to = number % STAGES;
-        wait(shared.numbers_full[to], number / STAGES);
-        fetch_rows(shared, data.x, data.targets, to);
-        copy_async_commit();
-        arrive_warp(shared.numbers_free[to]);
-    }
+    // The group's, found anew: in registers, what follows from where it is would be too much from step to step.
+    __device__ Shared& found_anew() const { return (&shared)[uniform(unforeseen(0u))]; }
 
-    // The batch to its losses; `last` is what the last hidden layer gives. Meanwhile the next batch is on its way.
-    __device__ void find_losses_of(const Batch& batch, Words& last) {
-        copy_async_wait<0>();
-        hand_over();
-        go_forward(shared, last, parameters, stage(), [&] {
-            if (!batch.is_last(shared) || batch.epoch + 1 < shared.network.num_epochs) fetch(1);
-        });
+    // The batch to its losses; `last` is what the last hidden layer gives.
+    __device__ void find_losses_of(Shared& shared, const Batch& batch, Words& last) {
+        await_batch();
+        meet();  // all are done with the step before
+        go_forward(shared, last, signs, parameters, stage());
         const int num_rows = batch.num_rows(shared.network);
         const float factor = batch.trains(shared.network) ? shared.run.factors[num_rows < BATCH] : 0;
-        const RowLoss found = find_losses(shared, parameters, data.loss, num_rows, factor, stage());
-        loss_sum += found.loss;
-        num_correct += found.is_correct;
+        const RowLoss found = find_losses(shared, parameters, loss, num_rows, factor, stage());
+        const unsigned own = Thread().idx;
+        shared.losses[own] += found.loss;
+        shared.num_correct[own] += found.is_correct;
         meet();
     }
 
     // The mean over so many rows of all that the threads have added up, for the first of them; sums begin anew.
     __device__ void take_sums(EpochSums& found, int num_rows) {
-        const double loss = reduce_warp<Sum>(loss_sum), correct = reduce_warp<Sum>(1.0 * num_correct);
         const Thread own;
+        const double loss = reduce_warp<Sum>(shared.losses[own.idx]),
+                     correct = reduce_warp<Sum>(1.0 * shared.num_correct[own.idx]);
+        clear_sums();
         meet();  // what came before has been taken
         if (own.lane() == 0) shared.sums[own.warp()] = {loss, correct};
         meet();
-        loss_sum = num_correct = 0;
         if (own.idx > 0) return;
         found = {0, 0};
         for (const EpochSums& of_warp : shared.sums) {
@@ -125,26 +114,32 @@ struct Group {
         }
     }
 
+    __device__ void clear_sums() {
+        const unsigned own = Thread().idx;
+        shared.losses[own] = 0;
+        shared.num_correct[own] = 0;
+    }
+
     __device__ void take_step(const Batch& batch) {
+        Shared& shared = found_anew();
         Words words;
-        find_losses_of(batch, words);
-        const Step step{shared.settings[batches % (2 * STAGES)], shared.network.rule, shared.run.unscale};
+        find_losses_of(shared, batch, words);
+        const Step step{shared.settings[stage()], shared.network.rule, shared.run.unscale};
         back_from_outputs(words, shared, parameters, step);
-        go_back(shared, words, parameters, step, stage());
-        ++batches;
+        go_back(shared, words, signs, parameters, step, stage());
+        leave_batch();
     }
 
     __device__ void validate(const Batch& batch) {
         Words words;
-        find_losses_of(batch, words);
-        ++batches;
+        find_losses_of(found_anew(), batch, words);
+        leave_batch();
     }
 
     // Trains the network to its last epoch, until it is stopped, or its loss is no number; returns how many epochs it did.
     // `best` is that of all networks.
     __device__ int train(float* best) {
         const Network& network = shared.network;
-        if (network.num_epochs > 0) fetch(0);
         for (int epoch = 0; epoch < network.num_epochs; ++epoch) {
             Batch batch{epoch, 0};
             for (; batch.trains(network); ++batch.idx) take_step(batch);
@@ -155,16 +150,23 @@ struct Group {
             if (KEEPS_BEST && (verdict & IS_BETTER))
                 parameters.write<0>(best + static_cast<int64>(shared.run.idx) * PARAMETERS);
             if (!(verdict & IS_OVER)) continue;
-            if (epoch + 1 < network.num_epochs) leave_batch();
+            if (epoch + 1 < network.num_epochs) pass_batch();
             return epoch + !(verdict & IS_NO_NUMBER);
         }
         return network.num_epochs;
     }
 
-    // That has been fetched, and nobody needs.
+    __device__ void await_batch() { wait(shared.batch_full[stage()], batches / STAGES); }
+
     __device__ void leave_batch() {
-        copy_async_wait<0>();
+        arrive_warp(shared.batch_free[stage()]);
         ++batches;
+    }
+
+    // That is on its way, and nobody needs.
+    __device__ void pass_batch() {
+        await_batch();
+        leave_batch();
     }
 
     __device__ int judge(int epoch) {
@@ -183,8 +185,8 @@ struct Group {
 
 __device__ inline void make_barriers(Shared& shared) {
     for (int i = 0; i < STAGES; ++i) {
-        mbarrier_init(&shared.numbers_full[i], OF_WARP);
-        mbarrier_init(&shared.numbers_free[i], WARPS * OF_WARP);
+        mbarrier_init(&shared.batch_full[i], OF_WARP);
+        mbarrier_init(&shared.batch_free[i], WARPS * OF_WARP);
     }
     mbarrier_init(&shared.network_full, 1);
     mbarrier_init(&shared.verdict_full, 1);
@@ -196,14 +198,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                              float of_slope) {
     take_turn();
     DYNAMIC_SHARED(Shared, groups);
-    const int group = static_cast<int>(threadIdx.x) / GROUP_THREADS,
+    const int group = static_cast<int>(uniform(threadIdx.x / GROUP_THREADS)),
               warp = threadIdx.x % GROUP_THREADS / WARP;
     if (threadIdx.x < GROUPS) make_barriers(groups[threadIdx.x]);
     __syncthreads();
     if (group == GROUPS) {
         leave_registers<ROW_REGISTERS>();
         if (warp >= GROUPS) return;
-        RowWarp(groups[warp]).serve();
+        RowWarp(groups[warp], x, targets).serve();
         return;
     }
     take_registers<GROUP_REGISTERS>();
@@ -211,8 +213,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     // What pads layers stays 0.
     for (unsigned i = Thread().idx; i < sizeof shared.weights / 4; i += GROUP_THREADS)
         reinterpret_cast<unsigned*>(shared.weights)[i] = 0;
-    const Data data{x, targets, {setting, of_term, of_slope}};
-    Group own(shared, data);
+    const LossSettings loss{setting, of_term, of_slope};
+    Group own(shared, loss);
     const Networks networks{all, queue, num_networks};
     while (networks.take_next(shared)) {
         const int64 idx = shared.run.idx;

@@ -82,6 +82,8 @@ struct RoundTable {
     template <int COUNT>
     __device__ void feistel(uint32 (&values)[COUNT], int bits) const {
         const int right_bits = bits - bits / 2;
+        // Read in this order, lest the compiler finds one value after the other, and each waits for its entries.
+        const volatile uint8* in_turn = entries;
         uint32 left[COUNT], right[COUNT];
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
@@ -91,9 +93,9 @@ struct RoundTable {
 #pragma unroll
         for (int round = 0; round < 8; round += 2) {
 #pragma unroll
-            for (int i = 0; i < COUNT; ++i) left[i] ^= entries[(round << MOST_BITS / 2) + right[i]];
+            for (int i = 0; i < COUNT; ++i) left[i] ^= in_turn[(round << MOST_BITS / 2) + right[i]];
 #pragma unroll
-            for (int i = 0; i < COUNT; ++i) right[i] ^= entries[((round + 1) << MOST_BITS / 2) + left[i]];
+            for (int i = 0; i < COUNT; ++i) right[i] ^= in_turn[((round + 1) << MOST_BITS / 2) + left[i]];
         }
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) values[i] = left[i] << right_bits | right[i];

@@ -257,6 +257,20 @@ __device__ inline Number unforeseen(Number number) {
     return number;
 }
 
+template <class Number>
+__device__ inline Number* unforeseen(Number* pointer) {
+    asm volatile("" : "+l"(pointer));
+    return pointer;
+}
+
+// redux.sync (9.7.13.7), sm_80: a number that all lanes of a warp have. The compiler knows it then, and keeps what follows from
+// it in uniform registers.
+__device__ inline unsigned uniform(unsigned number) {
+    unsigned same;
+    asm("redux.sync.min.u32 %0, %1, 0xffffffff;" : "=r"(same) : "r"(number));
+    return same;
+}
+
 // Nothing: threads of a GPU do not wait for others to let them run. An emulated one does.
 __device__ inline void let_others_run() {}
 

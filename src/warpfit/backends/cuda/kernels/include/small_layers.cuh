@@ -11,6 +11,34 @@ struct Words {
     unsigned slices[ROW_SLICES][4];
 };
 
+// Which of a thread's words of a tile are positive, from which relu's slopes follow: a bit for either number of each.
+struct Signs {
+    static constexpr int OF_BITS = 16;
+
+    unsigned bits[(4 * ROW_SLICES + OF_BITS - 1) / OF_BITS];
+
+    __device__ static unsigned places(int i) { return 0x00010001u << i % OF_BITS; }
+
+    __device__ void keep(int i, unsigned word) {
+        const unsigned found = positive<T>(word) & places(i);
+        // Unforeseen, lest the words be kept instead.
+        bits[i / OF_BITS] = unforeseen(i % OF_BITS == 0 ? found : bits[i / OF_BITS] | found);
+    }
+
+    // All bits of either number, or none.
+    __device__ unsigned mask(int i) const {
+        const unsigned found = bits[i / OF_BITS] & places(i);
+        return positive<float16>(i % OF_BITS < 15 ? found
+                                                  : found >> 1);  // the highest bit is a number's sign
+    }
+};
+
+// Those of each hidden layer.
+using AllSigns = Signs[HIDDEN];
+
+template <int L>
+constexpr bool HAS_SIGNS = L < HIDDEN - 1 && ACTIVATION_OF[L] == Activation::relu;
+
 // -- activations ---------------------------------------------------------------------------------------------------
 
 // f(z + bias) of two numbers of a unit. Of float16, relu takes the rounded sum of both rounded: an instruction less.
@@ -54,7 +82,7 @@ struct Operand {
     unsigned low;
 
     __device__ explicit Operand(const unsigned char* tile, unsigned offset = 0)
-        : low(((address_of(tile) + offset) & 0x3ffff) >> 4) {}
+        : low(((shared_address(tile) + offset) & 0x3ffff) >> 4) {}
 
     __device__ Operand after(int bytes) const {
         Operand found = *this;
@@ -123,11 +151,10 @@ __device__ inline void activate(unsigned (&words)[4], unsigned char* tile, int k
     store_slice(tile, k, words);
 }
 
-// All hidden layers, each of which leaves its tile to all; of the last the thread's own words remain. `meanwhile` is done while
-// its first product is under way.
-template <int L = 0, class F>
-__device__ inline void go_forward(Shared& shared, Words& last, const Parameters& own, int stage,
-                                  F meanwhile) {
+// All hidden layers, each of which leaves its tile to all; of the last the thread's own words remain.
+template <int L = 0>
+__device__ inline void go_forward(Shared& shared, Words& last, AllSigns& signs, const Parameters& own,
+                                  int stage) {
     WeightWords<L> weights;
 #pragma unroll
     for (int i = 0; i < padded(L) / 16; ++i) own.load_slice<L>(weights[i], i);
@@ -139,7 +166,6 @@ __device__ inline void go_forward(Shared& shared, Words& last, const Parameters&
             if (part > 0) return;
             // All have gone back through the layer, in the step before.
             if constexpr (L > 0) store_weights<L>(shared.weights[L - 1], weights);
-            if constexpr (L == HIDDEN - 1) meanwhile();
         });
 #pragma unroll
         for (int i = 0; i < PART_SLICES; ++i) {
@@ -147,13 +173,15 @@ __device__ inline void go_forward(Shared& shared, Words& last, const Parameters&
             unsigned words[4];
             activate<L>(words, shared.h[L], k, z + 8 * i, own);
 #pragma unroll
-            for (int j = 0; j < 4; ++j)
+            for (int j = 0; j < 4; ++j) {
                 if (L == HIDDEN - 1) last.slices[k][j] = words[j];
+                if (HAS_SIGNS<L>) signs[L].keep(4 * k + j, words[j]);
+            }
         }
     }
     if constexpr (L + 1 < HIDDEN) {
         hand_over();
-        go_forward<L + 1>(shared, last, own, stage, meanwhile);
+        go_forward<L + 1>(shared, last, signs, own, stage);
     } else {
         meet();
     }
@@ -181,7 +209,7 @@ __device__ inline void update_layer(Parameters& own, const Words& dz, const Oper
 
 // dz of a hidden layer, which all have in its tile, becomes that of the one before.
 template <int L>
-__device__ inline void multiply_backward(Words& dz, const Shared& shared) {
+__device__ inline void multiply_backward(Words& dz, const AllSigns& signs, const Shared& shared) {
     const Operand weights(shared.weights[L - 1]), slopes(shared.h[L]);
 #pragma unroll
     for (int part = 0; part < ROWS / PART_ROWS; ++part) {
@@ -194,18 +222,24 @@ __device__ inline void multiply_backward(Words& dz, const Shared& shared) {
         wgmma_commit();
         unsigned values[PART_SLICES][4];
 #pragma unroll
-        for (int i = 0; i < PART_SLICES; ++i) load_slice(values[i], shared.h[L - 1], part * PART_SLICES + i);
+        for (int i = 0; i < PART_SLICES; ++i)
+            if (!HAS_SIGNS<L - 1>) load_slice(values[i], shared.h[L - 1], part * PART_SLICES + i);
         wgmma_wait<0>();
 #pragma unroll
-        for (int i = 0; i < 4 * PART_SLICES; ++i)
-            dz.slices[part * PART_SLICES + i / 4][i % 4] =
-                chained_pair<L - 1>(dh[2 * i], dh[2 * i + 1], values[i / 4][i % 4]);
+        for (int i = 0; i < 4 * PART_SLICES; ++i) {
+            const int k = part * 4 * PART_SLICES + i;
+            if constexpr (HAS_SIGNS<L - 1>)
+                dz.slices[k / 4][k % 4] = packed<T>(dh[2 * i], dh[2 * i + 1]) & signs[L - 1].mask(k);
+            else
+                dz.slices[k / 4][k % 4] = chained_pair<L - 1>(dh[2 * i], dh[2 * i + 1], values[i / 4][i % 4]);
+        }
     }
 }
 
 // From dz of the last hidden layer through all of them, each of which is updated.
 template <int L = HIDDEN - 1>
-__device__ inline void go_back(Shared& shared, Words& dz, Parameters& own, const Step& step, int stage) {
+__device__ inline void go_back(Shared& shared, Words& dz, const AllSigns& signs, Parameters& own,
+                               const Step& step, int stage) {
     if constexpr (L > 0) {
         if (L < HIDDEN - 1) meet();  // all have multiplied with the tile
 #pragma unroll
@@ -214,7 +248,7 @@ __device__ inline void go_back(Shared& shared, Words& dz, Parameters& own, const
     }
     update_layer<L>(own, dz, inputs_of<L>(shared, stage), step);
     if constexpr (L > 0) {
-        multiply_backward<L>(dz, shared);
-        go_back<L - 1>(shared, dz, own, step, stage);
+        multiply_backward<L>(dz, signs, shared);
+        go_back<L - 1>(shared, dz, signs, own, step, stage);
     }
 }

@@ -95,21 +95,20 @@ struct alignas(1024) Shared {
     float slots[SHARED_SLOTS > 0 ? SHARED_SLOTS * OWN : 1][SHARED_SLOTS > 0 ? GROUP_THREADS : 1];
     float logits[ROWS][OUTPUTS];
     float targets[STAGES][ROWS][TARGET_WORDS];
-    int numbers[STAGES][ROWS];  // of a batch's rows
     int order[ORDER_RING];
     uint8 rounds[RoundTable::ENTRIES];
-    alignas(16) StepSettings settings[2 * STAGES];  // of steps, from the one under way on
+    alignas(16) StepSettings settings[STAGES];
     alignas(16) Network network;
     EpochSums sums[WARPS];
+    // Of an epoch so far, each thread's own: in registers they would be some too many.
+    double losses[GROUP_THREADS];
+    unsigned num_correct[GROUP_THREADS];
     Run run;
-    // From the warp that finds rows, and back; a network to it, and a verdict on an epoch.
-    Barrier numbers_full[STAGES], numbers_free[STAGES], network_full, verdict_full;
+    // From the warp that brings rows, and back; a network to it, and a verdict on an epoch.
+    Barrier batch_full[STAGES], batch_free[STAGES], network_full, verdict_full;
 };
 
 static_assert(GROUPS * sizeof(Shared) == SHARED_BYTES, "many_small_networks_sm90.py counts these bytes");
-
-// Where a part of shared memory is, found anew: in a register it would be one too many.
-__device__ inline unsigned address_of(const void* part) { return unforeseen(shared_address(part)); }
 
 struct Thread {
     unsigned idx;  // in its group

@@ -1,5 +1,5 @@
-// Which rows a network in a group (small_network.cuh) trains on: found by a warp of its own, batch after batch, ahead of those
-// that train.
+// The rows that a network in a group (small_network.cuh) trains on: found and copied by a warp of its own, batch after batch,
+// ahead of those that train.
 #pragma once
 
 #include "small_network.cuh"
@@ -7,7 +7,7 @@
 // In which order an epoch takes rows: a lane walks on (permutation.cuh) from one of its positions to the next, so that where
 // one's number lies beyond the last row, others need not wait for it. What they find lies in a ring.
 struct Order {
-    static constexpr int AT_ONCE = 4;  // walks of a lane
+    static constexpr int AT_ONCE = 2;  // walks of a lane
 
     int* ring;
     RoundTable table;
@@ -27,7 +27,7 @@ struct Order {
         __syncwarp();
     }
 
-    __device__ int least() const { return min(min(at[0], at[1]), min(at[2], at[3])); }
+    __device__ int least() const { return min(at[0], at[1]); }
 
     // Finds the numbers at `count` positions from the first that is still needed, and some ahead.
     __device__ void find(const Network& network, int epoch, int first, int count) {
@@ -67,11 +67,15 @@ struct RowWarp {
     static constexpr int COUNT = ROWS < WARP ? ROWS : WARP;  // rows at once
 
     Shared& shared;
+    const T* x;
+    const float* targets;
     Order order;
     unsigned batches = 0, epochs = 0, networks = 0;  // so far
     int epochs_judged = 0;                           // of the network
+    bool is_under_way = false;                       // whether the last batch is
 
-    __device__ explicit RowWarp(Shared& shared) : shared(shared), order(shared.order, shared.rounds) {}
+    __device__ RowWarp(Shared& shared, const T* x, const float* targets)
+        : shared(shared), x(x), targets(targets), order(shared.order, shared.rounds) {}
 
     // The numbers among all of the lane's rows of a batch, -1 for those that it does not have.
     __device__ void find_numbers(int (&numbers)[ROWS / COUNT], const Batch& batch) {
@@ -80,7 +84,11 @@ struct RowWarp {
         const int first = trains ? batch.idx * BATCH : (batch.idx - network.num_steps()) * ROWS,
                   count = batch.num_rows(network);
         const bool is_mixed = trains && network.keys != nullptr;
-        if (is_mixed) order.find(network, batch.epoch, first, BATCH);
+        if (is_mixed) {
+            order.find(network, batch.epoch, first, BATCH / 2);
+            hand_over_batch();  // not later: it is awaited
+            order.find(network, batch.epoch, first, BATCH);
+        }
 #pragma unroll
         for (int i = 0; i < ROWS / COUNT; ++i) {
             const int row = i * COUNT + Order::own_lane() % COUNT, position = first + row;
@@ -92,7 +100,7 @@ struct RowWarp {
         for (int i = 0; i < ROWS / COUNT; ++i) numbers[i] = numbers[i] >= 0 ? rows[numbers[i]] : -1;
     }
 
-    __device__ void hand_over_batch(const Batch& batch) {
+    __device__ void start_batch(const Batch& batch) {
         const unsigned stage = batches % STAGES;
         if (batch.idx == 0) order.begin_epoch(shared.network, batch.epoch);
         int numbers[ROWS / COUNT];
@@ -100,17 +108,62 @@ struct RowWarp {
         const Network& network = shared.network;
         StepSettings settings = {};
         if (batch.trains(network)) settings = *network.settings(batch.epoch, batch.idx);
-        wait(shared.numbers_free[stage], batches / STAGES + 1);
-        if (Order::own_lane() == 0) shared.settings[batches % (2 * STAGES)] = settings;
-#pragma unroll
-        for (int i = 0; i < ROWS / COUNT; ++i)
-            shared.numbers[stage][i * COUNT + Order::own_lane() % COUNT] = numbers[i];
-        arrive_warp(shared.numbers_full[stage]);
+        hand_over_batch();
+        wait(shared.batch_free[stage], batches / STAGES + 1);
+        if (Order::own_lane() == 0) shared.settings[stage] = settings;
+        copy_rows(numbers, stage);
+        copy_targets(numbers, stage);
+        copy_async_commit();
+        is_under_way = true;
         ++batches;
+    }
+
+    // Once all of it is there.
+    __device__ void hand_over_batch() {
+        if (!is_under_way) return;
+        copy_async_wait<0>();
+        fence_async();
+        arrive_warp(shared.batch_full[(batches - 1) % STAGES]);
+        is_under_way = false;
+    }
+
+    // Lanes copy 16 bytes each. Eight write at once, of rows of which no two meet in a bank.
+    __device__ void copy_rows(const int (&numbers)[ROWS / COUNT], unsigned stage) const {
+        constexpr int PIECES = X_WIDTH / 8,
+                      OF_ROW = PIECES <= 2   ? 2
+                               : PIECES <= 4 ? 4
+                                             : 8,
+                      ROWS_AT_ONCE = WARP / OF_ROW;
+        const int lane = Order::own_lane(), piece = lane % OF_ROW, eight = lane / 8,
+                  row_of_lane = eight / OF_ROW * 8 + lane % 8 / OF_ROW * OF_ROW + eight % OF_ROW;
+        const auto* from = unforeseen(reinterpret_cast<const unsigned char*>(x + 8 * piece));
+        unsigned char* lines = shared.x + (SHARES_LINES ? 0 : x_at(stage));
+        const int first_piece = SHARES_LINES ? stage * (LINE_BYTES / STAGES / 16) : 0;
+#pragma unroll
+        for (int i = 0; i < ROWS / ROWS_AT_ONCE; ++i) {
+            const int row = i * ROWS_AT_ONCE + row_of_lane,
+                      number = __shfl_sync(FULL_WARP, numbers[i * ROWS_AT_ONCE / COUNT], row % COUNT);
+            if (PIECES == OF_ROW || piece < PIECES)
+                copy_async_16(lines + row * LINE_BYTES + ((first_piece + piece) ^ row % 8) * 16,
+                              from + static_cast<int64>(number) * (X_WIDTH * sizeof(T)), true);
+        }
+    }
+
+    __device__ void copy_targets(const int (&numbers)[ROWS / COUNT], unsigned stage) const {
+        const int lane = Order::own_lane();
+        if (lane >= COUNT) return;
+#pragma unroll
+        for (int i = 0; i < ROWS / COUNT; ++i) {
+            const float* from = targets + static_cast<int64>(max(numbers[i], 0)) * TARGET_WORDS;
+#pragma unroll
+            for (int word = 0; word < TARGET_WORDS; ++word)
+                copy_async_4(&shared.targets[stage][i * COUNT + lane][word], from + word, true);
+        }
     }
 
     // Whether a verdict, up to that on an epoch, has ended the run.
     __device__ bool is_over_at(int epoch) {
+        if (epochs_judged <= epoch) hand_over_batch();
         while (epochs_judged <= epoch) {
             wait(shared.verdict_full, epochs + epochs_judged);
             if (shared.run.verdicts[epochs_judged++ % 2] & IS_OVER) return true;
@@ -129,11 +182,12 @@ struct RowWarp {
             for (int idx = 0; idx < num_batches; ++idx) {
                 is_over = is_over_at(last_begun - 1);
                 if (is_over) break;
-                hand_over_batch({epoch, idx});
+                start_batch({epoch, idx});
                 last_begun = epoch;
             }
         }
         if (!is_over) is_over_at(num_epochs - 1);
+        hand_over_batch();
         epochs += epochs_judged;
     }
 
@@ -145,36 +199,3 @@ struct RowWarp {
         }
     }
 };
-
-// Starts copies of the warp's own rows of a batch, and of their targets, by the numbers that are there in a stage.
-__device__ inline void fetch_rows(Shared& shared, const T* x, const float* targets, unsigned stage) {
-    const Thread own;
-    constexpr unsigned PIECES = X_WIDTH / 8, ALL = OWN_ROWS * PIECES;
-    constexpr bool ARE_WHOLE = WARP % PIECES == 0;  // rows in a warp's share of a copy
-    const unsigned first = own.warp() * OWN_ROWS;
-    if (first >= ROWS) return;
-    const int* numbers = shared.numbers[stage] + first;
-    unsigned char* lines = shared.x + (SHARES_LINES ? 0 : x_at(stage)) + first * LINE_BYTES;
-    const unsigned first_piece = SHARES_LINES ? stage * (LINE_BYTES / STAGES / 16) : 0;
-    const auto line_of = [&](unsigned i) {
-        return ARE_WHOLE ? i / PIECES + own.lane() / PIECES : (i + own.lane()) / PIECES;
-    };
-    constexpr unsigned COPIES = (ALL + WARP - 1) / WARP;
-    int rows[COPIES];  // before any copy, lest loads wait for each other
-#pragma unroll
-    for (unsigned i = 0; i < COPIES; ++i) rows[i] = numbers[line_of(i * WARP) % OWN_ROWS];
-    const int row_of_lane = numbers[own.lane() % OWN_ROWS];
-#pragma unroll
-    for (unsigned i = 0; i < COPIES; ++i) {
-        const unsigned line = line_of(i * WARP),
-                       piece = (ARE_WHOLE ? own.lane() : i * WARP + own.lane()) % PIECES;
-        if (ALL % WARP == 0 || i * WARP + own.lane() < ALL)
-            copy_async_16(lines + line * LINE_BYTES + ((first_piece + piece) ^ line % 8) * 16,
-                          x + piece * 8 + static_cast<int64>(rows[i]) * X_WIDTH, true);
-    }
-    if (own.lane() >= OWN_ROWS) return;
-#pragma unroll
-    for (int i = 0; i < TARGET_WORDS; ++i)
-        copy_async_4(&shared.targets[stage][first + own.lane()][i],
-                     targets + static_cast<int64>(max(row_of_lane, 0)) * TARGET_WORDS + i, true);
-}
