@@ -156,16 +156,19 @@ struct UnitWarps {
         if (x_batches > 0) wait(shared.x_free[(x_batches - 1) % STAGES], (x_batches - 1) / STAGES);
     }
 
+    // Of a box of the part's features, in uniform registers, as products take it.
+    __device__ uint64 descriptor(unsigned stage, unsigned box, int panel_bytes) const {
+        const unsigned place = box_at(stage, Thread().part_of_block(), box);
+        return matrix_descriptor(uniform(shared_address(shared.x) + place), panel_bytes);
+    }
+
     // -- forward
 
     // zᵀ of the part's features, of all rows.
     template <int COUNT>
     __device__ void multiply_forward(float (&z)[COUNT], unsigned stage) {
         constexpr int AHEAD = 2;
-        const Thread own;
-        const unsigned x = shared_address(shared.x);
-        const uint64 whole = matrix_descriptor(x + box_at(stage, own.part_of_block(), 0), 0);
-        const uint64 tail = matrix_descriptor(x + box_at(stage, own.part_of_block(), WHOLE), 0);
+        const uint64 whole = descriptor(stage, 0, 0), tail = descriptor(stage, WHOLE, 0);
         unsigned a[AHEAD][4];
         float next[8];  // of a slice that comes from shared memory meanwhile
 #pragma unroll
@@ -388,10 +391,7 @@ struct UnitWarps {
 
     // Adds dhᵀ x to the weights, box by box.
     __device__ void multiply_backward(const Slopes& dh, unsigned stage, const Step& step, int num_rows) {
-        const Thread own;
-        const unsigned x = shared_address(shared.x);
-        const uint64 whole = matrix_descriptor(x + box_at(stage, own.part_of_block(), 0), BOX_BYTES);
-        const uint64 tail = matrix_descriptor(x + box_at(stage, own.part_of_block(), WHOLE), BOX_BYTES);
+        const uint64 whole = descriptor(stage, 0, BOX_BYTES), tail = descriptor(stage, WHOLE, BOX_BYTES);
         const auto place = [&](int slice) {
             const int box = slice / SLICES_OF_BOX, in_box = slice % SLICES_OF_BOX * SLICE_BYTES;
             return box < WHOLE ? moved(whole, box * BOX_BYTES + in_box) : moved(tail, in_box);
