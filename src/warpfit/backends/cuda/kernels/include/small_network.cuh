@@ -45,8 +45,8 @@ __device__ constexpr bool all_fit() {
 }
 static_assert(all_fit(), "many_small_networks_sm90.py knows what fits");
 
-// Rows that a warp finds losses of.
-constexpr int OWN_ROWS = ROWS / WARPS > 16 ? ROWS / WARPS : 16, OWN_TILES = OWN_ROWS / 16;
+// A warp finds the losses of 16 rows of each of so many parts, if they are there.
+constexpr int LOSS_PARTS = (ROWS + 16 * WARPS - 1) / (16 * WARPS), LOSS_STEP = 16 * WARPS;
 
 // A line for each row. Both stages of x lie side by side in lines, if they can.
 constexpr int TILE_BYTES = ROWS * LINE_BYTES, STAGES = 2;
@@ -138,18 +138,11 @@ __device__ inline void hand_over() {
     meet();
 }
 
-// A row that a lane has.
-struct OwnRow {
-    static_assert(OWN_ROWS <= WARP, "a lane has at most a row");
-
-    __device__ static bool is_there(const Thread& own) {
-        return own.lane() < OWN_ROWS && own.warp() * OWN_ROWS < ROWS;
-    }
-    // In a batch.
-    __device__ static unsigned number(const Thread& own) {
-        return own.warp() * OWN_ROWS + own.lane() % OWN_ROWS;
-    }
-};
+// The row whose loss a thread finds: ROWS or more for none.
+__device__ inline unsigned own_row(const Thread& own) {
+    static_assert(LOSS_PARTS <= 2, "a lane has at most a row");
+    return own.lane() / 16 * LOSS_STEP + own.warp() * 16 + own.lane() % 16;
+}
 
 using Batch = RunBatch<ROWS>;
 

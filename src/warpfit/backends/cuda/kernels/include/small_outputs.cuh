@@ -6,7 +6,7 @@
 // The logits of the warp's rows, or other outputs, each to its row.
 __device__ inline void find_logits(Shared& shared, const Parameters& own_parameters) {
     const Thread own;
-    if (own.warp() * OWN_ROWS >= ROWS) return;
+    if (own.warp() * 16 >= ROWS) return;
     unsigned b[UNITS / 16][OUT_TILES][2];
 #pragma unroll
     for (int tile = 0; tile < OUT_TILES; ++tile) {
@@ -15,34 +15,34 @@ __device__ inline void find_logits(Shared& shared, const Parameters& own_paramet
             ldmatrix_x4_trans(b[k][tile][0], b[k][tile][1], b[k + 1][tile][0], b[k + 1][tile][1],
                               shared.out_weights[tile][16 * k + own.lane()]);
     }
-    float sums[OWN_TILES][OUT_TILES][4];
+    float sums[LOSS_PARTS][OUT_TILES][4];
 #pragma unroll
-    for (int part = 0; part < OWN_TILES; ++part) {
+    for (int part = 0; part < LOSS_PARTS; ++part) {
 #pragma unroll
         for (int i = 0; i < 4 * OUT_TILES; ++i)
             sums[part][i / 4][i % 4] = own_parameters.numbers[own_biases_at(HIDDEN) + i / 4 * 2 + i % 2];
     }
-    const unsigned first = own.warp() * OWN_ROWS, row = first + own.lane() % 16;
+    const unsigned first = own.warp() * 16, row = first + own.lane() % 16;
 #pragma unroll
     for (int k = 0; k < padded(HIDDEN) / 16; ++k) {
         const unsigned char* line =
             shared.h[HIDDEN - 1] + row * LINE_BYTES + ((2 * k + own.lane() / 16) ^ row % 8) * 16;
 #pragma unroll
-        for (int part = 0; part < OWN_TILES; ++part) {
+        for (int part = 0; part < LOSS_PARTS; ++part) {
             unsigned a[4];
-            ldmatrix_x4(a[0], a[1], a[2], a[3], line + part * 16 * LINE_BYTES);
+            ldmatrix_x4(a[0], a[1], a[2], a[3], line + part * LOSS_STEP * LINE_BYTES);
 #pragma unroll
             for (int tile = 0; tile < OUT_TILES; ++tile)
                 TensorCore<T>::multiply(sums[part][tile], a, b[k][tile]);
         }
     }
 #pragma unroll
-    for (int part = 0; part < OWN_TILES; ++part) {
+    for (int part = 0; part < LOSS_PARTS; ++part) {
 #pragma unroll
         for (int i = 0; i < 4 * OUT_TILES; ++i) {
             const unsigned col = i / 4 * 8 + own.column() + i % 2;
             if (col < OUTPUTS)
-                shared.logits[first + 16 * part + own.lane() / 4 + i / 2 % 2 * 8][col] =
+                shared.logits[first + LOSS_STEP * part + own.lane() / 4 + i / 2 % 2 * 8][col] =
                     sums[part][i / 4][i % 4];
         }
     }
@@ -98,8 +98,8 @@ __device__ inline RowLoss find_losses(Shared& shared, const Parameters& paramete
                                       int num_rows, float factor, int stage) {
     find_logits(shared, parameters);
     const Thread own;
-    if (!OwnRow::is_there(own)) return {0, 0};
-    const unsigned row = OwnRow::number(own);
+    const unsigned row = own_row(own);
+    if (row >= ROWS) return {0, 0};
     float values[8 * OUT_TILES] = {};
 #pragma unroll
     for (int i = 0; i < OUTPUTS; ++i) values[i] = shared.logits[row][i];
@@ -131,32 +131,36 @@ __device__ inline void back_from_outputs(Words& words, Shared& shared, Parameter
     constexpr int AT_ONCE = ROW_SLICES > 1 ? 2 : 1;  // slices that ldmatrix takes
 #pragma unroll
     for (int first = 0; first < ROW_SLICES; first += AT_ONCE) {
-        unsigned across[OUT_TILES][4], along[OUT_TILES][4];
 #pragma unroll
         for (int tile = 0; tile < OUT_TILES; ++tile) {
-            const T* row = shared.dz[tile][16 * first + own.lane() % (16 * AT_ONCE)];
-            ldmatrix_x4_trans(across[tile][0], across[tile][1], across[tile][2], across[tile][3], row);
-            ldmatrix_x4(along[tile][0], along[tile][1], along[tile][2], along[tile][3], row);
+            unsigned slopes[2][2];  // of 16 rows each
+            ldmatrix_x4_trans(slopes[0][0], slopes[0][1], slopes[1][0], slopes[1][1],
+                              shared.dz[tile][16 * first + own.lane() % (16 * AT_ONCE)]);
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) {
+                TensorCore<T>::multiply(of_weights[tile], words.slices[first + i], slopes[i]);
+                TensorCore<T>::multiply(of_biases[tile], ones, slopes[i]);
+            }
         }
+    }
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; ++i) {
-            unsigned (&h)[4] = words.slices[first + i];
+    for (int first = 0; first < ROW_SLICES; first += AT_ONCE) {
+        unsigned slopes[OUT_TILES][4];  // of eight rows each
 #pragma unroll
-            for (int tile = 0; tile < OUT_TILES; ++tile) {
-                const unsigned slopes[2] = {across[tile][2 * i], across[tile][2 * i + 1]};
-                TensorCore<T>::multiply(of_weights[tile], h, slopes);
-                TensorCore<T>::multiply(of_biases[tile], ones, slopes);
-            }
+        for (int tile = 0; tile < OUT_TILES; ++tile)
+            ldmatrix_x4(slopes[tile][0], slopes[tile][1], slopes[tile][2], slopes[tile][3],
+                        shared.dz[tile][16 * first + own.lane() % (16 * AT_ONCE)]);
 #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                unsigned slopes[OUT_TILES];
+        for (int eight = 0; eight < 2 * AT_ONCE; ++eight) {
+            unsigned of_rows[OUT_TILES];
 #pragma unroll
-                for (int tile = 0; tile < OUT_TILES; ++tile) slopes[tile] = along[tile][2 * i + half];
-                float dh[4] = {};
-                TensorCore<T>::multiply(dh, weights, slopes);
-                h[2 * half] = chained_pair<HIDDEN - 1>(dh[0], dh[1], h[2 * half]);
-                h[2 * half + 1] = chained_pair<HIDDEN - 1>(dh[2], dh[3], h[2 * half + 1]);
-            }
+            for (int tile = 0; tile < OUT_TILES; ++tile) of_rows[tile] = slopes[tile][eight];
+            float dh[4] = {};
+            TensorCore<T>::multiply(dh, weights, of_rows);
+            unsigned (&h)[4] = words.slices[first + eight / 2];
+            const int half = eight % 2 * 2;
+            h[half] = chained_pair<HIDDEN - 1>(dh[0], dh[1], h[half]);
+            h[half + 1] = chained_pair<HIDDEN - 1>(dh[2], dh[3], h[half + 1]);
         }
     }
 #pragma unroll
