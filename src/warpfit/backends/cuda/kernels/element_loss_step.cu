@@ -16,11 +16,13 @@
 #include "include/loss_terms.cuh"
 #include "include/stream.cuh"
 
-// Blocks that a multiprocessor has registers for.
-constexpr int BLOCKS_HELD = COUNTS_ROWS ? (sizeof(Acc) == 8 ? 2 : 3) : 4;
-
 // Whether each element's row has to be looked up; threads that take whole rows do so once for each.
 constexpr bool LOOKS_UP = GATHERS && !COUNTS_ROWS;
+
+// Blocks that a multiprocessor has registers for.
+constexpr int BLOCKS_HELD = COUNTS_ROWS && sizeof(Acc) == 8               ? 2
+                            : COUNTS_ROWS || (LOOKS_UP && sizeof(T) == 2) ? 3
+                                                                          : 4;
 
 // Targets as elements of the batch, wherever their rows are.
 struct TargetRows {
