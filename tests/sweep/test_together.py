@@ -224,6 +224,21 @@ def test_a_plan_counts_rows_once_and_parameters_for_each(cuda: str) -> None:
     assert 0 <= few.plan.bytes - 2 * of_network - 1.5 * X.nbytes < 2 * 64  # float32, and half of it
 
 
+@pytest.mark.parametrize("kind", ["block", "small", "cluster"])
+def test_networks_without_epochs_keep_nobody_waiting(
+    cuda: str, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    if kind == "small":
+        monkeypatch.setattr(many_networks, "shape_of", lambda network, _: ManySmallNetworks(network))
+    in_clusters(monkeypatch, 1 if kind == "cluster" else None)
+    epochs = [0, 0, 2, 0, 1, 0, 0, 0, 2, 0]
+    found = sweep(cuda, [{"lr": 0.1, "seed": i, "epochs": own} for i, own in enumerate(epochs)])
+    assert "in one launch" in str(found.plan)
+    assert [record["epochs"] for record in found] == epochs
+    alone = sweep(cuda, [{"lr": 0.1, "seed": 8, "epochs": 2}])
+    assert_same_weights(found.models[8], alone.models[0])
+
+
 def test_waves_share_the_rows_of_one_upload(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
     uploads, launches = [], []
 

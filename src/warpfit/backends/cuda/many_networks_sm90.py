@@ -102,7 +102,7 @@ class ManyClusters:
             "settings, rows": (16 * STAGES + 4 * STAGES * ROWS, 16),
             "targets, batch_weight": (4 * STAGES * (rows * network.target_words + has_weights), 4),
             "network, run": (96 + 32, 16),
-            "barriers": (8 * (17 + self.reuses_sums + 4 * self.unit_tiles), 8),
+            "barriers": (8 * (18 + self.reuses_sums + 4 * self.unit_tiles), 8),
         }
         end = 0
         for size, alignment in arrays.values():

@@ -144,7 +144,7 @@ class ManySmallNetworks:
             "sums": (WARPS * 2 * 8, 8),
             "losses, num_correct": (12 * GROUP_THREADS, 8),
             "run": (8 * 4 + 32, 8),
-            "barriers": (6 * 8, 8),
+            "barriers": (7 * 8, 8),
         }
         end = 0
         for size, alignment in arrays.values():

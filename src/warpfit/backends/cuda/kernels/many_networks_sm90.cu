@@ -55,7 +55,7 @@ __device__ inline void make_barriers(Shared& shared) {
     mbarrier_init(&shared.w2_free, WARPS * OF_WARP);
     mbarrier_init(&shared.outputs_full, HELPERS * OF_WARP);
     mbarrier_init(&shared.sums_full, CLUSTER > 1 ? 1 : (HELPERS + PENALIZED * WARPS) * OF_WARP);
-    mbarrier_init(&shared.verdict_full, 1);
+    for (Barrier& barrier : shared.verdict_full) mbarrier_init(&barrier, 1);
     mbarrier_init(&shared.next_full, 1);
     fence_mbarrier_init();
 }

@@ -38,7 +38,8 @@ struct Networks {
         if (Thread().idx == 0) {
             shared.run.idx = queue->network_at(queue->take(), count);
             if (shared.run.idx >= 0) begin(shared, queue->part_of(all[shared.run.idx]));
-            mbarrier_arrive(&shared.network_full);
+            // One without epochs needs no rows: nobody would wait for the warp that brings them.
+            if (shared.run.idx < 0 || shared.network.num_epochs > 0) mbarrier_arrive(&shared.network_full);
         }
         meet();
         return shared.run.idx >= 0;
@@ -176,7 +177,7 @@ struct Group {
             network.write_record(epoch, false, run.trained);
             network.write_record(epoch, true, run.validated);
             run.verdicts[epoch % 2] = network.judge(epoch, 0, run.trained, run.validated);
-            mbarrier_arrive(&shared.verdict_full);
+            mbarrier_arrive(&shared.verdict_full[epoch % 2]);
         }
         meet();
         return run.verdicts[epoch % 2];
@@ -189,7 +190,7 @@ __device__ inline void make_barriers(Shared& shared) {
         mbarrier_init(&shared.batch_free[i], WARPS * OF_WARP);
     }
     mbarrier_init(&shared.network_full, 1);
-    mbarrier_init(&shared.verdict_full, 1);
+    for (Barrier& barrier : shared.verdict_full) mbarrier_init(&barrier, 1);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)

@@ -128,7 +128,7 @@ struct Shared {
     // From those who bring rows and find losses, and back:
     Barrier x_full[STAGES], x_free[STAGES], h_full, h_free, dz_full, w2_free, losses_met, bringers_met;
     // Between parts: sums of z, dh, gradients of outputs, an epoch's sums, the next network's number. A verdict on an epoch.
-    Barrier z_full[GROUPS], dh_full[4 * UNIT_TILES], outputs_full, sums_full, verdict_full, next_full;
+    Barrier z_full[GROUPS], dh_full[4 * UNIT_TILES], outputs_full, sums_full, verdict_full[2], next_full;
     Barrier group_met[REUSES_SUMS ? GROUPS : 1];
 };
 
@@ -226,6 +226,7 @@ __device__ inline EpochSums epoch_sums(const Shared& shared, bool of_validation,
 
 // Waits for the verdict on an epoch of the network's run.
 __device__ inline int verdict_on(Shared& shared, int epoch) {
-    wait(shared.verdict_full, shared.run.epochs + epoch);
+    const unsigned number = shared.run.epochs + epoch;
+    wait(shared.verdict_full[number % 2], number / 2);
     return shared.run.verdicts[epoch % 2];
 }

@@ -427,7 +427,7 @@ struct LossWarps {
         }
         shared.run.epochs_of_last = epoch + 1;
         shared.run.verdicts[epoch % 2] = shared.network.judge(epoch, rank, of_training, of_validation);
-        mbarrier_arrive(&shared.verdict_full);
+        mbarrier_arrive(&shared.verdict_full[(shared.run.epochs + epoch) % 2]);
     }
 
     __device__ void take_batch(const Batch& batch) {

@@ -161,7 +161,7 @@ __device__ inline void go_forward(Shared& shared, Words& last, AllSigns& signs, 
     const Operand inputs = inputs_of<L>(shared, stage);
 #pragma unroll
     for (int part = 0; part < ROWS / PART_ROWS; ++part) {
-        Sums z;
+        Sums z = {};
         multiply_forward<L>(z, weights, inputs.after(part * PART_BYTES), [&] {
             if (part > 0) return;
             // All have gone back through the layer, in the step before.
@@ -191,7 +191,7 @@ __device__ inline void go_forward(Shared& shared, Words& last, AllSigns& signs, 
 template <int L>
 __device__ inline void update_layer(Parameters& own, const Words& dz, const Operand& inputs,
                                     const Step& step) {
-    float sums[padded(L) / 2];
+    float sums[padded(L) / 2] = {};
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < ROW_SLICES; ++k)
@@ -213,7 +213,7 @@ __device__ inline void multiply_backward(Words& dz, const AllSigns& signs, const
     const Operand weights(shared.weights[L - 1]), slopes(shared.h[L]);
 #pragma unroll
     for (int part = 0; part < ROWS / PART_ROWS; ++part) {
-        Sums dh;
+        Sums dh = {};
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < padded(L + 1) / 16; ++i)

@@ -105,7 +105,7 @@ struct alignas(1024) Shared {
     unsigned num_correct[GROUP_THREADS];
     Run run;
     // From the warp that brings rows, and back; a network to it, and a verdict on an epoch.
-    Barrier batch_full[STAGES], batch_free[STAGES], network_full, verdict_full;
+    Barrier batch_full[STAGES], batch_free[STAGES], network_full, verdict_full[2];
 };
 
 static_assert(GROUPS * sizeof(Shared) == SHARED_BYTES, "many_small_networks_sm90.py counts these bytes");

@@ -70,9 +70,10 @@ struct RowWarp {
     const T* x;
     const float* targets;
     Order order;
-    unsigned batches = 0, epochs = 0, networks = 0;  // so far
-    int epochs_judged = 0;                           // of the network
-    bool is_under_way = false;                       // whether the last batch is
+    unsigned batches = 0, networks = 0;  // so far
+    unsigned verdicts = 0;               // the parity of the next of even epochs, and of odd ones
+    int epochs_judged = 0;               // of the network
+    bool is_under_way = false;           // whether the last batch is
 
     __device__ RowWarp(Shared& shared, const T* x, const float* targets)
         : shared(shared), x(x), targets(targets), order(shared.order, shared.rounds) {}
@@ -165,8 +166,10 @@ struct RowWarp {
     __device__ bool is_over_at(int epoch) {
         if (epochs_judged <= epoch) hand_over_batch();
         while (epochs_judged <= epoch) {
-            wait(shared.verdict_full, epochs + epochs_judged);
-            if (shared.run.verdicts[epochs_judged++ % 2] & IS_OVER) return true;
+            const int odd = epochs_judged++ % 2;
+            wait(shared.verdict_full[odd], verdicts >> odd);
+            verdicts ^= 1u << odd;
+            if (shared.run.verdicts[odd] & IS_OVER) return true;
         }
         return false;
     }
@@ -188,7 +191,6 @@ struct RowWarp {
         }
         if (!is_over) is_over_at(num_epochs - 1);
         hand_over_batch();
-        epochs += epochs_judged;
     }
 
     __device__ void serve() {
