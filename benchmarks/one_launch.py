@@ -350,11 +350,11 @@ def started(programs: dict[str, Program], deadline: float) -> dict[str, dict[str
     return cells
 
 
-def measured(programs: dict[str, Program], deadline: float) -> dict[str, dict[str, Any]]:
+def measured(programs: dict[str, Program], deadline: float, turns: int = TURNS) -> dict[str, dict[str, Any]]:
     """Return each program's microseconds a step, or the reason why there are none; they take turns."""
     cells = started(programs, deadline)
     times: dict[str, list[float]] = {name: [] for name, cell in cells.items() if "reason" not in cell}
-    for _ in range(TURNS):
+    for _ in range(turns):
         for name in list(times):
             try:
                 times[name] += programs[name].turn()

@@ -247,7 +247,8 @@ def row_of(
     for name in list(programs):  # one at a time: together their networks may fill the card
         program = programs.pop(name)
         cells |= {
-            key: {**cell, "commit": commit} for key, cell in measured({name: program}, deadline).items()
+            key: {**cell, "turns": arguments.turns, "commit": commit}
+            for key, cell in measured({name: program}, deadline, arguments.turns).items()
         }
         if isinstance(program, Ours) and program.sweep is not None:
             cells[name]["plan"] = str(program.sweep.plan)
@@ -460,7 +461,7 @@ def read_results() -> dict[str, Any]:
 
 
 def save(results: dict[str, Any]) -> None:
-    settings = {"rates": RATES, "turns": TURNS, "epochs_of_a_turn": EPOCHS, "floor_seconds": FLOOR_SECONDS}
+    settings = {"rates": RATES, "epochs_of_a_turn": EPOCHS, "floor_seconds": FLOOR_SECONDS}
     rows = {case.name: results["rows"][case.name] for case in CASES if case.name in results["rows"]}
     write_results("sweep", {**results, "settings": settings, "rows": rows})
 
@@ -512,6 +513,7 @@ def parsed(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--precisions", type=names(precisions), help="of peers, in place of their usual ones")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--minutes", type=float, default=9.0, help="after which no program is started")
+    parser.add_argument("--turns", type=int, default=TURNS, help="of which the median is taken")
     parser.add_argument("--again", action="store_true", help="measure peers that the file holds already, too")
     return parser.parse_args(given)
 

@@ -13,6 +13,7 @@ import pytest
 import warpfit as wf
 from support.sweeps import build
 from support.training import assert_same_weights, blobs
+from warpfit import backends
 from warpfit.backends.cuda.launch import Kernel
 from warpfit.backends.cuda.many_networks import ManyNetworks
 from warpfit.backends.cuda.many_networks_sm90 import ManyClusters, with_shared_slices
@@ -197,10 +198,11 @@ def test_a_metric_that_fails_fails_its_network_alone(cuda: str) -> None:
 
 
 def test_what_was_started_is_waited_for_when_another_cannot_start(
-    cuda: str, emulated_runtime: Any, monkeypatch: pytest.MonkeyPatch
+    cuda: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    start, join = many_networks.Launch.start, type(emulated_runtime).join
+    runtime_type: Any = type(backends.get(cuda).runtime)
+    start, join = many_networks.Launch.start, runtime_type.join
 
     def start_once(launch: Any) -> None:
         told.append("start")
@@ -209,9 +211,7 @@ def test_what_was_started_is_waited_for_when_another_cannot_start(
         start(launch)
 
     monkeypatch.setattr(many_networks.Launch, "start", start_once)
-    monkeypatch.setattr(
-        type(emulated_runtime), "join", lambda runtime: (told.append("join"), join(runtime))[1]
-    )
+    monkeypatch.setattr(runtime_type, "join", lambda runtime: (told.append("join"), join(runtime))[1])
     with pytest.raises(wf.errors.DeviceError, match="no memory"):
         sweep(cuda, [{"width": 4}, {"width": 8}])
     assert told[-3:] == ["start", "start", "join"]
