@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -64,6 +65,11 @@ def read_results(name: str) -> dict[str, Any]:
     path = RESULTS / f"{name}.json"
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return found
+
+
+def take_no_options(doc: str | None) -> None:
+    """Answer ``--help`` with a script's first sentence, and refuse all else."""
+    argparse.ArgumentParser(description=(doc or "").splitlines()[0]).parse_args()
 
 
 def run_command(main: Callable[[], Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import warnings
 from functools import cache
 from typing import Any
@@ -63,8 +64,16 @@ def _best_device() -> str:
     reason = why_unavailable(opening=0)
     if reason is None:
         return "cuda:0"
-    warnings.warn(f"device 'auto' is the CPU: {reason}", DeviceWarning, stacklevel=4)
+    warnings.warn(f"device 'auto' is the CPU: {reason}", DeviceWarning, stacklevel=_level_of_caller())
     return "cpu"
+
+
+def _level_of_caller() -> int:
+    """Return how many frames above the function that asks the first one is that is none of this package."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "warpfit":
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _runtime(device: str) -> Any:

@@ -35,7 +35,7 @@ def plan(
     features: Annotated[int, typer.Option(metavar="N", min=1, help="Bytes of a row.")] = 784,
     outputs: Annotated[int, typer.Option(metavar="N", min=1, help="Classes, or numbers to predict.")] = 10,
     precision: Annotated[
-        str, typer.Option(metavar="NAME", help="float16 or bfloat16; auto is float16.")
+        str, typer.Option(metavar="NAME", help="float16, bfloat16 or float32; auto is float16.")
     ] = "auto",
     device: Annotated[str, typer.Option(metavar="NAME", help=DEVICE_HELP)] = "auto",
     card: Annotated[

@@ -111,8 +111,8 @@ def train(
         option(
             RUN,
             "NAME",
-            f"auto, {', '.join(PRECISIONS)}; the last three on a GPU. auto is float16 or bfloat16 for the engine "
-            "one_launch, as the data needs, else float32.",
+            f"auto, {', '.join(PRECISIONS)}; the last three on a GPU. auto is float16 or bfloat16 for the "
+            "engines one_launch and graph, as the data needs, and float32 for layerwise.",
             default_of("precision"),
         ),
     ] = None,

@@ -148,9 +148,17 @@ def test_auto_is_the_first_device(driver: FakeDriver) -> None:
 def test_auto_falls_back_to_the_cpu_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
     no_gpu(monkeypatch)
     monkeypatch.setitem(sys.modules, "cuda.core", None)
-    with pytest.warns(DeviceWarning, match="device 'auto' is the CPU: cuda-core is not installed") as caught:
+    with pytest.warns(DeviceWarning, match="device 'auto' is the CPU: no NVIDIA driver was found") as caught:
         assert [backends.resolve_device("auto") for _ in range(3)] == ["cpu"] * 3
     assert len(caught) == 1
+    assert caught[0].filename == __file__  # the caller's line, not one of ours
+
+
+def test_a_driver_without_cuda_core_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_gpu(monkeypatch)
+    monkeypatch.setattr(runtime, "_driver_library", object)
+    monkeypatch.setitem(sys.modules, "cuda.core", None)
+    assert runtime.why_unavailable() == "cuda-core is not installed (pip install 'warpfit[cuda]')"
 
 
 # -- a device ------------------------------------------------------------------------------------------------

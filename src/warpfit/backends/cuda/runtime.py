@@ -72,11 +72,11 @@ def why_unavailable(opening: int | None = None) -> str | None:
     """
     if _OPEN:
         return None
-    if find_spec("cuda") is None or find_spec("cuda.core") is None:
-        return "cuda-core is not installed (pip install 'warpfit[cuda]')"
     library = _driver_library()
     if library is None:
         return "no NVIDIA driver was found (libcuda.so.1 cannot be loaded)"
+    if find_spec("cuda") is None or find_spec("cuda.core") is None:
+        return "cuda-core is not installed (pip install 'warpfit[cuda]')"
     with ThreadPoolExecutor(1) as pool:
         if opening is not None:
             pool.submit(_make_context, library, opening)
