@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from warpfit.errors import ConfigError
-from warpfit.files import atomic_path, make_folder
+from warpfit.files import ResultsFolder, atomic_path, make_folder
 
 
 def names(folder: Path) -> list[str]:
@@ -96,3 +96,16 @@ def test_a_folder_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.Mo
     )  # the tests may run as root, who may everything
     with pytest.raises(ConfigError, match=f"cannot write to the folder {tmp_path}: permission denied"):
         make_folder(tmp_path)
+
+
+def test_a_folder_of_results_goes_if_nothing_came(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    folder = ResultsFolder(tmp_path / "there" / "new" / "newer")
+    folder.make()
+    assert folder.path.is_dir()
+    folder.remove_if_empty()
+    assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
+    folder.make()
+    (folder.path / "result").touch()
+    folder.remove_if_empty()
+    assert (folder.path / "result").exists()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from warpfit.errors import ConfigError
 
-__all__ = ["atomic_path", "make_folder"]
+__all__ = ["ResultsFolder", "atomic_path", "make_folder"]
 
 
 @contextmanager
@@ -48,3 +48,27 @@ def make_folder(path: str | os.PathLike[str]) -> Path:
     if not os.access(folder, os.W_OK):
         raise ConfigError(f"cannot write to the folder {folder}: permission denied")
     return folder
+
+
+class ResultsFolder:
+    """A folder that is made when there is something to put into it, and taken away again if nothing came.
+
+    Parameters
+    ----------
+    path : path of the folder
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path).expanduser()
+        self._made: list[Path] = []
+
+    def make(self) -> None:
+        """Make it, with its parents, or raise ConfigError."""
+        self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        make_folder(self.path)
+
+    def remove_if_empty(self) -> None:
+        """Take away what was made and is empty; one that is not stays, and so do those above it."""
+        with suppress(OSError):
+            for folder in self._made:
+                folder.rmdir()

@@ -4,9 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from warpfit import nn, optim
+from warpfit import losses, nn, optim
 from warpfit.nn import Module
 from warpfit.optim import Optimizer
+
+# What `fit_many` hands to `fit` for a task.
+ARGUMENTS: dict[str, Any] = {
+    "loss": losses.resolve("cross_entropy"),
+    "epochs": 2,
+    "batch_size": 8,
+    "class_weight": None,
+    "device": "cpu",
+    "precision": "auto",
+    "loss_scale": "auto",
+    "engine": "auto",
+    "seed": 0,
+    "shuffle": True,
+}
 
 
 def build(candidate: dict[str, Any]) -> tuple[Module, Optimizer]:

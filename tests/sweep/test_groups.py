@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.sweeps import build
+from support.sweeps import ARGUMENTS, build
 from support.training import Taped, mlp, sgd
 from warpfit import losses, nn
 from warpfit.errors import ConfigError, ShapeError
@@ -15,18 +15,6 @@ from warpfit.sweep.planning import affordable, describe, memory_left, plan_group
 from warpfit.sweep.tasks import Task
 
 DATA = SweepData(np.ones((30, 6), np.float32), np.arange(30) % 3)
-ARGUMENTS = {
-    "loss": losses.resolve("cross_entropy"),
-    "epochs": 2,
-    "batch_size": 8,
-    "class_weight": None,
-    "device": "cpu",
-    "precision": "auto",
-    "loss_scale": "auto",
-    "engine": "auto",
-    "seed": 0,
-    "shuffle": True,
-}
 
 
 def task(number: int, candidate: dict[str, Any], **arguments: Any) -> Task:

@@ -20,10 +20,9 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import warpfit as wf
 from support.devices import no_gpu
-from support.sweeps import build
+from support.sweeps import ARGUMENTS, build
 from support.training import assert_same_weights, blobs, mlp, sgd
 from warpfit.errors import ConfigError, DeviceError
-from warpfit.losses import resolve
 from warpfit.sweep.elsewhere import Shards, run_shard
 from warpfit.sweep.fit_many import _tasks
 from warpfit.sweep.folds import SweepData
@@ -33,21 +32,6 @@ from warpfit.sweep.sending import stop_of, workers_of
 X, Y = blobs(60)
 SCRIPT = Path(__file__).with_name("workers.py")
 ROOT = Path(__file__).resolve().parents[2]
-
-
-DEFAULTS = {
-    "loss": resolve("cross_entropy"),
-    "epochs": 2,
-    "batch_size": 16,
-    "class_weight": None,
-    "device": "cpu",
-    "precision": "auto",
-    "loss_scale": "auto",
-    "engine": "auto",
-    "seed": 0,
-    "shuffle": True,
-    "report_every": 1,
-}
 
 
 def environment() -> dict[str, str]:
@@ -146,7 +130,7 @@ def test_threads_stop_after_ctrl_c_and_hand_over_what_they_have() -> None:
                 stop.set()
 
     tasks = _tasks(
-        build, [{"lr": lr} for lr in (0.1, 0.2, 0.3)], DEFAULTS, SweepData(X, Y), [None], [Counting()], None
+        build, [{"lr": lr} for lr in (0.1, 0.2, 0.3)], ARGUMENTS, SweepData(X, Y), [None], [Counting()], None
     )
     with executor:
         outcomes = executor.submit(run_shard, tasks, "cpu", stop).result()
@@ -229,7 +213,7 @@ def test_workers_are_counted_as_far_as_executors_say() -> None:
 
 INTERRUPTED = """
 import warpfit as wf
-from support.sweeps import build
+from support.sweeps import ARGUMENTS, build
 from support.training import blobs
 x, y = blobs(2000)
 def said(candidate):

@@ -40,9 +40,9 @@ def in_clusters(monkeypatch: pytest.MonkeyPatch, cluster: int | None) -> None:
         )
 
 
-def sweep(cuda: str, candidates: Any = CANDIDATES, **arguments: Any) -> wf.Sweep:
+def sweep(cuda: str, candidates: Any = CANDIDATES, x: Any = X, **arguments: Any) -> wf.Sweep:
     given = {"epochs": 3, "batch_size": 16, "device": cuda, "verbose": False, **arguments}
-    return wf.fit_many(build, X, Y, candidates=candidates, **given)
+    return wf.fit_many(build, x, Y, candidates=candidates, **given)
 
 
 def test_each_has_the_bits_that_it_has_alone(cuda: str) -> None:
@@ -106,26 +106,8 @@ def test_bytes_and_floats_go_together(cuda: str, is_trained_on: bool) -> None:
     stored = np.round(255 * (X - X.min()) / np.ptp(X)).astype(np.uint8)
     floats = stored.astype(np.float32) / 255
     x, held_out = (stored, floats) if is_trained_on else (floats, stored)
-    found = wf.fit_many(
-        build,
-        x,
-        Y,
-        candidates=CANDIDATES[:2],
-        validation_data=(held_out, Y),
-        epochs=2,
-        device=cuda,
-        verbose=False,
-    )
-    expected = wf.fit_many(
-        build,
-        floats,
-        Y,
-        candidates=CANDIDATES[:2],
-        validation_data=(floats, Y),
-        epochs=2,
-        device=cuda,
-        verbose=False,
-    )
+    found = sweep(cuda, CANDIDATES[:2], x, validation_data=(held_out, Y))
+    expected = sweep(cuda, CANDIDATES[:2], floats, validation_data=(floats, Y))
     for got, record in zip(found, expected, strict=True):
         both = [(each["loss"], each["val_loss"]) for each in (got, record)]
         np.testing.assert_allclose(*both, rtol=2e-3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import numpy.typing as npt
 
 from warpfit.data import Dataset
-from warpfit.files import atomic_path, make_folder
+from warpfit.files import ResultsFolder, atomic_path
 from warpfit.sweep.candidates import Candidate, value_text
 from warpfit.sweep.fit_many import fit_many
 from warpfit.sweep.planning import SweepPlan
@@ -93,7 +92,7 @@ class SweepJob:
         outputs = num_outputs(self.dataset)
         first = self.resolved({})
 
-        results = _Folder(folder)
+        results = ResultsFolder(folder)
 
         def start(plan: SweepPlan) -> None:
             results.make()
@@ -129,7 +128,7 @@ class SweepJob:
                 verbose=not base.quiet,
             )
             outcome = SweepOutcome(sweep)
-            results.clear()
+            _clear(results.path)
             self._write(results.path, outcome, shape)
         finally:
             results.remove_if_empty()
@@ -167,26 +166,10 @@ class SweepJob:
             outcome.test = trained.test_on(self.dataset)
 
 
-class _Folder:
-    """A folder of results, which is taken away again if nothing came into it."""
-
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).expanduser()
-        self._made: list[Path] = []
-
-    def make(self) -> None:
-        self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
-        make_folder(self.path)
-
-    def clear(self) -> None:
-        """Take away what an earlier sweep has left, some of which may not be written again."""
-        for name in (TABLE, PICTURE, BEST, MODEL):
-            (self.path / name).unlink(missing_ok=True)
-
-    def remove_if_empty(self) -> None:
-        with suppress(OSError):  # one that is not empty stays, and so do those above it
-            for folder in self._made:
-                folder.rmdir()
+def _clear(folder: Path) -> None:
+    """Take away what an earlier sweep has left, some of which may not be written again."""
+    for name in (TABLE, PICTURE, BEST, MODEL):
+        (folder / name).unlink(missing_ok=True)
 
 
 def _write_csv(path: Path, rows: Sequence[Record]) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from warpfit.engines.base import Plan
-from warpfit.files import atomic_path, make_folder
+from warpfit.files import ResultsFolder, atomic_path
 from warpfit.training.callbacks import Callback, CSVLog
 from warpfit.training.history import History
 from warpfit.training.plots import plot_confusion_matrix
@@ -43,14 +42,13 @@ class RunFolder(Callback):
     writes_file = True
 
     def __init__(self, path: str | os.PathLike[str], settings: TrainSettings) -> None:
-        self.path, self.settings = Path(path).expanduser(), settings
+        self._folder, self.settings = ResultsFolder(path), settings
+        self.path = self._folder.path
         self.files: list[Path] = []
         self.missing: str | None = None
-        self._made: list[Path] = []
 
     def on_start(self, run: Run) -> None:
-        self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
-        make_folder(self.path)
+        self._folder.make()
 
     def on_epoch_end(self, run: Run) -> None:
         if self.settings.checkpoint_every:  # a checkpoint is of use only with the settings of its run
@@ -64,9 +62,7 @@ class RunFolder(Callback):
             CSVLog(self._new("history.csv")).on_epoch_end(run)
 
     def close(self) -> None:
-        with suppress(OSError):  # a folder that is not empty stays, and so do those above it
-            for folder in self._made:
-                folder.rmdir()
+        self._folder.remove_if_empty()
 
     def write_results(self, title: str, trained: TrainedModel, history: History, test: Score | None) -> None:
         """Write the model, the history, the settings and the pictures.
