@@ -103,7 +103,7 @@ def test_repr(x: np.ndarray) -> None:
 
 @pytest.mark.parametrize("batch_size", [0, -3, 2.5, 8.0, True, None, "8"])
 def test_batch_sizes_that_are_none(x: np.ndarray, batch_size: object) -> None:
-    with pytest.raises(ConfigError, match="batch_size must be an integer of at least 1, got"):
+    with pytest.raises(ConfigError, match="expected batch_size to be an integer of at least 1, got"):
         DataLoader(x, x, batch_size)  # type: ignore[arg-type]
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from warpfit.checks import check_count
 from warpfit.data.dataset import unit_floats
 from warpfit.data.order import epoch_order
-from warpfit.errors import ConfigError, ShapeError
+from warpfit.errors import ShapeError
 
 __all__ = ["DataLoader"]
 
@@ -61,9 +62,7 @@ class DataLoader:
         self.x, self.y = np.asarray(x), np.asarray(y)
         if not self.x.ndim or not self.y.ndim or len(self.x) != len(self.y):
             raise ShapeError(f"x and y must have as many rows; got shapes {self.x.shape} and {self.y.shape}")
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
-            raise ConfigError(f"batch_size must be an integer of at least 1, got {batch_size!r}")
-        self.batch_size = int(batch_size)
+        self.batch_size = check_count("batch_size", batch_size, 1)
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
         self.epoch = 0
 

@@ -18,13 +18,13 @@ import numpy.typing as npt
 import warpfit
 from warpfit import backends
 from warpfit.backends.base import HALF_DTYPES
+from warpfit.checks import check_count
 from warpfit.errors import ConfigError, WarpfitError
 from warpfit.files import atomic_path, make_folder
 from warpfit.ladder import chart
 from warpfit.ladder.peers import PEERS, Measured, Peer, run_peers
 from warpfit.ladder.rungs import RUNGS, Program, Rung, program_of
 from warpfit.ladder.task import DEFAULT_HIDDEN, Task, make_task
-from warpfit.training.inputs import check_count
 
 __all__ = ["Record", "Result", "climb", "parse_names"]
 

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit import nn
+from warpfit.checks import check_count
 from warpfit.errors import ConfigError, DataError, ShapeError
 from warpfit.nn.module import Module
-from warpfit.training.inputs import check_count
 from warpfit.training.recipes import mnist_or_digits, open_data
 
 __all__ = ["DEFAULT_HIDDEN", "NETWORKS", "Network", "Task", "make_task"]

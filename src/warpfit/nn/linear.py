@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
 from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import IDENTITY
-from warpfit.errors import ConfigError, ShapeError
+from warpfit.errors import ShapeError
 from warpfit.nn.layer import Layer
+from warpfit.nn.sizes import as_size
 from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape
 
 __all__ = ["Linear", "LinearSpec", "linear"]
@@ -58,10 +57,7 @@ class LinearSpec(LayerSpec):
 
     def __post_init__(self) -> None:
         for name in ("in_features", "out_features"):
-            size = getattr(self, name)
-            if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 0:
-                raise ConfigError(f"Linear: expected {name} to be an integer of at least 0, got {size!r}")
-            object.__setattr__(self, name, int(size))
+            object.__setattr__(self, name, as_size("Linear", name, getattr(self, name)))
 
     def parameters(self) -> dict[str, ParameterSpec]:
         fans = (self.in_features, self.out_features)

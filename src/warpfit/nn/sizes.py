@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from warpfit.backends.base import Pair
+from warpfit.checks import check_count
 from warpfit.errors import ConfigError
 
 __all__ = ["as_pair", "as_size"]
@@ -14,9 +13,10 @@ __all__ = ["as_pair", "as_size"]
 
 def as_size(layer: str, name: str, value: Any, least: int = 0) -> int:
     """Return the value as an int, or raise ConfigError unless it is an integer of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise ConfigError(f"{layer}: expected {name} to be an integer of at least {least}, got {value!r}")
-    return int(value)
+    try:
+        return check_count(name, value, least)
+    except ConfigError as error:
+        raise ConfigError(f"{layer}: {error}") from None
 
 
 def as_pair(layer: str, name: str, value: Any, least: int) -> Pair:

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit import backends
+from warpfit.checks import check_count
 from warpfit.data import Dataset, load_dataset
 from warpfit.errors import ConfigError, WarpfitError
 from warpfit.random import manual_seed
 from warpfit.training import History, fit, predict
-from warpfit.training.inputs import check_count
 from warpfit.training.recipes import make_model, make_optimizer, mnist_or_digits
 from warpfit.training.settings import TrainSettings
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from warpfit import backends, losses
+from warpfit.checks import check_count
 from warpfit.errors import ConfigError, DeviceError, WarpfitError
 from warpfit.losses import Loss
 from warpfit.nn.module import Module
@@ -37,7 +38,7 @@ from warpfit.sweep.runner import Runner
 from warpfit.sweep.sending import workers_of
 from warpfit.sweep.tasks import FAILED, INTERRUPTED, Outcome, Task
 from warpfit.training.callbacks import Callback
-from warpfit.training.inputs import as_rows, as_sample_weight, check_count, check_same_length
+from warpfit.training.inputs import as_rows, as_sample_weight, check_same_length
 
 __all__ = ["fit_many"]
 

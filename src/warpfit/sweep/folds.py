@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from warpfit import backends
 from warpfit.backends.transfer import to_host
+from warpfit.checks import check_count
 from warpfit.data.order import epoch_order
 from warpfit.errors import ConfigError, DataError
-from warpfit.training.inputs import check_count
 
 __all__ = ["Fold", "SweepData", "as_folds"]
 

@@ -8,11 +8,11 @@ from math import ceil, inf, lcm
 from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
 
+from warpfit.checks import check_count
 from warpfit.errors import ConfigError
 from warpfit.sweep.groups import Group
 from warpfit.sweep.metric import Metric
 from warpfit.sweep.tasks import INTERRUPTED, PAUSED, STOPPED, Outcome, Task
-from warpfit.training.inputs import check_count
 
 if TYPE_CHECKING:
     from warpfit.sweep.runner import Runner

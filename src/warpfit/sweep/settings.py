@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, get_args, get_type_hints
 
+from warpfit.checks import check_count
 from warpfit.errors import ConfigError
 from warpfit.sweep.candidates import Candidate, as_candidates
 from warpfit.sweep.halving import Halving
-from warpfit.training.inputs import check_count
 from warpfit.training.settings import TrainSettings, merged_settings, parse_hidden
 
 __all__ = ["SWEPT", "SweepSettings", "sweep_settings"]

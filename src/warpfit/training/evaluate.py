@@ -12,13 +12,14 @@ import numpy.typing as npt
 from warpfit import backends, losses
 from warpfit.backends import Array, Backend
 from warpfit.backends.transfer import moved
+from warpfit.checks import check_count
 from warpfit.errors import ConfigError
 from warpfit.losses import Loss
 from warpfit.nn.module import Module
 from warpfit.nn.network import NetworkSpec, Sequential
 from warpfit.nn.spec import Call
 from warpfit.nn.taped import TapedNetwork
-from warpfit.training.inputs import as_rows, as_sample_weight, check_count, check_same_length
+from warpfit.training.inputs import as_rows, as_sample_weight, check_same_length
 
 __all__ = ["Evaluation", "evaluate", "evaluate_network", "network_of", "predict", "predict_network"]
 

@@ -12,6 +12,7 @@ import numpy as np
 from warpfit import backends, losses
 from warpfit.backends import Backend
 from warpfit.backends.transfer import to_host
+from warpfit.checks import check_count
 from warpfit.engines.base import EpochReport, Plan, TrainingData
 from warpfit.errors import ConfigError, FileFormatError, ShapeError
 from warpfit.losses import Loss
@@ -25,7 +26,6 @@ from warpfit.training.history import History
 from warpfit.training.inputs import (
     as_rows,
     as_sample_weight,
-    check_count,
     check_same_length,
     resolve_class_weight,
 )

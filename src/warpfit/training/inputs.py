@@ -14,16 +14,9 @@ from warpfit.backends.transfer import home_of, to_host
 from warpfit.errors import ConfigError, DataError, DTypeError, ShapeError
 from warpfit.losses import Loss, SoftmaxCrossEntropy
 
-__all__ = ["as_rows", "as_sample_weight", "check_count", "check_same_length", "resolve_class_weight"]
+__all__ = ["as_rows", "as_sample_weight", "check_same_length", "resolve_class_weight"]
 
 CHUNK_BYTES = 1 << 24
-
-
-def check_count(name: str, value: Any, lowest: int) -> int:
-    """Return `value` as an int, or raise ConfigError unless it is an integer of at least `lowest`."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < lowest:
-        raise ConfigError(f"expected {name} to be an integer of at least {lowest}, got {value!r}")
-    return int(value)
 
 
 def as_rows(name: str, value: Any, *, min_rows: int = 1) -> Array:

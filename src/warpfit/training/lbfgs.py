@@ -11,11 +11,12 @@ import numpy.typing as npt
 
 from warpfit import backends, losses
 from warpfit.backends.transfer import moved
+from warpfit.checks import check_count
 from warpfit.losses import Loss
 from warpfit.nn.module import Module
 from warpfit.nn.spec import Call
 from warpfit.training.evaluate import network_of
-from warpfit.training.inputs import as_rows, as_sample_weight, check_count, check_same_length
+from warpfit.training.inputs import as_rows, as_sample_weight, check_same_length
 
 __all__ = ["LBFGSResult", "fit_lbfgs"]
 

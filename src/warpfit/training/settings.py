@@ -14,11 +14,11 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_type_hints
 
 from warpfit.backends.base import ACTIVATIONS
+from warpfit.checks import check_count
 from warpfit.errors import ConfigError
 from warpfit.losses import Loss
 from warpfit.optim.schedules import Cosine, ReduceOnPlateau, Schedule
 from warpfit.random import check_seed
-from warpfit.training.inputs import check_count
 
 __all__ = [
     "LOSSES",
