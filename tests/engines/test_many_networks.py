@@ -280,6 +280,7 @@ def test_small_ones_follow_numpy(cuda: str, name: str) -> None:
     assert_follows_numpy(**SMALL[name])
 
 
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("name", SMALL_RELU)
 @pytest.mark.usefixtures("as_small")
 def test_small_ones_with_relu_follow_numpy(cuda: str, name: str) -> None:
@@ -364,6 +365,7 @@ CLUSTERS_RELU: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.in_turns(6)
 @pytest.mark.parametrize("name", CLUSTERS_RELU)
 def test_clusters_with_relu_follow_numpy(cuda: str, in_clusters: Callable[[int], None], name: str) -> None:
     cluster, case = CLUSTERS_RELU[name]
