@@ -140,6 +140,7 @@ SIMILAR = tuple(
 )
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [

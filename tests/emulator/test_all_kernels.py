@@ -49,6 +49,7 @@ FAMILIES = {
         "emulator and (is_for_devices or agrees_with_float64 and 5 or test_cross_entropy and 6-4 "
         "or test_element_losses and shape2) and not linear and not matmul and not any_shape "
         "or forward and targets_in_place",
+        takes_slow=True,
     ),
     "layers": Family(
         ("norm", "dropout", "pool", "optim"),
@@ -95,7 +96,7 @@ FAMILIES = {
     ),
 }
 # The others build many kernels.
-QUICK = {"layers", "many"}
+QUICK = {"layers"}
 needs_sanitizer = pytest.mark.skipif(
     gxx_missing() is not None or sanitizer_missing() is not None, reason="no g++ with libasan"
 )

@@ -69,6 +69,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("name", CASES)
 def test_all_candidates_and_folds_are_one_launch_over_one_copy_of_the_rows(
     cuda: str, data: tuple[Array, Array], launches: list[tuple[int, int]], name: str

@@ -132,6 +132,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 TOLD = r"^out of memory on cuda:0: asked for|data that cuda:0 has room for|bytes for single batches"
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_wherever_memory_runs_out_it_is_said(
     narrow: NarrowRuntime, data: tuple[Array, Array], settings: str

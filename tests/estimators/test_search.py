@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -219,7 +220,7 @@ def test_scorings_that_cannot_be_sent_are_said() -> None:
         return 1.0
 
     with (
-        ProcessPoolExecutor(1) as executor,
+        ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor,
         pytest.raises(ConfigError, match=r"estimator and scoring that can be pickled, .*local"),
     ):
         SweepCV(CLASSIFIER, {"alpha": [0.1]}, cv=2, scoring=local, executor=executor).fit(X, Y)

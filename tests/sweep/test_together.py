@@ -150,6 +150,7 @@ class Told(wf.Callback):
         self.told.append("close")
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("where", ["start", "epoch", "end"])
 @pytest.mark.parametrize("halving", [None, 2])
 def test_a_callback_that_fails_fails_its_network_alone(cuda: str, where: str, halving: Any) -> None:
@@ -316,6 +317,7 @@ SHAPES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("kind", "settings", "halving"),
     [
@@ -445,6 +447,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("side_by_side", "name"),
     [

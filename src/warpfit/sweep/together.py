@@ -104,7 +104,7 @@ class Together(Runner):
         return bytes_of_rows(shape, group.tasks[0].data.x) + count * bytes_of_network(shape)
 
     @contextmanager
-    def _joined(self) -> Iterator[None]:
+    def _awaited(self) -> Iterator[None]:
         """Have what is started in this block end before anything that comes after it, an error, too."""
         ops: Any = backends.get(self.device)
         try:
@@ -147,7 +147,7 @@ class Together(Runner):
         """Train a group's networks in a launch that halves them; none if one of them cannot begin."""
         tasks = in_order([group])
         try:
-            with self._joined(), _Wave.of(tasks, group.plan, _Rows.of(group)) as wave:
+            with self._awaited(), _Wave.of(tasks, group.plan, _Rows.of(group)) as wave:
                 if wave.failed:
                     return []  # the kernel would take others' folds for a candidate's
                 wave.start(rungs)
@@ -168,7 +168,7 @@ class Together(Runner):
 
     def _run_side_by_side(self, groups: Sequence[Group]) -> Iterator[Outcome]:
         """Train groups that share the card, wave by wave: a launch for each, whose blocks come as others leave."""
-        with self._joined():
+        with self._awaited():
             queues = [_Queue.of(group) for group in groups]
         for queue in queues:
             shape = queue.rows.all.shape
@@ -190,7 +190,7 @@ class Together(Runner):
 
     def _trained(self, queues: Sequence[_Queue], taken: Sequence[list[Task]]) -> list[Outcome]:
         """Train what was taken from each queue, all of it at once."""
-        with self._joined(), ExitStack() as closed:
+        with self._awaited(), ExitStack() as closed:
             waves = []
             for queue, tasks in zip(queues, taken, strict=True):
                 waves.append(closed.enter_context(_Wave.of(tasks, queue.group.plan, queue.rows)))
