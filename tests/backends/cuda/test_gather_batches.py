@@ -11,6 +11,8 @@ from support.rounded import rounded
 from warpfit.backends.cuda import CudaBackend
 from warpfit.data.order import domain_bits, epoch_order, round_keys_of
 
+pytestmark = pytest.mark.in_turns(3)
+
 SEED = 7
 SOURCES = ("uint8", "float16", "float32", "float64")
 THREADS = 256

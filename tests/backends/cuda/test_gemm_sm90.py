@@ -19,6 +19,8 @@ from warpfit.backends.cuda.matmul_wgmma_config import WgmmaConfig, wgmma_choices
 from warpfit.backends.numpy import NumpyBackend
 from warpfit.errors import DeviceError
 
+pytestmark = pytest.mark.in_turns(2)
+
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 # Half the distance between a number and the next one, relative.
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}

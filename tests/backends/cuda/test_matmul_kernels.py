@@ -14,6 +14,8 @@ from warpfit.backends.cuda.launch import Kernels
 from warpfit.backends.cuda.matmul import MatmulConfig, aligned, configure
 from warpfit.backends.numpy import NumpyBackend
 
+pytestmark = pytest.mark.in_turns(2)
+
 NUMPY_DTYPES = {"float32": np.float32, "float64": np.float64, "float16": np.float16}
 # Largest error, in units of what rounding sums of |a| |b| may give.
 UNIT = {"float32": 2.0**-24, "float64": 2.0**-53, "float16": 2.0**-11}

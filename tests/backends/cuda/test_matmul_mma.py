@@ -17,6 +17,8 @@ from warpfit.backends.cuda.matmul_mma_config import MmaConfig, mma_choices, supp
 from warpfit.backends.numpy import NumpyBackend
 from warpfit.errors import DeviceError
 
+pytestmark = pytest.mark.in_turns(2)
+
 DTYPES = ["float16", "bfloat16", "float32"]
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 # Half the distance between a number and the next one, relative.
