@@ -370,6 +370,7 @@ def test_pages_of_others_are_refused(shared: Playground, browser: Browser) -> No
     assert "Unexpected response code: 403" in " ".join(browser.console())
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_how_it_looks(page: Browser, tmp_path: Path, scheme: str) -> None:
     page.colours(scheme)
