@@ -22,7 +22,7 @@ from warpfit.optim import schedules
 NUM_ROWS, BATCH = 70, 16  # four batches of 16 and one of 6
 
 
-pytestmark = pytest.mark.in_turns(5)
+pytestmark = pytest.mark.in_turns(8)
 
 
 @pytest.fixture

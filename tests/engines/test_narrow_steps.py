@@ -15,7 +15,7 @@ from warpfit.backends.cuda import narrow_step
 from warpfit.errors import DivergedError
 from warpfit.optim import schedules
 
-pytestmark = pytest.mark.in_turns(3)
+pytestmark = pytest.mark.in_turns(4)
 
 NUM_ROWS, BATCH = 700, 300  # two batches of 300 and one of 100
 AT_ONCE = "each through all layers at once"

@@ -25,7 +25,7 @@ from warpfit.engines.base import TrainingData
 from warpfit.errors import ConfigError, DivergedError
 
 # In every run at least every third case of each test.
-pytestmark = [pytest.mark.usefixtures("without_card"), pytest.mark.in_turns(3)]
+pytestmark = [pytest.mark.usefixtures("without_card"), pytest.mark.in_turns(4)]
 
 MULTIPROCESSORS = 132  # of an emulated device that has replicas
 OPTIMIZERS: dict[str, dict[str, Any]] = {

@@ -92,6 +92,7 @@ def assert_updated(ops: Any, layers: Layers) -> None:
             np.testing.assert_allclose(ops.to_numpy(got), expected, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("name", UPDATES)

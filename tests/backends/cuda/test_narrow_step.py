@@ -136,6 +136,7 @@ SIZES = {
 }
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("x_stages", [1, 2])
 @pytest.mark.parametrize("name", SIZES)

@@ -95,6 +95,7 @@ def assert_covers(launch: OneLaunch) -> None:
     assert launch.own_of_tile == 16 or launch.own_of_tile * launch.cluster >= 16 * launch.row_tiles
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a", "sm_100a", "sm_120a"])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("multiprocessors", [20, MULTIPROCESSORS])
