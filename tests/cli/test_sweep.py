@@ -107,7 +107,7 @@ def test_networks_that_all_diverge(invoke: Invoke, tmp_path: Path) -> None:
         )
         assert outcome.code == 1
         assert outcome.err.startswith(
-            "warpfit: no network has a score, the first because: the loss or a weight"
+            "warpfit: expected a network with a score, got none: the loss or a weight"
         )
         assert ("2 diverged" in outcome.out) is not bool(quiet)
         # Nor is there anything left of the sweep before.

@@ -275,6 +275,13 @@ def test_one_that_diverges_leaves_the_others_alone(cuda: str) -> None:
     assert_same_weights(found.models[0], found.models[2])
 
 
+def test_one_that_diverges_is_not_kept_by_its_error(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for device in ("cpu", cuda):
+        (outcome,) = outcomes_of(monkeypatch, partial(sweep, device, [{"lr": 1e38}]))
+        assert outcome.error is not None
+        assert outcome.error.__traceback__ is None
+
+
 def test_a_pause_changes_no_bit(cuda: str) -> None:
     given = {"optimizer": "adam", "dropout": 0.2, "seed": 2}
     candidates = [{"lr": lr, **given} for lr in (0.003, 0.01, 0.03, 0.1)]

@@ -30,6 +30,7 @@ from warpfit.cli.options import (
     option,
 )
 from warpfit.cli.train import INTERRUPTED
+from warpfit.errors import ConfigError
 from warpfit.training.plan import ENGINES
 from warpfit.training.settings import OPTIMIZERS, SCHEDULES, default_folder
 
@@ -148,12 +149,11 @@ def sweep(
     _print_outcome(printer, job, outcome)
     if outcome.sweep.interrupted:
         raise typer.Exit(INTERRUPTED)
-    if not any(record["rank"] for record in outcome.sweep):
-        message = next(
-            (record["message"] for record in outcome.sweep if record["message"]), "no finite number"
-        )
-        typer.echo(f"warpfit: no network has a score, the first because: {message}", err=True)
-        raise typer.Exit(FAILED)
+    try:
+        outcome.sweep.best  # noqa: B018  (for its error)
+    except ConfigError as error:  # no fault of the user's
+        typer.echo(f"warpfit: {error}", err=True)
+        raise typer.Exit(FAILED) from None
 
 
 def _print_plan(printer: Printer, job: SweepJob, plan: SweepPlan) -> None:

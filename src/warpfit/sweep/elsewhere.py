@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import BrokenExecutor, Executor, Future, as_completed, wait
 from dataclasses import dataclass, replace
 from threading import Event
 from typing import Any
@@ -118,7 +118,7 @@ class Shards(Runner):
 
     def _failures(self, shard: Sequence[Task], error: Exception) -> list[Outcome]:
         """Return the outcomes of a shard that came to nothing, or raise ConfigError if it could not be sent."""
-        if not isinstance(self.executor, ThreadPoolExecutor):
+        if stop_of(self.executor) is None:  # what threads take is not pickled
             _check_sendable(shard, error, pickle.dumps)
         kind = type(self.executor).__name__
         lost = DeviceError(f"a worker of {kind} ended with {type(error).__name__}: {error}")

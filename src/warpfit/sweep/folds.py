@@ -57,17 +57,23 @@ class SweepData:
         """Return the rows of a fold, gathered where the data lie, with its validation rows; all of them for None."""
         if fold is None:
             return self
-        last = self._last.get("rows")
-        if last is None or last[0] != fold:
-            last = self._last["rows"] = fold, self._gathered(self.folds[fold])
-        return last[1]
+        rows = self._kept(fold)
+        if rows is None:
+            rows = self._gathered(self.folds[fold])
+            self._last["rows"] = fold, rows
+        return rows
 
     def validation_of(self, fold: int | None) -> tuple[Any, Any] | None:
         """Return x and y of a fold's validation rows as `of_fold` does, without those that it trains on, or None."""
         if fold is None:
             return self.validation
-        last = self._last.get("rows")
-        return self._tested(self.folds[fold]) if last is None or last[0] != fold else last[1].validation
+        rows = self._kept(fold)
+        return self._tested(self.folds[fold]) if rows is None else rows.validation
+
+    def _kept(self, fold: int) -> SweepData | None:
+        """Return the rows of a fold if it is the one that was asked for last."""
+        number, rows = self._last.get("rows", (None, None))
+        return rows if number == fold else None
 
     def _gathered(self, fold: Fold) -> SweepData:
         weight = None if self.sample_weight is None else self.sample_weight[fold.train]

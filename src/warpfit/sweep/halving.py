@@ -50,6 +50,7 @@ class Halving:
         factor: Any = self.factor
         if isinstance(factor, bool) or not isinstance(factor, Real) or not 1 < float(factor) < inf:
             raise ConfigError(f"Halving: expected a finite factor above 1, got {self.factor!r}")
+        object.__setattr__(self, "factor", float(factor))
         check_count("min_epochs", self.min_epochs, 1)
 
     def rungs(self, epochs: int, report_every: int = 1) -> list[int]:
@@ -73,7 +74,7 @@ def as_halving(halving: Any) -> Halving | None:
         return halving
     if isinstance(halving, bool) or not isinstance(halving, Real):
         raise ConfigError(f"expected halving as a Halving, its factor or None, got {halving!r}")
-    return Halving(float(halving))
+    return Halving(halving)  # type: ignore[arg-type]
 
 
 def run_in_rungs(

@@ -61,7 +61,7 @@ class SweepJob:
 
     def resolved(self, candidate: Candidate) -> TrainSettings:
         """Return the settings of a candidate with nothing left open; all train as long, unless they say otherwise."""
-        epochs = candidate.get("epochs") or self._resolved(self.settings.base).epochs
+        epochs = candidate.get("epochs", self._resolved(self.settings.base).epochs)
         return self._resolved(replace(self.settings.of(candidate), epochs=epochs))
 
     def _resolved(self, settings: TrainSettings) -> TrainSettings:
@@ -86,53 +86,54 @@ class SweepJob:
         WarpfitError
             As `fit_many`; ConfigError if the folder cannot be written to.
         """
-        base = self.settings.base
-        shape = network_shape(base.model, self.dataset.x_train.shape[1:])
-        x, y = self.dataset.x_train, self.dataset.y_train
-        outputs = num_outputs(self.dataset)
-        first = self.resolved({})
-
+        shape = network_shape(self.settings.base.model, self.dataset.x_train.shape[1:])
         results = ResultsFolder(folder)
 
         def start(plan: SweepPlan) -> None:
             results.make()
             on_plan(plan)
 
-        def build(candidate: Candidate) -> Any:
-            settings = self.resolved(candidate)
-            model = make_model(settings, shape, outputs)
-            return model, make_optimizer(settings, model)
-
         try:
-            sweep = fit_many(
-                build,
-                x.reshape(len(x), *shape),
-                y,
-                candidates=self.settings.candidates(),
-                folds=self.settings.folds or None,
-                loss=make_loss(first),
-                epochs=first.epochs or 1,
-                batch_size=base.batch_size,
-                validation_data=self.validation
-                and (self.validation[0].reshape(-1, *shape), self.validation[1]),
-                metric=self.settings.metric,
-                halving=self.settings.halving,
-                device=base.device,
-                precision=base.precision,
-                engine=base.engine,
-                seed=base.seed,
-                callbacks=[EarlyStopping(patience=base.early_stopping)] if base.early_stopping else [],
-                n_jobs=self.settings.jobs,
-                keep_models=False,
-                on_plan=start,
-                verbose=not base.quiet,
-            )
-            outcome = SweepOutcome(sweep)
+            outcome = SweepOutcome(self._sweep(shape, start))
             _clear(results.path)
             self._write(results.path, outcome, shape)
         finally:
             results.remove_if_empty()
         return outcome
+
+    def _sweep(self, shape: tuple[int, ...], on_plan: Callable[[SweepPlan], None]) -> Sweep:
+        """Train all networks, for samples of a shape."""
+        base, first = self.settings.base, self.resolved({})
+        x, y = self.dataset.x_train, self.dataset.y_train
+        outputs = num_outputs(self.dataset)
+
+        def build(candidate: Candidate) -> Any:
+            settings = self.resolved(candidate)
+            model = make_model(settings, shape, outputs)
+            return model, make_optimizer(settings, model)
+
+        return fit_many(
+            build,
+            x.reshape(len(x), *shape),
+            y,
+            candidates=self.settings.candidates(),
+            folds=self.settings.folds or None,
+            loss=make_loss(first),
+            epochs=first.epochs or 1,
+            batch_size=base.batch_size,
+            validation_data=self.validation and (self.validation[0].reshape(-1, *shape), self.validation[1]),
+            metric=self.settings.metric,
+            halving=self.settings.halving,
+            device=base.device,
+            precision=base.precision,
+            engine=base.engine,
+            seed=base.seed,
+            callbacks=[EarlyStopping(patience=base.early_stopping)] if base.early_stopping else [],
+            n_jobs=self.settings.jobs,
+            keep_models=False,
+            on_plan=on_plan,
+            verbose=not base.quiet,
+        )
 
     def _write(self, folder: Path, outcome: SweepOutcome, shape: tuple[int, ...]) -> None:
         sweep = outcome.sweep

@@ -211,6 +211,7 @@ class Collector:
         if outcome.number in self.outcomes:
             return
         self.outcomes[outcome.number] = replace(outcome, optimizer=None, callbacks=())  # free their memory
+        self._last_rung = max(self._last_rung, outcome.halved_after or 0)
         candidate = outcome.number // len(self.folds)
         if len(self._members(candidate)) < len(self.folds):
             return
@@ -257,7 +258,6 @@ class Collector:
         One that halving stopped comes after all that went on, and after those that were to when Ctrl-C came.
         """
         members = self._members(candidate)
-        self._last_rung = max(self._last_rung, *(outcome.halved_after or 0 for outcome in members))
         key = self.metric.key(members) if all(map(self._got_through, members)) else None
         if key is None:
             return None

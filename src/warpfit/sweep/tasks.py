@@ -35,6 +35,7 @@ __all__ = [
     "Task",
     "errors_told",
     "report_of_weights",
+    "tell_diverged",
     "train",
     "unfinished",
 ]
@@ -202,11 +203,16 @@ def errors_told(outcome: Outcome) -> Iterator[None]:
     try:
         yield
     except DivergedError as error:
-        outcome.status, outcome.message, outcome.error = DIVERGED, str(error), error
+        tell_diverged(outcome, error)
     except Exception as error:
         outcome.status, outcome.error = FAILED, error
         name = "" if isinstance(error, WarpfitError) else f"{type(error).__name__}: "
         outcome.message = f"{name}{error}"
+
+
+def tell_diverged(outcome: Outcome, error: DivergedError) -> None:
+    """Let an outcome say that its network diverged; of the error without its frames, which would keep the network."""
+    outcome.status, outcome.message, outcome.error = DIVERGED, str(error), error.with_traceback(None)
 
 
 def _train(task: Task, outcome: Outcome, recorder: _Recorder) -> None:

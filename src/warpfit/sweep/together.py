@@ -19,6 +19,7 @@ from warpfit.data.dataset import unit_floats
 from warpfit.engines.base import EpochReport, Plan, TrainingData, TrainState
 from warpfit.engines.many_networks import (
     DeviceRows,
+    Launch,
     Member,
     Rungs,
     bytes_of_network,
@@ -45,6 +46,7 @@ from warpfit.sweep.tasks import (
     Task,
     errors_told,
     report_of_weights,
+    tell_diverged,
     unfinished,
 )
 from warpfit.training.callbacks import Callback, StoppingRule
@@ -287,9 +289,9 @@ class _Rows:
         train: dict[int | None, Any] = {None: None}
         test: dict[int | None, Any] = {None: None}
         if data.validation is not None:
-            val_x, val_y = prepared_validation(plan, *data.validation)
+            val_x, val_y = data.validation
             test[None] = np.arange(len(x), len(x) + len(val_x), dtype=np.int32)
-            x, y = _joined(x, val_x), _joined(y, val_y)
+            x, y = _joined(x, val_x), _joined(y, prepared_validation(plan, val_x, val_y))
             weights = None if weights is None else _joined(weights, np.ones(len(val_x)))
         for idx, fold in enumerate(data.folds):
             train[idx] = fold.train.astype(np.int32)
@@ -330,6 +332,8 @@ class _Wave:
     runs: list[_Trained]
     failed: list[Outcome]
     rows: _Rows
+    launch: Launch | None = None
+    began: float = 0.0
 
     @staticmethod
     def of(tasks: Sequence[Task], plan: Plan, rows: _Rows) -> _Wave:
@@ -343,13 +347,13 @@ class _Wave:
         return wave
 
     def start(self, rungs: Rungs | None = None) -> None:
-        self._start, self._launch = perf_counter(), None
+        self.began = perf_counter()
         if self.runs:
-            self._launch = start_many([run.member for run in self.runs], self.rows.all, rungs)
+            self.launch = start_many([run.member for run in self.runs], self.rows.all, rungs)
 
     def outcomes(self) -> list[Outcome]:
-        results = [] if self._launch is None else self._launch.outcomes()
-        seconds = (perf_counter() - self._start) / max(1, sum(len(result.reports) for result in results))
+        results = [] if self.launch is None else self.launch.outcomes()
+        seconds = (perf_counter() - self.began) / max(1, sum(len(result.reports) for result in results))
         for run, result in zip(self.runs, results, strict=True):
             run.tell(result, seconds * len(result.reports))
         return [*(run.outcome for run in self.runs), *self.failed]
@@ -432,7 +436,8 @@ class _Trained:
         if result.error is not None:
             write_back(run.state, self.model, self.optimizer)
             found.report = report_of_weights(run.history, callbacks, DIVERGED)
-            raise result.error
+            tell_diverged(found, result.error)
+            return
         found.status = DONE
         if result.halved is not None:
             after, place, num_compared = result.halved

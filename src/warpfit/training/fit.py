@@ -223,16 +223,15 @@ def with_class_weight(draft: Plan, class_weight: Any, labels: Any) -> Plan:
     return replace(draft, loss=resolve_class_weight(draft.loss, class_weight, labels, num_classes))
 
 
-def prepared_validation(draft: Plan, x: Any, y: Any) -> tuple[Any, Any]:
-    """Return checked rows to validate on and their targets as the draft's loss takes them, or raise as `fit` does."""
-    rows = as_rows("validation x", x)
-    if rows.shape[1:] != draft.network.input_shape:
+def prepared_validation(draft: Plan, x: Any, y: Any) -> Any:
+    """Return the targets of checked rows to validate on as the draft's loss takes them, or raise as `fit` does."""
+    if x.shape[1:] != draft.network.input_shape:
         raise ShapeError(
-            f"expected validation x with rows of shape {draft.network.input_shape}, got {rows.shape[1:]}"
+            f"expected validation x with rows of shape {draft.network.input_shape}, got {x.shape[1:]}"
         )
-    targets = draft.loss.prepare_targets(as_rows("validation y", y), draft.network.output_shape, draft.dtype)
-    check_same_length("validation y", targets, len(rows))
-    return rows, targets
+    targets = draft.loss.prepare_targets(y, draft.network.output_shape, draft.dtype)
+    check_same_length("validation y", targets, len(x))
+    return targets
 
 
 def prepared_targets(draft: Plan, y: Any, num_rows: int) -> Any:
@@ -303,7 +302,8 @@ def _validation(ops: Backend, plan: Plan, validation_data: Any, reserved_bytes: 
         x, y = validation_data
     except (TypeError, ValueError):
         raise ConfigError("expected validation_data as a pair (x, y)") from None
-    rows, targets = prepared_validation(plan, x, y)
+    rows = as_rows("validation x", x)
+    targets = prepared_validation(plan, rows, as_rows("validation y", y))
     runtime = getattr(ops, "runtime", None)  # a device's
     if (
         runtime is None
