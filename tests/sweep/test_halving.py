@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import joblib
 import numpy as np
 import pytest
 
@@ -11,11 +13,13 @@ from support.sweeps import build
 from support.training import assert_same_weights, blobs
 from warpfit.engines.base import EpochReport
 from warpfit.errors import ConfigError, DivergedError
+from warpfit.sweep import runner
 from warpfit.sweep.groups import Group
 from warpfit.sweep.halving import run_in_rungs
 from warpfit.sweep.metric import Metric
+from warpfit.sweep.progress import SweepProgress
 from warpfit.sweep.runner import Runner, in_order
-from warpfit.sweep.tasks import DIVERGED, PAUSED, STOPPED, Outcome, Task
+from warpfit.sweep.tasks import DIVERGED, PAUSED, STOPPED, Outcome, Task, train
 from warpfit.training.history import History
 
 X, Y = blobs(90)
@@ -160,6 +164,45 @@ def test_ctrl_c_at_a_rung_keeps_what_paused() -> None:
     # What was to go on is better than what was not.
     assert sorted(r["rank"] for r in found if r["status"] == "interrupted") == [1, 2]
     assert found.best["status"] == "interrupted"
+
+
+def ctrl_c(*_: Any, **__: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("where", ["here", "processes", "executor"])
+def test_ctrl_c_before_anything_came_back_is_told(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    arguments: dict[str, Any] = {}
+    if where == "here":
+        monkeypatch.setattr(runner, "train", ctrl_c)
+    elif where == "processes":
+        monkeypatch.setattr(joblib, "Parallel", lambda **_: ctrl_c)
+        arguments["n_jobs"] = 2
+    else:
+        arguments["executor"] = executor = ThreadPoolExecutor(1)
+        monkeypatch.setattr(executor, "submit", ctrl_c)
+    found = sweep(halving=3, **arguments)
+    assert found.interrupted
+    assert found.counts() == {"not started": len(RATES)}
+
+
+def test_ctrl_c_after_a_rung_before_anything_more_came_back_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at_second_rung(task: Task) -> Outcome:
+        if task.checkpoint is not None:
+            raise KeyboardInterrupt
+        return train(task)
+
+    monkeypatch.setattr(runner, "train", at_second_rung)
+    found = sweep(halving=3)
+    assert found.interrupted
+    assert found.counts() == {"stopped": 4, "interrupted": 2}
+
+
+def test_ctrl_c_while_a_result_is_taken_down_keeps_what_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SweepProgress, "tell", ctrl_c)
+    found = sweep(halving=3)
+    assert found.interrupted
+    assert "not started" not in found.counts()
 
 
 @pytest.mark.parametrize("report_every", [2, 3])

@@ -220,15 +220,15 @@ def said(candidate):
     if candidate["seed"] == 39:
         print("built", flush=True)
     return build(candidate)
-found = wf.fit_many(said, x, y, grid={"seed": list(range(40))}, epochs=150, batch_size=8, n_jobs=N_JOBS, device="cpu")
+found = wf.fit_many(said, x, y, grid={"seed": list(range(40))}, epochs=150, batch_size=8, n_jobs=N_JOBS, halving=HALVING, device="cpu")
 print(found.interrupted, found.counts())
 """
 
 
-@pytest.mark.parametrize("n_jobs", [1, 2])
-def test_ctrl_c_in_a_terminal_returns_what_is_finished(n_jobs: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("n_jobs", "halving"), [(1, None), (2, None), (2, wf.Halving(3, min_epochs=50))])
+def test_ctrl_c_in_a_terminal_returns_what_is_finished(n_jobs: int, halving: Any, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text(INTERRUPTED.replace("N_JOBS", str(n_jobs)))
+    script.write_text(INTERRUPTED.replace("N_JOBS", str(n_jobs)).replace("HALVING", f"{halving and f'wf.{halving}'}"))
     process = subprocess.Popen(
         [sys.executable, str(script)],
         stdout=subprocess.PIPE,

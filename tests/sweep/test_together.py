@@ -553,6 +553,17 @@ def test_ctrl_c_interrupts_all_that_one_launch_halves(cuda: str, monkeypatch: py
     assert found.counts() == {"interrupted": 3}
 
 
+def test_ctrl_c_before_the_first_launch_is_told(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(together._Queue, "of", interrupted)
+    monkeypatch.setattr(together.Together, "_halves", lambda *_: False)
+    found = sweep(cuda, [{"lr": lr} for lr in (0.02, 0.1, 0.3)], halving=2)
+    assert found.interrupted
+    assert found.counts() == {"not started": 3}
+
+
 def test_ctrl_c_keeps_what_earlier_rungs_did(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
     launches = []
 

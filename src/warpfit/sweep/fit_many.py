@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -212,9 +212,18 @@ def _collect(outcomes: Iterator[Outcome], collector: Collector, progress: SweepP
                 interrupted |= outcome.status == INTERRUPTED
                 collector.collect(outcome)
                 progress.tell(outcome)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
+            _collect_rest(outcomes, collector, interrupt)
             return True
     return interrupted
+
+
+def _collect_rest(outcomes: Any, collector: Collector, interrupt: KeyboardInterrupt) -> None:
+    """Take down what a runner hands over once it hears of a Ctrl-C that did not reach itself."""
+    with suppress(KeyboardInterrupt):
+        collector.collect(outcomes.throw(interrupt))
+        for outcome in outcomes:
+            collector.collect(outcome)
 
 
 def _check_callbacks(callbacks: Any) -> None:

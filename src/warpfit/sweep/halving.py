@@ -84,6 +84,11 @@ def run_in_rungs(
 
     Folds of a candidate (`num_folds` tasks with numbers that follow on one another) go on or stop together, by their
     mean. A network that goes on has the bits of one that never paused.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        After Ctrl-C, behind the outcomes of networks that had paused.
     """
     tasks = [task for group in groups for task in group.tasks]
     epochs = max(task.arguments["epochs"] for task in tasks)
@@ -91,9 +96,10 @@ def run_in_rungs(
     seconds: dict[int, float] = {}
     ended: dict[int, Outcome] = {}
     paused: dict[int, Outcome] = {}
-    for until in [*rule.rungs(epochs, report_every), None]:
-        before, paused, is_interrupted = paused, {}, False
-        try:
+    before: dict[int, Outcome] = {}
+    try:
+        for until in [*rule.rungs(epochs, report_every), None]:
+            before, paused, is_interrupted = paused, {}, False
             for outcome in runner.run(_until(groups, until)):
                 seconds[outcome.number] = outcome.seconds = outcome.seconds + seconds.get(outcome.number, 0.0)
                 is_interrupted |= outcome.status == INTERRUPTED
@@ -103,23 +109,23 @@ def run_in_rungs(
                 else:
                     ended[outcome.number] = outcome
                     yield outcome
-        except KeyboardInterrupt:
-            is_interrupted = True
-        if is_interrupted:
-            # Those at this rung, and those whose turn had not come again since the last one.
-            for outcome in (*paused.values(), *before.values()):
-                yield _stopped(outcome, "interrupt", INTERRUPTED)
-            return
-        going_on, places = _decide(rule, metric, paused, ended, num_folds)
-        halved = {number // num_folds for number in set(paused) - going_on}
-        for number in sorted(set(paused) - going_on):
-            outcome = paused.pop(number)
-            outcome.halved_after = until
-            yield _stopped(outcome, message_of(*places[number], cast(int, until)), STOPPED)
-        ended = {number: outcome for number, outcome in ended.items() if number // num_folds not in halved}
-        groups = _going_on(groups, paused)
-        if not groups:
-            return
+            if is_interrupted:
+                raise KeyboardInterrupt
+            going_on, places = _decide(rule, metric, paused, ended, num_folds)
+            halved = {number // num_folds for number in set(paused) - going_on}
+            for number in sorted(set(paused) - going_on):
+                outcome = paused.pop(number)
+                outcome.halved_after = until
+                yield _stopped(outcome, message_of(*places[number], cast(int, until)), STOPPED)
+            ended = {number: each for number, each in ended.items() if number // num_folds not in halved}
+            groups = _going_on(groups, paused)
+            if not groups:
+                return
+    except KeyboardInterrupt:
+        # Those at this rung, and those whose turn had not come again since the last one.
+        for outcome in (*paused.values(), *before.values()):
+            yield _stopped(outcome, "interrupt", INTERRUPTED)
+        raise
 
 
 def _until(groups: Sequence[Group], until: int | None) -> list[Group]:
