@@ -9,10 +9,14 @@ import pytest
 
 from emulator.build import gxx_missing
 from emulator.runtime import EmulatedRuntime
+from support.turns import NEVER_RUN, mark_turns, never_run
 from warpfit.backends.cuda import runtime
 
 NO_GXX = gxx_missing()
 NO_GPU = runtime.why_unavailable()
+
+# For tests of the tests.
+pytest_plugins = ["pytester"]
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -24,17 +28,10 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[Any]) -> None:
-    """Mark as slow all but every n-th case of a test marked ``in_turns(n)``, and those for a GPU."""
-    cases: Counter[Any] = Counter()
-    for item in items:
-        marker = item.get_closest_marker("in_turns")
-        if marker is None or item.get_closest_marker("gpu"):
-            continue
-        test = item.path, item.originalname
-        if cases[test] % marker.args[0]:
-            item.add_marker(pytest.mark.slow)
-        cases[test] += 1
+def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
+    """Let cases take turns, before any are deselected; a test reads whether each test has one left."""
+    mark_turns(items)
+    config.stash[NEVER_RUN] = never_run(items)
 
 
 on_emulator = pytest.mark.skipif(NO_GXX is not None, reason=str(NO_GXX))
