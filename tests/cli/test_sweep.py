@@ -52,6 +52,8 @@ def test_writes_table_picture_settings_and_the_best_model(invoke: Invoke, tmp_pa
     assert "16 candidates; validation: 24 rows of the training set" in outcome.out
     assert "64-16-10 relu, sgd, cross_entropy, batch 16: 4 networks" in outcome.out
     assert "networks       16 done" in outcome.out
+    assert "ranked by      validation accuracy" in outcome.out
+    assert {row["scored_on"] for row in found} == {"validation"}
     evaluated = invoke("evaluate", folder / "model.safetensors", "--data", "digits")
     accuracy = next(line.split()[-1] for line in evaluated.out.splitlines() if line.startswith("accuracy"))
     assert f"test accuracy  {accuracy}, of the best network" in outcome.out
@@ -70,13 +72,16 @@ def test_the_best_settings_train_the_same_network(invoke: Invoke, tmp_path: Path
 
 def test_folds_and_halving(invoke: Invoke, tmp_path: Path) -> None:
     outcome = invoke(
-        "sweep", *QUICK, "--lr", "0.001,0.1", "--folds", "2", "--halving", "2", "--out", tmp_path / "results"
+        *("sweep", *QUICK, "--lr", "0.001,0.1", "--folds", "2", "--halving", "2", "--metric", "accuracy"),
+        *("--out", tmp_path / "results"),
     )
     assert outcome.code == 0, outcome
     found = rows(tmp_path / "results")
     assert [row["fold"] for row in found] == ["0", "1", "0", "1"]
     assert sorted(row["status"] for row in found) == ["done", "done", "stopped", "stopped"]
     assert "2 folds of the training set" in outcome.out
+    assert "ranked by  training accuracy" in outcome.out
+    assert {row["scored_on"] for row in found} == {"training"}
     assert "best.toml` trains the best candidate on all rows" in outcome.out
     assert not (tmp_path / "results" / "model.safetensors").exists()
 

@@ -34,6 +34,7 @@ def test_a_record_has_everything(found: wf.Sweep) -> None:
         "val_loss",
         "val_accuracy",
         "score",
+        "scored_on",
         "rank",
     ]
     assert len(found) == len(found.models) == len(found.histories) == 12
@@ -83,6 +84,7 @@ def test_without_pandas(found: wf.Sweep, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_printed_it_is_a_table_of_the_best(found: wf.Sweep) -> None:
     first, header, *rows = str(found).splitlines()
     assert first.startswith("12 networks: 8 done, 4 diverged; ")
+    assert first.endswith("; ranked by validation accuracy")
     assert header.split() == ["rank", "lr", "width", "val_accuracy", "±", "epochs", "s", "status"]
     assert [row.split()[0] for row in rows] == ["1", "2", "3", "4", "-", "-"]
     assert repr(found) == "Sweep(12 networks: 8 done, 4 diverged)"
@@ -101,7 +103,7 @@ def test_without_any_score_there_is_no_best() -> None:
 def test_the_picture_has_an_axis_for_what_varies_and_a_line_for_each_candidate(found: wf.Sweep) -> None:
     (axes,) = plot_sweep(found, "title").axes
     names = [label.get_text() for label in axes.get_xticklabels()]
-    assert names == ["lr", "width", "val accuracy"]
+    assert names == ["lr", "width", "validation accuracy"]
     curves = [line for line in axes.lines if len(line.get_xdata()) > 2]
     assert len(curves) == len(found.candidates)
     best = max(curves, key=lambda line: line.get_linewidth())
@@ -114,5 +116,5 @@ def test_the_picture_has_an_axis_for_what_varies_and_a_line_for_each_candidate(f
 def test_the_picture_of_one_candidate_is_a_point() -> None:
     sweep = wf.fit_many(build, X, Y, candidates=[{}], epochs=1, n_jobs=1, device="cpu", verbose=False)
     (axes,) = plot_sweep(sweep).axes
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["accuracy"]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["training accuracy"]
     assert np.isfinite(axes.lines[0].get_ydata()).all()

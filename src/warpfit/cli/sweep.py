@@ -174,7 +174,7 @@ def _print_outcome(printer: Printer, job: SweepJob, outcome: SweepOutcome) -> No
     printer.table(header, rows, right=header[:1])
     printer.line()
     counts = ", ".join(f"{number:,} {status}" for status, number in found.counts().items())
-    pairs = [("networks", counts), ("seconds", f"{found.seconds:.2f}")]
+    pairs = [("networks", counts), ("seconds", f"{found.seconds:.2f}"), ("ranked by", str(found.metric))]
     if outcome.test is not None:
         evaluation = outcome.test.evaluation
         name, value = "test loss", f"{evaluation.loss:.4f}"

@@ -32,7 +32,7 @@ from warpfit.sweep.halving import Halving, as_halving
 from warpfit.sweep.here import CPU, runner_here
 from warpfit.sweep.metric import as_metric
 from warpfit.sweep.planning import SweepPlan, affordable, describe, memory_left, plan_groups
-from warpfit.sweep.progress import SweepProgress
+from warpfit.sweep.progress import SweepProgress, tell_no_validation
 from warpfit.sweep.records import Collector, Sweep
 from warpfit.sweep.runner import Runner
 from warpfit.sweep.sending import workers_of
@@ -104,7 +104,8 @@ def fit_many(
         What decides: ``'val_accuracy'``, ``'val_loss'``, ``'accuracy'``, ``'loss'``, of the epoch whose weights the
         model has; or a function of model, x and y, called after training on the validation rows, of which more is
         better. By default the accuracy, where the losses count right rows, else the loss; on validation rows, if there
-        are any. Candidates are ranked by the mean over folds, equal ones by the loss.
+        are any; without, the ranking is by training rows, and does not tell how candidates do on new ones. Candidates
+        are ranked by the mean over folds, equal ones by the loss.
     halving : Halving or float, optional
         After some epochs only the best go on; a number is `Halving`'s factor.
     device : str or sequence of str
@@ -124,7 +125,8 @@ def fit_many(
     on_plan : function, optional
         Called with the plan when everything is checked, before the first network trains.
     verbose : bool
-        Whether to show progress: on a terminal a line that moves, elsewhere a line now and then, on standard error.
+        Whether to show progress: on a terminal a line that moves, elsewhere a line now and then, on standard error; and
+        to say so there if candidates are ranked by training rows because there are no others.
 
     Returns
     -------
@@ -178,11 +180,10 @@ def fit_many(
     tasks = _tasks(build, found, defaults, data, fold_numbers, callbacks, metric)
     names = [candidate_name(candidate) for candidate in found for _ in fold_numbers]
     groups = _planned(tasks, names, devices[0], executor)
-    decider = as_metric(
-        metric,
-        (group.plan.loss for group in groups),
-        has_validation=validation_data is not None or bool(data.folds),
-    )
+    has_validation = validation_data is not None or bool(data.folds)
+    decider = as_metric(metric, (group.plan.loss for group in groups), has_validation=has_validation)
+    if verbose and metric is None and not has_validation:
+        tell_no_validation(decider)
     runner = _runner(groups, devices, executor, n_jobs, len(tasks))
     plan = describe(
         groups,

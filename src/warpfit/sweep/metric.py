@@ -14,6 +14,7 @@ from warpfit.sweep.tasks import Outcome
 __all__ = ["COLUMNS", "Metric", "as_metric"]
 
 COLUMNS = ("val_accuracy", "val_loss", "accuracy", "loss")
+TRAINING = ("accuracy", "loss")
 SCORE = "score"
 
 
@@ -32,6 +33,14 @@ class Metric:
     @property
     def is_greater_better(self) -> bool:
         return not self.name.endswith("loss")
+
+    @property
+    def rows(self) -> str:
+        """Which rows it is measured on: ``'training'`` or ``'validation'``."""
+        return "training" if self.name in TRAINING else "validation"
+
+    def __str__(self) -> str:
+        return f"{self.rows} {self.name.removeprefix('val_')}"
 
     def value(self, outcome: Outcome) -> float | None:
         """Return the number of a network, None if it has none or it is not finite."""

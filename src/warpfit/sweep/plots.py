@@ -52,7 +52,7 @@ def plot_sweep(sweep: Sweep, title: str = "") -> Any:
             zorder=3 if is_best else 2 if is_scored else 1,
             marker="" if names else "o",
         )
-    _draw_axes(axes, [*names, sweep.metric.name], [*scales, last])
+    _draw_axes(axes, [*names, str(sweep.metric)], [*scales, last])
     axes.set_title(title)
     return figure
 

@@ -7,12 +7,22 @@ from collections import Counter
 from time import monotonic
 from typing import Any
 
+from warpfit.sweep.metric import Metric
 from warpfit.sweep.records import Collector
 from warpfit.sweep.tasks import DONE, Outcome
 
-__all__ = ["SweepProgress"]
+__all__ = ["SweepProgress", "tell_no_validation"]
 
 SECONDS_BETWEEN_LINES = 10.0
+
+
+def tell_no_validation(metric: Metric) -> None:
+    """Say on standard error that candidates are ranked by the rows that they train on."""
+    print(
+        f"fit_many: neither folds nor validation_data are given: candidates are ranked by {metric}, "
+        "which does not tell how they do on new rows",
+        file=sys.stderr,
+    )
 
 
 class SweepProgress:

@@ -35,7 +35,8 @@ class Sweep:
         ``status`` (``'done'``, ``'stopped'`` by a callback or by halving, ``'diverged'``, ``'failed'``,
         ``'interrupted'``, ``'not started'``), ``message`` (why), ``epochs`` (whole epochs done), ``seconds``, ``loss``,
         ``accuracy``, ``val_loss``, ``val_accuracy`` (of the epoch whose weights the model has; None where there is no
-        such number), ``score`` (the metric), ``rank`` (the candidate's, from 1; None without a score).
+        such number), ``score`` (the metric), ``scored_on`` (the rows that the metric is measured on: ``'training'`` or
+        ``'validation'``), ``rank`` (the candidate's, from 1; None without a score).
     candidates : list of dict
         One for each candidate: ``candidate``, ``score`` (the mean over folds), ``std`` (over folds), ``rank``.
     models : list of Module or None
@@ -176,7 +177,8 @@ class Sweep:
         more = len(self.candidates) - len(rows)
         if more:
             lines.append(f"... and {more:,} more")
-        return "\n".join((f"{len(self):,} networks: {counts}; {self.seconds:.1f} s", *lines))
+        head = f"{len(self):,} networks: {counts}; {self.seconds:.1f} s; ranked by {self.metric}"
+        return "\n".join((head, *lines))
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{number} {status}" for status, number in self.counts().items())
@@ -229,7 +231,7 @@ class Collector:
         if self.best is None:
             return ""
         score = self._score(self.best)
-        return f"{self.metric.name} {score:.4g} ({candidate_name(self.candidates[self.best])})"
+        return f"{self.metric} {score:.4g} ({candidate_name(self.candidates[self.best])})"
 
     def sweep(self, plan: SweepPlan, seconds: float, interrupted: bool) -> Sweep:
         """Return the results, with records of networks that were not started, too."""
@@ -299,6 +301,7 @@ class Collector:
             "seconds": 0.0 if outcome is None else outcome.seconds,
             **{name: getattr(outcome and outcome.report, name, None) for name in MEASURED},
             "score": None if outcome is None else self.metric.value(outcome),
+            "scored_on": self.metric.rows,
             "rank": ranks.get(candidate),
         }
 
