@@ -37,7 +37,7 @@ def test_the_examples_for_scikit_learns_users(capsys: pytest.CaptureFixture[str]
     assert np.median(np.abs(names["robust"].predict(names["patients"]) - names["progress"])) < 0.6
     assert len(names["watched"].validation_scores_) == names["watched"].n_iter_
     printed = capsys.readouterr().out
-    assert "layerwise cpu float64 one_launch: expected a CUDA device, got cpu" in printed
+    assert "layerwise cpu float64 on the CPU there is one engine, layerwise" in printed
     assert str(names["classifier"].loss_) in printed
 
 
@@ -62,7 +62,7 @@ def test_the_readmes_examples(
     assert len(blocks) == 3
     assert (tmp_path / "curves.png").exists()
     assert (tmp_path / "model.safetensors").exists()
-    assert "layerwise one_launch: expected a CUDA device, got cpu" in capsys.readouterr().out
+    assert "layerwise on the CPU there is one engine, layerwise" in capsys.readouterr().out
     assert names["history"]["loss"][-1] < names["history"]["loss"][0]
     assert names["classifier"].score(names["X"] / 16, names["y"]) > 0.95
 

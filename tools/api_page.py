@@ -198,7 +198,11 @@ SECTIONS = (
             "KernelError",
             "CompileError",
             "DivergedError",
+            "WarpfitWarning",
+            "DataWarning",
+            "ConfigWarning",
             "DeviceWarning",
+            "TrainingWarning",
         ),
     ),
 )

@@ -1,8 +1,8 @@
-"""The exceptions that warpfit raises.
+"""The exceptions that warpfit raises, and its warnings.
 
-Every message is one sentence that says what was expected and what came. All of them derive from
+Every message is one sentence that says what was expected and what came. All exceptions derive from
 :class:`WarpfitError`; each also derives from the built-in exception that a caller would think of first, so
-that ``except ValueError`` keeps working.
+that ``except ValueError`` keeps working. All warnings derive from :class:`WarpfitWarning`, a UserWarning.
 """
 
 from __future__ import annotations
@@ -13,15 +13,19 @@ from typing import Any
 __all__ = [
     "CompileError",
     "ConfigError",
+    "ConfigWarning",
     "DTypeError",
     "DataError",
+    "DataWarning",
     "DeviceError",
     "DeviceWarning",
     "DivergedError",
     "FileFormatError",
     "KernelError",
     "ShapeError",
+    "TrainingWarning",
     "WarpfitError",
+    "WarpfitWarning",
 ]
 
 
@@ -49,10 +53,6 @@ class KernelError(DeviceError):
     """A device failed at what it was told to do, through no fault of the user."""
 
 
-class DeviceWarning(UserWarning):
-    """Work goes to another device than one might think."""
-
-
 class CompileError(WarpfitError, RuntimeError):
     """A kernel did not compile; the message carries the compiler's log."""
 
@@ -63,6 +63,26 @@ class DataError(WarpfitError, ValueError):
 
 class FileFormatError(DataError):
     """A file is not what its name promises: wrong magic, cut short, foreign content."""
+
+
+class WarpfitWarning(UserWarning):
+    """Base of everything that warpfit warns of; it names the line of the user's code."""
+
+
+class ConfigWarning(WarpfitWarning):
+    """An argument or a setting has no effect, or another one than it says."""
+
+
+class DataWarning(WarpfitWarning):
+    """Data, or a model's numbers, are taken as they are, and are hardly what was meant."""
+
+
+class DeviceWarning(WarpfitWarning):
+    """Work goes to another device than one might think."""
+
+
+class TrainingWarning(WarpfitWarning):
+    """A training ended otherwise than it was to."""
 
 
 class DivergedError(WarpfitError, ArithmeticError):

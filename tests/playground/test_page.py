@@ -156,7 +156,7 @@ def test_the_first_opening_trains_a_network(page: Browser, shared: Playground) -
     assert page.text("fact-epoch") == "20 of 20"
     assert page.text("fact-data") == "digits, 1,438 rows"
     assert page.text("fact-engine") == "layerwise, float32"
-    assert page.text("fact-reason") == "Why this engine: one_launch: expected a CUDA device, got cpu"
+    assert page.text("fact-reason") == "Why this engine: on the CPU there is one engine, layerwise"
     assert float(page.text("fact-accuracy").removesuffix(" %")) > 90
     assert page.text("fact-seconds").endswith((" ms", " µs", " s"))
     assert "test 9" in page.script("return document.getElementById('accuracy').getAttribute('aria-label')")

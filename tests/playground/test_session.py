@@ -44,7 +44,7 @@ def test_a_training_of_digits(playground: Playground) -> None:
         page.send(TRAIN_DIGITS)
         heard = page.until_type("ended")
     started = next(message for message in heard if message["type"] == "started")
-    assert started["reason"] == "one_launch: expected a CUDA device, got cpu"
+    assert started["reason"] == "on the CPU there is one engine, layerwise"
     assert (started["task"], started["engine"], started["precision"]) == ("digits", "layerwise", "float32")
     assert (started["epoch"], started["last_epoch"], started["goes_on"]) == (0, 2, False)
     assert (started["data"], started["rows"], started["num_parameters"]) == ("small", 60, 547)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
-import warnings
 from functools import cache
 from typing import Any
 
@@ -13,6 +11,7 @@ import numpy as np
 
 from warpfit.backends.base import Activation, Array, Backend
 from warpfit.backends.numpy import NumpyBackend
+from warpfit.callers import warn
 from warpfit.errors import ConfigError, DeviceError, DeviceWarning, DTypeError
 
 __all__ = [
@@ -64,16 +63,8 @@ def _best_device() -> str:
     reason = why_unavailable(opening=0)
     if reason is None:
         return "cuda:0"
-    warnings.warn(f"device 'auto' is the CPU: {reason}", DeviceWarning, stacklevel=_level_of_caller())
+    warn(f"device 'auto' is the CPU: {reason}", DeviceWarning)
     return "cpu"
-
-
-def _level_of_caller() -> int:
-    """Return how many frames above the function that asks the first one is that is none of this package."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "warpfit":
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def _runtime(device: str) -> Any:

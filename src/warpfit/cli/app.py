@@ -30,7 +30,14 @@ from warpfit.cli import (
     sweep,
     train,
 )
-from warpfit.errors import CompileError, DeviceWarning, DivergedError, KernelError, WarpfitError
+from warpfit.errors import (
+    CompileError,
+    DeviceWarning,
+    DivergedError,
+    KernelError,
+    WarpfitError,
+    WarpfitWarning,
+)
 
 __all__ = ["app", "main"]
 
@@ -90,6 +97,7 @@ def _run(arguments: list[str]) -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeviceWarning)  # the commands say it in a line of their own
+            warnings.showwarning = _show_warning
             return command.main(arguments, prog_name="warpfit", standalone_mode=False) or OK
     except CompileError as error:
         print("warpfit:", error, file=sys.stderr)  # a compiler's log is lines
@@ -113,6 +121,14 @@ def _run(arguments: list[str]) -> int:
             f"{WARPFIT_DEBUG}=1 prints)"
         )
         return FAILED
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *place: Any) -> None:
+    """Print a warning of this package without a line of code; of others', as Python does."""
+    if issubclass(category, WarpfitWarning):
+        _say(f"warning: {message}")
+    else:
+        print(warnings.formatwarning(message, category, *place[:2]), end="", file=sys.stderr)
 
 
 def _say(sentence: str) -> None:

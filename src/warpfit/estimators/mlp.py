@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -27,7 +26,8 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from warpfit import backends
 from warpfit.backends import resolve_device
-from warpfit.errors import ConfigError, DeviceError, DivergedError
+from warpfit.callers import warn
+from warpfit.errors import ConfigError, ConfigWarning, DeviceError, DivergedError, TrainingWarning
 from warpfit.estimators.convergence import Convergence, EpochLog, reported_score
 from warpfit.estimators.initial import initial_layer
 from warpfit.estimators.recipes import (
@@ -62,9 +62,6 @@ STOCHASTIC_SOLVERS = ("sgd", "adam", "adamw")
 FLOATS = (np.float64, np.float32)
 LARGEST_AUTO_BATCH = 200
 PREDICTED_ROWS = 1 << 14
-# From what `_task` and `_finish` call to the user's call: through these, `_training`, `_fit`, `fit`, and
-# scikit-learn's context.
-STACKLEVEL = 7
 INTERRUPTED_BY = "interrupt"
 
 
@@ -483,13 +480,12 @@ class BaseMLP(BaseEstimator, ABC):
     def _warn_of(self, stopped_by: str) -> None:
         """Warn if a run ended by something else than the rule."""
         if stopped_by == INTERRUPTED_BY:
-            warnings.warn("Training interrupted by user.", stacklevel=STACKLEVEL + 1)
+            warn("Training interrupted by user.", TrainingWarning)
         elif stopped_by == "epochs":
-            warnings.warn(
+            warn(
                 f"Stochastic Optimizer: Maximum iterations ({self.max_iter}) reached and the optimization "
                 "hasn't converged yet.",
                 ConvergenceWarning,
-                stacklevel=STACKLEVEL + 1,
             )
 
     def _take_over(self, model: Module, optimizer: Optimizer) -> None:
@@ -507,7 +503,7 @@ class BaseMLP(BaseEstimator, ABC):
         convergence.record_score(np.nan)
         if self._best_weights is not None:
             self.coefs_, self.intercepts_ = self._best_weights
-        warnings.warn(f"Training ended early: {error}", ConvergenceWarning, stacklevel=STACKLEVEL + 1)
+        warn(f"Training ended early: {error}", ConvergenceWarning)
 
     def _keep_best(self, parameters: Mapping[str, Any]) -> None:
         self._best_weights = weights_of(parameters, self.coefs_[0].dtype)
@@ -584,9 +580,9 @@ class BaseMLP(BaseEstimator, ABC):
         if self.batch_size == "auto":
             return min(LARGEST_AUTO_BATCH, num_rows)
         if self.batch_size > num_rows:
-            warnings.warn(
+            warn(
                 "Got `batch_size` less than 1 or larger than sample size. It is going to be clipped",
-                stacklevel=STACKLEVEL,
+                ConfigWarning,
             )
         return int(min(self.batch_size, num_rows))
 
@@ -614,10 +610,9 @@ class BaseMLP(BaseEstimator, ABC):
         self.coefs_, self.intercepts_ = weights_of(arrays, self.coefs_[0].dtype)
         self.n_iter_, self.loss_ = min(result.num_iterations, self.max_iter), result.loss
         if not result.converged:
-            warnings.warn(
+            warn(
                 f"lbfgs failed to converge after {self.n_iter_} iterations: {result.message}",
                 ConvergenceWarning,
-                stacklevel=STACKLEVEL,
             )
 
     @classmethod

@@ -7,7 +7,6 @@ the curve of validation losses, which scikit-learn has not.
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -20,7 +19,8 @@ from sklearn.neural_network._stochastic_optimizers import AdamOptimizer, SGDOpti
 from sklearn.utils._param_validation import InvalidParameterError, validate_parameter_constraints
 from sklearn.utils.validation import check_is_fitted
 
-from warpfit.errors import ConfigError
+from warpfit.callers import warn
+from warpfit.errors import ConfigError, ConfigWarning
 from warpfit.estimators.classifier import MLPClassifier
 from warpfit.estimators.mlp import BaseMLP
 from warpfit.estimators.regressor import MLPRegressor
@@ -131,10 +131,10 @@ def to_sklearn(ours: Any) -> Any:
         if name not in INDIFFERENT and not _takes(kind, name, value) and not _is_default(ours, name)
     ]
     if lacking:
-        warnings.warn(
+        warn(
             "to_sklearn: scikit-learn's estimator predicts the same, but would train otherwise, as it has no "
             + ", ".join(f"{name}={parameters[name]!r}" for name in lacking),
-            stacklevel=3,
+            ConfigWarning,
         )
     fitted = kind(**{name: parameters[name] for name in kind().get_params() if name not in lacking})
     _copy_shared(ours, fitted)

@@ -86,6 +86,8 @@ def _with_the_best_engine(draft: Plan, data: TrainingData) -> Plan:
 
     Where a graph is expected to take much less time than one launch, it comes first.
     """
+    if draft.device == "cpu":
+        return _run_by(Layerwise.name, draft, data, f"on the CPU there is one engine, {Layerwise.name}")
     obstacles: list[str] = []
     for name in (OneLaunchEngine.name, GraphEngine.name):
         try:
@@ -95,9 +97,7 @@ def _with_the_best_engine(draft: Plan, data: TrainingData) -> Plan:
             continue
         quicker = _quicker_graph(found, draft, data) if name == OneLaunchEngine.name else None
         return quicker or found
-    return _run_by(
-        Layerwise.name, draft, data, obstacles[0] if draft.device == "cpu" else "; ".join(obstacles)
-    )
+    return _run_by(Layerwise.name, draft, data, "; ".join(obstacles))
 
 
 def _quicker_graph(one_launch: Plan, draft: Plan, data: TrainingData) -> Plan | None:

@@ -1,0 +1,35 @@
+"""Who called: warnings name the line of the user's code, whatever lies between."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+__all__ = ["is_called_by_user", "warn"]
+
+# What lies between a user's line and the code that warns: scikit-learn calls its estimators' methods, joblib and
+# executors call scikit-learn.
+BETWEEN = frozenset({"warpfit", "sklearn", "joblib", "concurrent", "threading", "contextlib"})
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warn of something, at the line of the nearest caller outside of this package and of what carries its calls."""
+    warnings.warn(message, category, stacklevel=1 + _level_of_user())
+
+
+def is_called_by_user() -> bool:
+    """Return whether the function that asks was called from outside of this package."""
+    return _root(sys._getframe(2)) != "warpfit"
+
+
+def _level_of_user() -> int:
+    """Return how many frames above the function that asks the user's lies; the outermost if none is."""
+    frame, level = sys._getframe(1), 0
+    while frame.f_back is not None and _root(frame) in BETWEEN:
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def _root(frame: object) -> str:
+    """Return the name of the package whose code a frame runs."""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]  # type: ignore[attr-defined]
