@@ -6,11 +6,14 @@ import json
 from typing import Any
 
 from harness import RESULTS
+from one_launch import PEERS as ONE_LAUNCH_PEERS
+from sweep import PEERS as SWEEP_PEERS
 
 Results = dict[str, Any]
 
 ROWS_OF_MNIST = 60_000
 BATCHES = (1, 8, 32, 64, 128, 512)
+REPORT_RUN = ("NumPy float32", "one_launch float16")
 
 
 def widths_short(results: Results) -> str:
@@ -63,26 +66,105 @@ def batch_sizes(results: Results) -> str:
     return _table(header, rows) + _card(results) + _card(layerwise)
 
 
-def ladder_short(results: Results) -> str:
-    """Return the picture of the ladder, and the table of one network: rungs first, then peers."""
-    from warpfit.ladder.words import milliseconds, times
+def how_fast(results: Results) -> str:
+    """Return README's table: five things that one does, each beside the quickest other program."""
+    files = [results, *(_other(name) for name in ("widths", "sweep", "estimators", "prompt"))]
+    widths, sweep, estimators, prompt = files[1:]
+    rows = [
+        _a_step("small network", results["rows"]["784-256-10/64"], ONE_LAUNCH_PEERS),
+        _a_step("wide network", widths["rows"]["h=4096"], ONE_LAUNCH_PEERS),
+        _a_step("sweep", sweep["rows"]["784-128-10/64x1024"], SWEEP_PEERS),
+        _ten_epochs(estimators["parts"]["gpu"]),
+        _to_a_model(prompt, results["rows"]["784-256-10/64"]),
+    ]
+    header = ["", "what", "warpfit", "best peer", "which", "times as fast"]
+    days = sorted({file["environment"]["date"].split()[0] for file in files})
+    cards = " and ".join(sorted({file["environment"]["gpu"] for file in files}))
+    return _table(header, rows) + f"\n{cards}, {days[0]} to {days[-1]}; medians.\n"
 
-    found = results["networks"].get("mlp") or next(iter(results["networks"].values()))
+
+def _a_step(title: str, row: Results, peers: Results) -> list[str]:
+    """Return the cells of a step of a network: for each of many, its share."""
+    ours = next(name for name in row["programs"] if name.startswith("warpfit "))
+    best = row["best_peer"]
+    us = [_three_digits(row["programs"][name]["us"]["median"]) for name in (ours, best)]
+    many = f"{row['networks']:,} times " if "networks" in row else ""
+    what = f"{many}{row['network']}, batch {row['batch']}, a step"
+    ratio = row["ratio"][ours.split()[1]]
+    return [title, what, *(f"{number} µs" for number in us), _labelled(best, peers), f"**{ratio:.1f}**"]
+
+
+def _labelled(program: str, peers: Results) -> str:
+    name, precision = program.split()
+    return f"{peers[name].label}, {precision}"
+
+
+def _ten_epochs(part: Results) -> list[str]:
+    """Return the cells of the estimator's fit by Adam."""
+    row = next(row for case, row in part["rows"].items() if "adam" in case)
+    ours, theirs = row["warpfit_seconds"]["median"], row["sklearn_seconds"]["median"]
+    what = f"`MLPClassifier`, Adam, {row['sklearn_epochs']} epochs of MNIST"
+    peer = f"scikit-learn, {part['environment']['cores']} CPU cores"
+    cells = [f"{_three_digits(ours)} s", f"{_three_digits(theirs)} s", peer]
+    return ["estimators", what, *cells, f"**{row['speed']['median']:.0f}**"]
+
+
+def _to_a_model(prompt: Results, row: Results) -> list[str]:
+    """Return the cells of a whole process, beside what the quickest peer takes to compile and train alone."""
+    arguments = prompt["command"].split()
+    epochs, batch = (int(arguments[arguments.index(name) + 1]) for name in ("--epochs", "--batch-size"))
+    steps = epochs * -(-ROWS_OF_MNIST // batch)
+    least = {
+        name: max(cell["first_call"], 0.0) + steps * cell["us"]["median"] / 1e6
+        for name, cell in row["programs"].items()
+        if "us" in cell and not name.startswith("warpfit ")
+    }
+    best = min(least, key=lambda name: least[name])
+    ours = prompt["caches"]["empty"]["seconds"]["median"]
+    what = f"MNIST, {prompt['accuracy']['median']:.2%} right, all caches empty"
+    cells = [f"{_three_digits(ours)} s", f"over {_down(least[best])} s", _labelled(best, ONE_LAUNCH_PEERS)]
+    return ["prompt to model", what, *cells, f"**over {_down(least[best] / ours)}**"]
+
+
+def _down(number: float) -> str:
+    """Return a number with one digit after the point, and never more than it is."""
+    return f"{int(number * 10) / 10:.1f}"
+
+
+def _three_digits(number: float) -> str:
+    """Return a number with three significant digits, all of them shown."""
+    return f"{number:#.3g}".rstrip(".")
+
+
+def one_epoch(results: Results) -> str:
+    """Return the table of one epoch of 784-256-10 at batch 64 as several suites measured it."""
+    train, layerwise = _other("train"), _other("layerwise")
+    ladder = {
+        record["name"]: record["ms_per_epoch"] for record in _other("ladder")["networks"]["mlp"]["records"]
+    }
+    steps = -(-ROWS_OF_MNIST // 64)
+    programs = train["rows"]["64"]["programs"]
+    found = {
+        "layerwise": (layerwise, layerwise["mlp"]["64"]["numpy"]["median"] * steps / 1e3, None),
+        "report-run": (
+            results,
+            *(results["rows"][name]["mean"]["epoch_seconds"]["median"] * 1e3 for name in REPORT_RUN),
+        ),
+        "train": (train, *(programs[f"warpfit {name}"]["epoch_seconds"] * 1e3 for name in REPORT_RUN)),
+        "ladder": (_other("ladder"), ladder["numpy"], ladder["one-launch"]),
+    }
     rows = [
         [
-            f"*{record['title']}*" if record["is_peer"] else record["title"],
-            milliseconds(record["ms_per_epoch"]) + ("*" if record["is_scaled"] else ""),
-            "" if record["device_ms"] is None else milliseconds(record["device_ms"]),
-            times(record["gain"]),
-            times(record["gain_over_first"]),
+            f"`warpfit bench {suite}`",
+            file["environment"]["date"],
+            f"{numpy:,.0f} ms",
+            "-" if ours is None else f"{ours:.2f} ms",
+            "-" if ours is None else f"{numpy / ours:.0f}",
         ]
-        for record in found["records"]
-        if not record["reason"]
+        for suite, (file, numpy, ours) in found.items()
     ]
-    header = [f"{found['network']}, batch {found['batch']}, {found['data']}", "an epoch", "the device's part"]
-    header += ["gain", "in all"]
-    picture = "![Milliseconds an epoch, rung by rung](docs/images/ladder.png)\n\n"
-    return picture + _table(header, rows) + _card(results)
+    header = ["measured by", "when", "NumPy, an epoch", "one_launch, float16", "times as fast"]
+    return _table(header, rows)
 
 
 def notebook(results: Results) -> str:

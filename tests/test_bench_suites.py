@@ -67,7 +67,7 @@ def read(folder: Path, name: str) -> dict[str, Any]:
 def page(scripts: Any, name: str) -> str:
     """Return a page of docs with a table."""
     text = f"<!-- results: {name} -->\n<!-- end -->\n"
-    return str(scripts("report").render(text, is_in_docs=True))
+    return str(scripts("report").render(text))
 
 
 # -- the list -------------------------------------------------------------------------------------------------
@@ -210,14 +210,6 @@ def test_a_chart_knows_its_results(scripts: Any, results: Path, monkeypatch: pyt
     assert not charts.is_stale(chart)
     (results / "numbers.json").write_text('{"numbers": [1, 3]}')
     assert charts.is_stale(chart)
-
-
-def test_pages_of_docs_have_pictures_beside_them(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = scripts("report")
-    monkeypatch.setitem(report.RENDERERS, "layerwise", lambda results: "![a](docs/images/a.png)\n")
-    text = "<!-- results: layerwise -->\n<!-- end -->\n"
-    assert "![a](docs/images/a.png)" in report.render(text)
-    assert "![a](images/a.png)" in report.render(text, is_in_docs=True)
 
 
 def test_a_table_that_does_not_match_its_results_is_found(

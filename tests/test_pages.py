@@ -59,12 +59,18 @@ def test_the_readmes_examples(
     blocks = examples("README.md")
     for code in blocks:
         exec(compile(code, "README.md", "exec"), names)
-    assert len(blocks) == 3
+    assert len(blocks) == 2
     assert (tmp_path / "curves.png").exists()
     assert (tmp_path / "model.safetensors").exists()
     assert "layerwise on the CPU there is one engine, layerwise" in capsys.readouterr().out
     assert names["history"]["loss"][-1] < names["history"]["loss"][0]
     assert names["classifier"].score(names["X"] / 16, names["y"]) > 0.95
+
+
+def test_the_readme_is_a_shop_window() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 150
+    assert [line for line in lines if len(line) > 120] == []
 
 
 COMMANDS: Any = typer.main.get_command(app)

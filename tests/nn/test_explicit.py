@@ -35,7 +35,7 @@ def batch(rows: int = 5, width: int = 3) -> Any:
     return np.random.default_rng(0).standard_normal((rows, width)).astype("float32")
 
 
-# -- the loop as the README prints it ----------------------------------------------------------------------
+# -- the loop as docs/from-pytorch.md has it ----------------------------------------------------------------------
 
 
 def train_chain(dataloader: DataLoader) -> tuple[list[float], Any]:
