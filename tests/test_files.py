@@ -40,6 +40,46 @@ def test_an_old_file_is_replaced_at_once(tmp_path: Path) -> None:
     assert target.read_text() == "new"
 
 
+@pytest.mark.skipif(os.name != "posix", reason="folders that can be opened")
+def test_content_reaches_the_disk_before_its_name_and_its_name_before_the_block_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, done = tmp_path / "file.txt", []
+    real_fsync, real_replace = os.fsync, os.replace
+
+    def fsync(descriptor: int) -> None:
+        path = tmp_path if os.path.samestat(os.fstat(descriptor), tmp_path.stat()) else None
+        content = None if path else next(tmp_path.glob(".file.txt.*.tmp")).read_text()
+        done.append(("fsync of the folder", target.read_text()) if path else ("fsync of the file", content))
+        real_fsync(descriptor)
+
+    def replace(source: Path, destination: Path) -> None:
+        done.append(("replace", source.read_text()))
+        real_replace(source, destination)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replace)
+    with atomic_path(target) as temporary:
+        temporary.write_text("new")
+    assert done == [("fsync of the file", "new"), ("replace", "new"), ("fsync of the folder", "new")]
+
+
+def test_a_folder_that_cannot_be_synchronised_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_fsync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if os.path.samestat(os.fstat(descriptor), tmp_path.stat()):
+            raise OSError(22, os.strerror(22))
+        real_fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with atomic_path(tmp_path / "file.txt") as temporary:
+        temporary.write_text("new")
+    assert (tmp_path / "file.txt").read_text() == "new"
+
+
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, ConfigError])
 def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path: Path, error: type[BaseException]) -> None:
     target = tmp_path / "file.txt"

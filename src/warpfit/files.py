@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from warpfit.errors import ConfigError
+from warpfit.errors import ConfigError, FileFormatError
 
-__all__ = ["ResultsFolder", "atomic_path", "make_folder"]
+__all__ = ["ResultsFolder", "atomic_path", "check_is_file", "make_folder"]
 
 
 @contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a path to write to; it becomes `path` when the block ends well, and vanishes otherwise.
 
-    A kill at any moment leaves the file that was at `path` before, or the new one whole.
+    A kill at any moment leaves the file that was at `path` before, or the new one whole; so does a power failure.
 
     Raises
     ------
@@ -31,11 +31,29 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         os.replace(temporary, target)
+        _make_durable(target.parent)
     except OSError as error:
         raise ConfigError(f"cannot write {target}: {error.strerror or error}") from error
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def _make_durable(folder: Path) -> None:
+    """Have the names in a folder written to the disk, where system and file system can do that to folders."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def check_is_file(path: str | os.PathLike[str], expected: str) -> None:
+    """Raise FileFormatError unless there is a file at `path`; `expected` says in words what it should be."""
+    if not Path(path).is_file():
+        found = "is a folder" if Path(path).is_dir() else "does not exist"
+        raise FileFormatError(f"{path} {found}; expected {expected}")
 
 
 def make_folder(path: str | os.PathLike[str]) -> Path:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +12,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from safetensors import safe_open
-from safetensors.numpy import save_file
 from sklearn.datasets import make_classification, make_multilabel_classification
 from sklearn.exceptions import NotFittedError
 
 import warpfit
+from support.files import rewrite
 from warpfit import losses, nn, optim
 from warpfit.errors import ConfigError, FileFormatError
 from warpfit.estimators import MLPClassifier, MLPRegressor
 from warpfit.training import Callback
-from warpfit.training.storage import HEADER
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -179,20 +176,11 @@ def test_models_and_estimators_are_told_apart(path: Path) -> None:
     MLPRegressor(**FEW).fit(X, Y).save(path)
     with pytest.raises(FileFormatError, match="hold a MLPClassifier, found 'MLPRegressor'"):
         MLPClassifier.load(path)
-    with pytest.raises(FileFormatError, match="a warpfit-model file, found format 'warpfit-estimator'"):
+    with pytest.raises(FileFormatError, match=r"a warpfit-estimator file, which MLPRegressor\.load reads"):
         warpfit.load(path)
     warpfit.save(nn.Sequential(nn.Linear(2, 1)), path)
-    with pytest.raises(FileFormatError, match="a warpfit-estimator file, found format 'warpfit-model'"):
+    with pytest.raises(FileFormatError, match=r"found a warpfit-model file, which warpfit\.load reads"):
         MLPRegressor.load(path)
-
-
-def changed(path: Path, change: Callable[[dict[str, Any], dict[str, Array]], object]) -> None:
-    """Rewrite a file after a change of its header and arrays."""
-    with safe_open(path, framework="numpy") as file:
-        header = json.loads(file.metadata()[HEADER])
-        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    change(header, arrays)
-    save_file(arrays, path, {HEADER: json.dumps(header)})
 
 
 @pytest.mark.parametrize(
@@ -221,15 +209,15 @@ def changed(path: Path, change: Callable[[dict[str, Any], dict[str, Array]], obj
 )
 def test_forged_files_are_refused(path: Path, change: Any, message: str) -> None:
     MLPClassifier(**FEW).fit(X, Y).save(path)
-    changed(path, lambda header, arrays: None)
+    rewrite(path, lambda header, arrays: None)
     MLPClassifier.load(path)
-    changed(path, change)
+    rewrite(path, change)
     with pytest.raises(FileFormatError, match=f"holds no MLPClassifier: .*{message}"):
         MLPClassifier.load(path)
 
 
 def test_missing_and_broken_files_are_refused(path: Path) -> None:
-    with pytest.raises(FileFormatError, match="found none at"):
+    with pytest.raises(FileFormatError, match="does not exist; expected an estimator file"):
         MLPClassifier.load(path)
     MLPClassifier(**FEW).fit(X, Y).save(path)
     path.write_bytes(path.read_bytes()[:-5])

@@ -37,7 +37,10 @@ def test_a_log_gets_a_line_now_and_then(
     assert second.startswith("2/3 networks: 1 done, 1 running, 1 diverged; best training accuracy ")
     best = found.best
     score, rate = best["score"], best["candidate"]["lr"]
-    assert third == f"3/3 networks: 2 done, 0 running, 1 diverged; best training accuracy {score:.4g} (lr={rate})"
+    assert (
+        third
+        == f"3/3 networks: 2 done, 0 running, 1 diverged; best training accuracy {score:.4g} (lr={rate})"
+    )
 
 
 def test_quick_and_quiet_sweeps_print_nothing(

@@ -228,7 +228,9 @@ print(found.interrupted, found.counts())
 @pytest.mark.parametrize(("n_jobs", "halving"), [(1, None), (2, None), (2, wf.Halving(3, min_epochs=50))])
 def test_ctrl_c_in_a_terminal_returns_what_is_finished(n_jobs: int, halving: Any, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text(INTERRUPTED.replace("N_JOBS", str(n_jobs)).replace("HALVING", f"{halving and f'wf.{halving}'}"))
+    script.write_text(
+        INTERRUPTED.replace("N_JOBS", str(n_jobs)).replace("HALVING", f"{halving and f'wf.{halving}'}")
+    )
     process = subprocess.Popen(
         [sys.executable, str(script)],
         stdout=subprocess.PIPE,

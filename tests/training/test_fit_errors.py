@@ -154,7 +154,11 @@ def test_targets(loss: str, y: Any, error: type[Exception], match: str) -> None:
         ({"optimizer": "adam"}, ConfigError, "expected an optimizer of warpfit.optim, got str"),
         ({"optimizer": optim.Adam}, ConfigError, "expected an optimizer of warpfit.optim, got type"),
         ({"optimizer": adam(mlp(6, 3))}, ConfigError, "over the model's own parameters, got 2 that are not"),
-        ({"resume_from": "nowhere.ckpt"}, FileFormatError, "found none at nowhere.ckpt"),
+        (
+            {"resume_from": "nowhere.ckpt"},
+            FileFormatError,
+            "nowhere.ckpt does not exist; expected a checkpoint file",
+        ),
     ],
 )
 def test_settings(

@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import warpfit as wf
+from support.files import rewrite
 from support.training import Taped, adam, assert_same_weights, blobs, mlp
 from warpfit import nn
-from warpfit.errors import ConfigError, FileFormatError
+from warpfit.errors import ConfigError, DataWarning, FileFormatError
 from warpfit.nn.spec import LayerSpec
-from warpfit.training.storage import HEADER
+from warpfit.training.storage import CHECKSUM, HEADER
 
 # Every layer of the package with samples that it takes.
 LAYERS: dict[str, tuple[nn.Layer, tuple[int, ...]]] = {
@@ -211,15 +213,10 @@ def test_metadata_that_json_cannot_hold(value: Any, path: Path) -> None:
 # -- what is no model ----------------------------------------------------------------------------------------
 
 
-def rewrite(path: Path, *, arrays: Any = None, **changes: Any) -> None:
+def forge(path: Path, *, arrays: Any = None, **changes: Any) -> None:
     """Save a small network and change the file's arrays, or entries of its JSON text."""
-    model = mlp(6, 8, 3)
-    wf.save(model, path)
-    content = path.read_bytes()
-    size = int.from_bytes(content[:8], "little")
-    header = json.loads(json.loads(content[8 : 8 + size])["__metadata__"][HEADER])
-    header.update(changes)
-    save_file(model.state_dict() | (arrays or {}), path, {HEADER: json.dumps(header)})
+    wf.save(mlp(6, 8, 3), path)
+    rewrite(path, lambda header, stored: (header.update(changes), stored.update(arrays or {})))
 
 
 def refused(path: Path, match: str) -> None:
@@ -228,14 +225,59 @@ def refused(path: Path, match: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_what_the_checksum_was_not_computed_from_is_refused(path: Path) -> None:
+    wf.save(mlp(6, 8, 3), path)
+    with safe_open(path, framework="numpy") as file:
+        metadata = file.metadata()
+    arrays = load_file(path)
+    save_file(arrays, path, metadata)  # as another program may write it
+    assert_same_weights(wf.load(path), mlp(6, 8, 3))
+    other = {"0.weight": arrays["0.weight"] + 1}
+    swapped = {"0.bias": arrays["2.bias"], "2.bias": arrays["0.bias"]}
+    for changed, text in (
+        (arrays | other, metadata),
+        (arrays | swapped, metadata),
+        ({name: array.reshape(-1) for name, array in arrays.items()}, metadata),
+        ({name: array.view("i4") for name, array in arrays.items()}, metadata),
+        (arrays, {**metadata, HEADER: metadata[HEADER].replace("relu", "tanh")}),
+        (arrays, {**metadata, CHECKSUM: "0" * 64}),
+        (arrays, {HEADER: metadata[HEADER]}),
+    ):
+        save_file(changed, path, text)
+        refused(path, "is damaged: its content is not what its checksum was computed from")
+
+
+def test_files_from_before_there_were_checksums(path: Path) -> None:
+    wf.save(mlp(6, 8, 3), path)
+    rewrite(path, lambda header, arrays: header.update(version=1))
+    with safe_open(path, framework="numpy") as file:
+        text = file.metadata()[HEADER]
+    save_file(load_file(path), path, {HEADER: text})
+    with pytest.warns(DataWarning, match="was written without a checksum") as caught:
+        loaded = wf.load(path)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert_same_weights(loaded, mlp(6, 8, 3))
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_weights_that_are_not_finite_are_warned_of(value: float, path: Path) -> None:
+    model = mlp(6, 8, 3)
+    model[2].weight.data[3, 1] = value
+    wf.save(model, path)
+    with pytest.warns(DataWarning, match=r"model.safetensors holds NaN or infinity in 2\.weight$") as caught:
+        loaded = wf.load(path)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert_same_weights(loaded, model)
+
+
 def test_rewriting_alone_is_harmless(path: Path) -> None:
-    rewrite(path)
+    forge(path)
     assert_same_weights(wf.load(path), mlp(6, 8, 3))
 
 
 def test_files_of_other_kinds(path: Path) -> None:
-    refused(path, "expected a warpfit-model file, found none at")
-    refused(path.parent, "found none at")
+    refused(path, "does not exist; expected a model file")
+    refused(path.parent, "is a folder; expected a model file")
     for content in (
         b"",
         b"hello",
@@ -258,8 +300,9 @@ def test_files_of_other_kinds(path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"format": "warpfit-checkpoint"}, "found format 'warpfit-checkpoint'"),
-        ({"version": 2}, "to have version 1, found 2"),
+        ({"format": "warpfit-checkpoint"}, r"a warpfit-checkpoint file, which fit\(..., resume_from"),
+        ({"version": 3}, "to have version 1 or 2, found 3"),
+        ({"version": True}, "to have version 1 or 2, found True"),
         ({"dtype": "float64"}, "expected all arrays in its dtype, float32 or float64, found 'float64'"),
         ({"dtype": "float16"}, "found 'float16'"),
         ({"dtype": None}, "found None"),
@@ -274,7 +317,7 @@ def test_files_of_other_kinds(path: Path) -> None:
     ],
 )
 def test_foreign_texts(changes: dict[str, Any], match: str, path: Path) -> None:
-    rewrite(path, **changes)
+    forge(path, **changes)
     refused(path, match)
 
 
@@ -291,7 +334,7 @@ def test_foreign_texts(changes: dict[str, Any], match: str, path: Path) -> None:
     ],
 )
 def test_foreign_arrays(arrays: dict[str, np.ndarray], match: str, path: Path) -> None:
-    rewrite(path, arrays=arrays)
+    forge(path, arrays=arrays)
     refused(path, match)
 
 
@@ -301,19 +344,19 @@ def test_forged_sizes_ask_for_no_memory(size: Any, bias: bool, path: Path) -> No
     for sizes in ((size, 8), (6, size), (0, size), (size, size)):
         linear = {"kind": "linear", "bias": bias, "activation": {"name": "identity"}}
         layer = {"name": "0", **linear, "in_features": sizes[0], "out_features": sizes[1]}
-        rewrite(path, layers=[layer])
+        forge(path, layers=[layer])
         refused(path, "holds no model: |is no readable")
 
 
 def test_one_name_for_two_layers(path: Path) -> None:
     linear = {"name": "0", "kind": "linear", "bias": True, "activation": {"name": "identity"}}
     sizes = ({"in_features": 6, "out_features": 8}, {"in_features": 8, "out_features": 3})
-    rewrite(path, layers=[linear | sizes[0], linear | sizes[1]])
+    forge(path, layers=[linear | sizes[0], linear | sizes[1]])
     refused(path, "expected one layer of the name '0', found two that differ")
 
 
 def test_metadata_that_is_none(path: Path) -> None:
-    rewrite(path, metadata=[1, 2])
+    forge(path, metadata=[1, 2])
     with pytest.raises(FileFormatError, match="expected metadata as a JSON object, found list"):
         wf.load_metadata(path)
     path.write_bytes(b"")

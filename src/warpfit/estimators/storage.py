@@ -19,11 +19,9 @@ from warpfit.errors import ConfigError, FileFormatError, WarpfitError
 from warpfit.estimators.recipes import OUTPUT_FUNCTIONS
 from warpfit.losses import Loss
 from warpfit.optim.schedules import Schedule, as_schedule
-from warpfit.training.storage import read_file, write_file
+from warpfit.training.storage import ESTIMATOR, read_file, write_file
 
 __all__ = ["load_estimator", "save_estimator"]
-
-ESTIMATOR = "warpfit-estimator"
 
 Array = npt.NDArray[Any]
 PathLike = str | os.PathLike[str]

@@ -1,11 +1,12 @@
 """Models and checkpoints as safetensors files; reading one never runs code.
 
 Both kinds are named arrays plus one JSON text: ``format``, ``version``, and what is described at `save` and
-`save_checkpoint`.
+`save_checkpoint`. Beside the text stands the SHA-256 of text and arrays (`checksum`), which is checked on reading.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -18,17 +19,20 @@ import numpy.typing as npt
 
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import FLOAT_DTYPES
+from warpfit.callers import warn
 from warpfit.engines.base import EpochReport, Plan, TrainState
 from warpfit.engines.scaling import LossScale
-from warpfit.errors import ConfigError, FileFormatError, ShapeError, WarpfitError
-from warpfit.files import atomic_path
+from warpfit.errors import ConfigError, DataWarning, FileFormatError, ShapeError, WarpfitError
+from warpfit.files import atomic_path, check_is_file
 from warpfit.nn.network import NetworkSpec, Sequential
 from warpfit.nn.spec import LayerSpec, Shape
 from warpfit.optim.schedules import PlateauState
 
 __all__ = [
+    "ESTIMATOR",
     "CallbackState",
     "Snapshot",
+    "checksum",
     "load",
     "load_checkpoint",
     "load_metadata",
@@ -38,9 +42,24 @@ __all__ = [
     "write_file",
 ]
 
-MODEL, CHECKPOINT = "warpfit-model", "warpfit-checkpoint"
-VERSION = 1
-HEADER = "warpfit"
+MODEL, ESTIMATOR, CHECKPOINT = "warpfit-model", "warpfit-estimator", "warpfit-checkpoint"
+VERSION = 2
+UNCHECKED_VERSION = 1  # without a checksum; still read
+HEADER, CHECKSUM = "warpfit", "sha256"
+
+
+class Kind(NamedTuple):
+    """A kind of file in words, and what reads it."""
+
+    noun: str
+    reader: str
+
+
+KINDS = {
+    MODEL: Kind("a model", "warpfit.load"),
+    ESTIMATOR: Kind("an estimator", "{estimator}.load"),
+    CHECKPOINT: Kind("a checkpoint", "fit(..., resume_from=...)"),
+}
 
 HostArrays = dict[str, npt.NDArray[Any]]
 PathLike = str | os.PathLike[str]
@@ -54,9 +73,24 @@ def write_file(path: PathLike, kind: str, arrays: HostArrays, header: dict[str, 
         text = json.dumps({"format": kind, "version": VERSION, **header}, default=_plain)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"cannot write {path}: expected what JSON can hold, but {error}") from error
-    content = to_bytes({name: np.asarray(array, order="C") for name, array in arrays.items()}, {HEADER: text})
+    arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    content = to_bytes(arrays, {HEADER: text, CHECKSUM: checksum(text, arrays)})
     with atomic_path(path) as temporary:
         temporary.write_bytes(content)
+
+
+def checksum(text: str, arrays: HostArrays) -> str:
+    """Return the SHA-256 of a file's JSON text and arrays, in hexadecimal.
+
+    Hashed are ``[text, [[name, dtype, shape], ...]]`` as compact JSON in UTF-8, the arrays by ascending name, and
+    then their bytes, little-endian and in C order. Where in the file they lie does not matter.
+    """
+    described = [[name, str(arrays[name].dtype), arrays[name].shape] for name in sorted(arrays)]
+    digest = hashlib.sha256(json.dumps([text, described], separators=(",", ":"), ensure_ascii=False).encode())
+    for name in sorted(arrays):
+        array = np.asarray(arrays[name], arrays[name].dtype.newbyteorder("<"), order="C")
+        digest.update(array.reshape(-1).view(np.uint8))
+    return digest.hexdigest()
 
 
 def _plain(value: Any) -> Any:
@@ -74,27 +108,62 @@ def _int64(digits: str) -> int:
 
 
 def read_file(path: PathLike, kind: str) -> tuple[dict[str, Any], HostArrays]:
-    """Return the JSON text and the arrays of a file of `kind`, or raise FileFormatError."""
-    from safetensors import SafetensorError, safe_open
+    """Return the JSON text and the arrays of a file of `kind`, or raise FileFormatError.
 
-    if not Path(path).is_file():
-        raise FileFormatError(f"expected a {kind} file, found none at {path}")
-    try:
-        with safe_open(str(path), framework="numpy") as file:
-            text = (file.metadata() or {}).get(HEADER)
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        header = json.loads(text, parse_int=_int64) if text is not None else {}
-    except (SafetensorError, OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise FileFormatError(f"{path} is no readable {kind} file: {error}") from error
-    found = header.get("format") if isinstance(header, dict) else None
-    if found != kind:
-        raise FileFormatError(f"expected {path} to be a {kind} file, found format {found!r}")
-    if header.get("version") != VERSION:
-        raise FileFormatError(f"expected {path} to have version {VERSION}, found {header.get('version')!r}")
+    DataWarning is issued where an array holds NaN or infinity, and for a file of before there were checksums.
+    """
+    text, stored_checksum, arrays = _read_safetensors(Path(path), kind)
+    header = _parsed(text, path, kind)
+    if header.get("format") != kind:
+        raise FileFormatError(_of_another_kind(path, kind, header))
+    if type(header.get("version")) is not int or header["version"] not in (VERSION, UNCHECKED_VERSION):
+        raise FileFormatError(
+            f"expected {path} to have version {UNCHECKED_VERSION} or {VERSION}, found {header.get('version')!r}"
+        )
+    if header["version"] == UNCHECKED_VERSION:
+        warn(
+            f"{path} was written without a checksum, so damage to it would not be noticed; save it again",
+            DataWarning,
+        )
+    elif stored_checksum != checksum(text or "", arrays):
+        raise FileFormatError(f"{path} is damaged: its content is not what its checksum was computed from")
     for name, array in arrays.items():
         if str(array.dtype) not in FLOAT_DTYPES:
             raise FileFormatError(f"{path}: expected float32 or float64 in {name}, found {array.dtype}")
+        if not np.isfinite(array).all():
+            warn(f"{path} holds NaN or infinity in {name}", DataWarning)
     return header, arrays
+
+
+def _read_safetensors(path: Path, kind: str) -> tuple[str | None, str | None, HostArrays]:
+    """Return our JSON text, its checksum and the arrays, as far as a file has them."""
+    from safetensors import SafetensorError, safe_open
+
+    check_is_file(path, f"{KINDS[kind].noun} file")
+    try:
+        with safe_open(str(path), framework="numpy") as file:
+            metadata = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise FileFormatError(f"{path} is no readable {kind} file: {error}") from error
+    return metadata.get(HEADER), metadata.get(CHECKSUM), arrays
+
+
+def _parsed(text: str | None, path: PathLike, kind: str) -> dict[str, Any]:
+    try:
+        header = json.loads(text, parse_int=_int64) if text is not None else {}
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(f"{path} is no readable {kind} file: {error}") from error
+    return header if isinstance(header, dict) else {}
+
+
+def _of_another_kind(path: PathLike, kind: str, header: Mapping[str, Any]) -> str:
+    """Return that the file is of another kind, and what reads it, if anything of ours does."""
+    found = header.get("format")
+    if not isinstance(found, str) or found not in KINDS:
+        return f"expected {path} to be a {kind} file, found format {found!r}"
+    reader = KINDS[found].reader.format(estimator=header.get("estimator"))
+    return f"expected {path} to be a {kind} file, found a {found} file, which {reader} reads"
 
 
 # -- models --------------------------------------------------------------------------------------------------

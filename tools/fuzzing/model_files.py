@@ -1,0 +1,218 @@
+"""Files of models, estimators and checkpoints: damaged, and forged with checksums that are right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save
+
+import warpfit as wf
+from fuzzing.harness import Feed, Rng, family, must_work
+from fuzzing.mutations import altered, altered_bytes, nasty
+from warpfit import nn
+from warpfit.errors import DivergedError, ShapeError, WarpfitError
+from warpfit.training.storage import CHECKSUM, HEADER, checksum
+
+Arrays = dict[str, np.ndarray]
+
+MAX_OUTPUTS = 100_000
+
+
+# -- mutations -----------------------------------------------------------------------------------------------
+
+
+def mutated(content: bytes, rng: Rng) -> bytes:
+    """Return a file damaged, one time in three, or else forged: with the checksum of what it then holds."""
+    if rng.random() < 0.2:
+        return altered_bytes(content, rng, head=8 + int.from_bytes(content[:8], "little"))
+    if rng.random() < 0.15:
+        header, body = _split(content)
+        return _join(altered(header, rng), body)
+    text, arrays = _parsed(content)
+    FORGERIES[rng.integers(len(FORGERIES))](text, arrays, rng)
+    return _sealed(json.dumps(text), arrays)
+
+
+def _split(content: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return the header of a safetensors file as JSON, and what follows it."""
+    size = int.from_bytes(content[:8], "little")
+    return json.loads(content[8 : 8 + size]), content[8 + size :]
+
+
+def _join(header: dict[str, Any], body: bytes) -> bytes:
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + body
+
+
+def _parsed(content: bytes) -> tuple[dict[str, Any], Arrays]:
+    from safetensors.numpy import load
+
+    return json.loads(_split(content)[0]["__metadata__"][HEADER]), load(content)
+
+
+def _sealed(text: str, arrays: Arrays) -> bytes:
+    arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    return save(arrays, {HEADER: text, CHECKSUM: checksum(text, arrays)})
+
+
+def _alter_text(text: dict[str, Any], arrays: Arrays, rng: Rng) -> None:
+    """Alter one of the parts of our JSON text, which are unequal in size."""
+    key = list(text)[rng.integers(len(text))]
+    text[key] = altered({key: text[key]}, rng).get(key, nasty(rng))
+
+
+def _alter_below(text: dict[str, Any], arrays: Arrays, rng: Rng) -> None:
+    """Alter a part of a part: the description of one layer, one attribute, the plan's network, ..."""
+    parts = [part for part in text.values() if isinstance(part, dict | list) and part]
+    if parts:
+        part = parts[rng.integers(len(parts))]
+        keys = list(part) if isinstance(part, dict) else list(range(len(part)))
+        key = keys[rng.integers(len(keys))]
+        found = altered([part[key]], rng)
+        part[key] = found[0] if found else nasty(rng)
+
+
+def _rename_arrays(text: dict[str, Any], arrays: Arrays, rng: Rng) -> None:
+    """Exchange the names of two arrays, give one the other's content, or take it away."""
+    if arrays:
+        names = list(arrays)
+        one, other = (names[idx] for idx in rng.integers(len(names), size=2))
+        kind = rng.integers(3)
+        if kind == 0:
+            arrays[one], arrays[other] = arrays[other], arrays[one]
+        elif kind == 1:
+            arrays[one] = arrays[other]
+        else:
+            del arrays[one]
+
+
+def _alter_array(text: dict[str, Any], arrays: Arrays, rng: Rng) -> None:
+    """Give an array another shape, dtype or numbers."""
+    if not arrays:
+        return
+    name = list(arrays)[rng.integers(len(arrays))]
+    array = arrays[name]
+    arrays[name] = (
+        lambda: array.T,
+        lambda: array.reshape(-1),
+        lambda: array[None],
+        lambda: array[:0],
+        lambda: array.astype(("f2", "f4", "f8", "i4", "u1", "?")[rng.integers(6)]),
+        lambda: np.full_like(array, (np.nan, np.inf, 1e38, 0)[rng.integers(4)]),
+    )[rng.integers(6)]()
+
+
+FORGERIES: tuple[Callable[[dict[str, Any], Arrays, Rng], None], ...] = (
+    *(_alter_text, _alter_text, _alter_below, _alter_below, _alter_below),
+    *(_rename_arrays, _alter_array),
+)
+
+
+def _feeding(path: Path, use: Callable[[Path], None]) -> Feed:
+    """Return what feeds mutations of the file that lies at `path`."""
+    content = path.read_bytes()
+
+    def feed(rng: Rng) -> None:
+        path.write_bytes(mutated(content, rng))
+        use(path)
+
+    return feed
+
+
+# -- models --------------------------------------------------------------------------------------------------
+
+
+def _dense() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(5, 4, seed=0),
+        nn.BatchNorm1d(4),
+        nn.LeakyReLU(),
+        nn.Dropout(0.2),
+        nn.Linear(4, 4, bias=False, seed=1),
+        nn.LayerNorm(4),
+        nn.GELU(),
+        nn.Linear(4, 3, seed=2),
+        nn.LogSoftmax(),
+    )
+
+
+def _convolutional() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3, padding=1, seed=0),
+        nn.BatchNorm2d(3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(3, 4, 2, stride=1, dilation=2, seed=1),
+        nn.AvgPool2d(2, stride=1),
+        nn.Flatten(),
+        nn.Linear(4, 3, seed=2),
+        nn.Softmax(),
+    )
+
+
+def _use_model(path: Path, shape: tuple[int, ...]) -> None:
+    """Load a model, and run it, unless it says that it takes no such samples or is very large."""
+    model = wf.load(path)
+    try:
+        network = model.spec(shape)
+    except ShapeError:
+        return
+    if network is not None and max(np.prod(found, dtype=object) for found in network.shapes) < MAX_OUTPUTS:
+        with must_work():
+            outputs = wf.predict(model, np.ones((2, *shape), model.dtype))
+            assert outputs.shape == (2, *network.output_shape)
+
+
+@family("model files")
+def model_files(folder: Path) -> Feed:
+    """Feed `warpfit.load` and the model that it returns."""
+    feeds = []
+    for number, (model, shape) in enumerate(((_dense(), (5,)), (_convolutional(), (6, 6, 1)))):
+        path = folder / f"model {number}.safetensors"
+        wf.save(model, path, metadata={"a": [1, 2]})
+        feeds.append(_feeding(path, lambda path, shape=shape: _use_model(path, shape)))
+    return lambda rng: feeds[rng.integers(len(feeds))](rng)
+
+
+# -- checkpoints ---------------------------------------------------------------------------------------------
+
+
+@family("checkpoints")
+def checkpoints(folder: Path) -> Feed:
+    """Feed ``fit(resume_from=...)``, which changes nothing where it refuses."""
+    rng = np.random.default_rng(0)
+    x, labels = rng.uniform(size=(24, 6)).astype("f4"), rng.integers(0, 3, 24)
+    path = folder / "checkpoint"
+
+    def train(epochs: int, resume_from: Path | None) -> None:
+        layers = (nn.Linear(6, 4, seed=0), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3, seed=1))
+        model = nn.Sequential(*layers)
+        optimizer = wf.optim.Adam(model.parameters(), wf.optim.ReduceOnPlateau(0.05))
+        stopping = wf.EarlyStopping(patience=9)
+        before = model.state_dict()
+        try:
+            wf.fit(
+                model,
+                x,
+                labels,
+                optimizer=optimizer,
+                batch_size=8,
+                epochs=epochs,
+                validation_data=(x, labels),
+                callbacks=[stopping] if resume_from else [stopping, wf.Checkpoint(path)],
+                device="cpu",
+                resume_from=resume_from,
+                verbose=False,
+            )
+        except DivergedError:  # a whole checkpoint, whose numbers are no good
+            pass
+        except WarpfitError:
+            np.testing.assert_equal(model.state_dict(), before)
+            raise
+
+    train(3, None)
+    return _feeding(path, lambda path: train(4, path))
