@@ -18,7 +18,7 @@ from sklearn.exceptions import NotFittedError
 import warpfit
 from support.files import rewrite
 from warpfit import losses, nn, optim
-from warpfit.errors import ConfigError, FileFormatError
+from warpfit.errors import ConfigError, DataWarning, FileFormatError
 from warpfit.estimators import MLPClassifier, MLPRegressor
 from warpfit.training import Callback
 
@@ -214,6 +214,14 @@ def test_forged_files_are_refused(path: Path, change: Any, message: str) -> None
     rewrite(path, change)
     with pytest.raises(FileFormatError, match=f"holds no MLPClassifier: .*{message}"):
         MLPClassifier.load(path)
+
+
+def test_weights_that_are_not_finite_are_warned_of(path: Path) -> None:
+    MLPClassifier(**FEW).fit(X, Y).save(path)
+    rewrite(path, lambda header, arrays: arrays["coefs_/1"].fill(np.nan))
+    with pytest.warns(DataWarning, match="holds NaN or infinity in coefs_/1$") as caught:
+        MLPClassifier.load(path)
+    assert [warning.filename for warning in caught] == [__file__]
 
 
 def test_missing_and_broken_files_are_refused(path: Path) -> None:

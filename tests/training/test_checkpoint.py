@@ -18,7 +18,7 @@ import warpfit as wf
 from support.files import rewrite
 from support.training import InterruptAt, Taped, adam, assert_same_weights, blobs, mlp, sgd, unchanged
 from warpfit import losses, nn, optim
-from warpfit.errors import ConfigError, DivergedError, FileFormatError
+from warpfit.errors import ConfigError, DataWarning, DivergedError, FileFormatError
 from warpfit.training.run import Run
 
 X, LABELS = blobs(60)
@@ -443,6 +443,16 @@ def test_files_that_are_no_checkpoints(path: Path) -> None:
         FileFormatError, match=r"found a warpfit-checkpoint file, which fit\(..., resume_from=...\) reads"
     ):
         wf.load(path)
+
+
+def test_numbers_that_are_not_finite_are_warned_of(path: Path) -> None:
+    fit(mlp(6, 8, 3), epochs=1, callbacks=[wf.Checkpoint(path)])
+    rewrite(path, lambda header, arrays: arrays["parameters/0.weight"].fill(np.inf))
+    with (
+        pytest.warns(DataWarning, match="holds NaN or infinity in parameters/0.weight$"),
+        pytest.raises(DivergedError),
+    ):
+        fit(mlp(6, 8, 3), resume_from=path)
 
 
 def test_a_learning_rate_of_numpys_can_be_stored(path: Path) -> None:
