@@ -418,3 +418,10 @@ def test_round_trip_through_json(loss: Loss) -> None:
 def test_resolve_refuses(loss: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         resolve(loss)
+
+
+def test_labels_of_two_classes_for_one_output_name_the_loss_that_takes_them() -> None:
+    with pytest.raises(
+        DataError, match="for 1 outputs, got labels from 0 to 1; one logit for two classes is binary"
+    ):
+        SoftmaxCrossEntropy()(np.zeros((2, 1)), np.array([0, 1]))

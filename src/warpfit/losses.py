@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from warpfit import backends
 from warpfit.autograd import Tensor, record
-from warpfit.backends import Array, Backend
+from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import FLOAT_DTYPES, Number
 from warpfit.backends.transfer import moved, to_host
 from warpfit.errors import ConfigError, DataError, DTypeError, ShapeError
@@ -33,6 +33,7 @@ __all__ = [
 
 # Stands for 0 where there is a logarithm or a quotient; float32 has it.
 _TINY = 1e-30
+_SIGMOID = Activation("sigmoid")
 
 
 class _OnClassOrInstance:
@@ -50,7 +51,10 @@ class _OnClassOrInstance:
 class Loss:
     """Base of all losses.
 
-    Subclasses set `name`, by which `fit` knows them, and `counts_correct` if they know right from wrong.
+    Subclasses set `name`, by which `fit` knows them, and `counts_correct` if they know right from wrong. They define
+    `vjp`, and `prepare_targets` where targets are not floats of the outputs' shape. What outputs mean is said here
+    too: a loss for classes defines `count_correct`, `probabilities` and `labels`, which have to agree; one for
+    regression defines `values` if its outputs are not the predictions themselves.
     """
 
     name: ClassVar[str] = ""
@@ -118,6 +122,51 @@ class Loss:
     def count_correct(self, ops: Backend, outputs: Array, targets: Array) -> Array | None:
         """Return how many rows are right, (), or None unless `counts_correct`."""
         return None
+
+    def num_outputs(self, num_classes: int) -> int:
+        """Return how many outputs a network needs to tell so many classes apart with this loss, or ConfigError."""
+        raise ConfigError(f"expected a loss for labels of classes, got {self.name!r}")
+
+    def probabilities(self, ops: Backend, outputs: Array) -> Array:
+        """Return the probabilities that outputs (M, ...) stand for, of the same shape.
+
+        Raises
+        ------
+        ConfigError
+            If outputs stand for none, as in regression.
+        """
+        raise ConfigError(self._without("probabilities"))
+
+    def labels(self, outputs: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """Return the labels that outputs (M, ...), on the host, decide for, as `prepare_targets` takes them.
+
+        Raises
+        ------
+        ConfigError
+            If outputs decide for none, as in regression.
+        """
+        raise ConfigError(self._without("labels"))
+
+    def values(self, ops: Backend, outputs: Array) -> Array:
+        """Return the targets that outputs (M, ...) predict, of the same shape: in regression the outputs themselves.
+
+        Raises
+        ------
+        ConfigError
+            If outputs are logits of classes.
+        """
+        if self.counts_correct:
+            raise ConfigError(
+                f"the outputs of a model trained with {self.name} are logits of classes: expected kind='outputs', "
+                "'probabilities' or 'labels', got 'values'"
+            )
+        return outputs
+
+    def _without(self, kind: str) -> str:
+        return (
+            f"the outputs of a model trained with {self.name} have no {kind}: expected kind='outputs', or 'values' "
+            f"for the targets that they predict, got {kind!r}"
+        )
 
     def __call__(self, outputs: Any, targets: Any, *, sample_weight: Any = None) -> Any:
         """Return the mean loss of outputs (M, ...): a tensor for a tensor, else a float."""
@@ -259,6 +308,7 @@ class SoftmaxCrossEntropy(Loss):
             raise DataError(
                 f"{self.name}: expected labels in [0, {num_classes}) for {num_classes} outputs, "
                 f"got labels from {labels.min()} to {labels.max()}"
+                f"{'; one logit for two classes is binary_cross_entropy' if num_classes == 1 else ''}"
             )
         return labels.astype(np.int64)
 
@@ -267,6 +317,15 @@ class SoftmaxCrossEntropy(Loss):
 
     def count_correct(self, ops: Backend, outputs: Array, targets: Array) -> Array | None:
         return ops.count_correct(outputs, targets)
+
+    def num_outputs(self, num_classes: int) -> int:
+        return num_classes
+
+    def probabilities(self, ops: Backend, outputs: Array) -> Array:
+        return ops.softmax_forward(outputs)
+
+    def labels(self, outputs: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        return outputs.argmax(axis=-1)
 
 
 @dataclass(frozen=True)
@@ -371,6 +430,9 @@ class Huber(_ElementLoss):
 class BinaryCrossEntropy(_ElementLoss):
     """-t log sigmoid(z) - (1 - t) log(1 - sigmoid(z)) for logits z and targets t in [0, 1], of equal shape.
 
+    One logit tells two classes apart: its labels are (M,), 1 where the probability sigmoid(z) exceeds 0.5. Several
+    logits are as many questions with an answer of its own each: their labels are (M, K).
+
     Parameters
     ----------
     sum_outputs : bool
@@ -395,6 +457,20 @@ class BinaryCrossEntropy(_ElementLoss):
 
     def count_correct(self, ops: Backend, outputs: Array, targets: Array) -> Array | None:
         return ops.count_correct_binary(outputs, targets)
+
+    def num_outputs(self, num_classes: int) -> int:
+        if num_classes != 2:
+            raise ConfigError(
+                f"{self.name}: expected labels of 2 classes, got {num_classes}; cross_entropy takes any number"
+            )
+        return 1
+
+    def probabilities(self, ops: Backend, outputs: Array) -> Array:
+        return ops.activation_forward(_SIGMOID, outputs)
+
+    def labels(self, outputs: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        labels = (outputs > 0).astype(np.int64)  # where sigmoid exceeds 0.5
+        return labels[:, 0] if labels.shape[1:] == (1,) else labels
 
 
 @dataclass(frozen=True)
@@ -430,6 +506,10 @@ class Poisson(Loss):
         shares = ops.reshape(ops.binary("div", weights, ops.binary("maximum", total, _TINY)), (-1, 1))
         loss = ops.reduce("sum", ops.binary("mul", terms, shares))
         return loss, total, lambda: ops.binary("mul", excess, shares)
+
+    def values(self, ops: Backend, outputs: Array) -> Array:
+        """Return the rates, exp(outputs)."""
+        return ops.unary("exp", outputs)
 
     def prepare_targets(self, y: Any, output_shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
         targets = _float_targets(self.name, y, output_shape, dtype)

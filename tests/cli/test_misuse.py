@@ -31,6 +31,7 @@ from warpfit.data import write_idx
         (["--clip-norm", "nan"], "clip_norm of at least 0, got nan"),
         (["--weight-decay", "-1"], "weight_decay of at least 0, got -1.0"),
         (["--loss", "mse"], "loss for labels of classes, got 'mse'"),
+        (["--loss", "binary_cross_entropy"], "expected labels of 2 classes, got 3; cross_entropy takes any"),
         (["--label-smoothing", "2"], "label_smoothing in [0, 1], got 2.0"),
         (["--activation", "tan"], "activation among"),
         (["--model", "rnn"], "model among mlp, cnn, got 'rnn'"),

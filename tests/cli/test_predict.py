@@ -93,3 +93,21 @@ def test_regression_on_colour_pictures_gives_outputs(invoke: Invoke, tmp_path: P
     assert prediction["outputs"] == pytest.approx([0.5], abs=0.15)
     table = invoke("predict", "run/model.safetensors", "gray.png").out.splitlines()
     assert table[0].split() == ["image", "output"]
+
+
+def test_two_classes_by_one_logit(invoke: Invoke, tiny_images: Path) -> None:
+    flags = ("--loss", "binary_cross_entropy", "--hidden", "8", "--epochs", "20", "--lr", "0.1")
+    outcome = invoke("train", "--data", tiny_images, *flags, "--out", "run")
+    assert outcome.code == 0
+    assert "Linear  (1,)" in outcome.out
+    report = json.loads(invoke("evaluate", "run/model.safetensors", "--split", "all", "--json").out)
+    assert report["accuracy"] > 0.9
+    found = sum(score["recall"] * score["num_rows"] for score in report["classes"]) / report["num_rows"]
+    assert found == pytest.approx(report["accuracy"])
+    bright = np.zeros((8, 8), np.uint8)
+    bright[4:] = 200
+    for name, pixels in (("below", bright), ("above", bright[::-1])):
+        Image.fromarray(pixels).save("one.png")
+        [prediction] = as_json(invoke, "run/model.safetensors", "one.png")["predictions"]
+        assert prediction["label"] == name
+        assert sum(top["probability"] for top in prediction["top"]) == pytest.approx(1)

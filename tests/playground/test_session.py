@@ -14,6 +14,7 @@ from websockets.exceptions import ConnectionClosed
 from support.pages import Page, small_digits
 from support.playground import SETTINGS, TRAIN_DIGITS, TRAIN_POINTS, a_drawing
 from warpfit.engines.base import EpochReport
+from warpfit.losses import SoftmaxCrossEntropy
 from warpfit.playground.messages import MAX_BYTES
 from warpfit.playground.points import GRID
 from warpfit.playground.server import FRAME_BYTES, Playground
@@ -189,7 +190,7 @@ def test_many_requests_at_once_are_all_answered(playground: Playground) -> None:
 
 
 def network(epoch: int) -> Network:
-    return Network(None, {}, epoch)
+    return Network(None, {}, SoftmaxCrossEntropy(), epoch)
 
 
 def report(epoch: int, **values: Any) -> EpochReport:
@@ -241,4 +242,6 @@ def test_outputs_that_overflow_give_no_probabilities() -> None:
 
     digits = small_digits()
     request: Any = parse('{"type": "predict", "id": 1, "pixels": "' + a_drawing() + '"}')
-    assert _prediction(request, Overflowing(None, {}, 1), digits.size)["probabilities"] == [0, 0, 0]
+    assert _prediction(request, Overflowing(None, {}, SoftmaxCrossEntropy(), 1), digits.size)[
+        "probabilities"
+    ] == [0, 0, 0]

@@ -337,3 +337,19 @@ def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
     sweep(halving=2)
     assert list(tmp_path.iterdir()) == []
+
+
+def of_one_logit(candidate: dict[str, Any]) -> tuple[wf.nn.Module, wf.optim.Optimizer]:
+    model = wf.nn.Sequential(wf.nn.Linear(6, 8), wf.nn.ReLU(), wf.nn.Linear(8, 1))
+    return model, wf.optim.Adam(model.parameters(), lr=candidate["lr"])
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_models_know_the_loss_that_they_were_trained_with(n_jobs: int) -> None:
+    settings: dict[str, Any] = {"loss": "binary_cross_entropy", "epochs": 4, "batch_size": 8, "device": "cpu"}
+    is_first = (Y == 0).astype(int)
+    data = {"grid": {"lr": [0.02, 0.05]}, "validation_data": (X, is_first)}
+    found = wf.fit_many(of_one_logit, X, is_first, **data, n_jobs=n_jobs, **settings, verbose=False)
+    for model, record in zip(found.models, found, strict=True):
+        matches = wf.predict(model, X, kind="labels") == is_first
+        assert matches.mean() == wf.evaluate(model, X, is_first).accuracy == record["val_accuracy"]

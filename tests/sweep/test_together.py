@@ -581,5 +581,6 @@ def test_ctrl_c_keeps_what_earlier_rungs_did(cuda: str, monkeypatch: pytest.Monk
     assert [record["epochs"] for record in found] == [1, 1, 1]
     assert found.best["status"] == "interrupted"
     assert found.best_history.stopped_by == "interrupt"
+    assert all(model.loss == wf.losses.SoftmaxCrossEntropy() for model in found.models)
     alone = sweep(cuda, [found.best_candidate], epochs=1)
     assert_same_weights(found.best_model, alone.models[0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 
 import warpfit as wf
 from support.numeric import layouts
-from support.training import Taped, blobs, mlp
+from support.training import Taped, adam, blobs, mlp
 from warpfit import losses, nn
 from warpfit.errors import ConfigError, DataError, DTypeError, ShapeError
 
@@ -99,6 +101,127 @@ def test_the_result_belongs_to_the_caller() -> None:
     np.testing.assert_array_equal(given, X)
 
 
+# -- what outputs mean ---------------------------------------------------------------------------------------
+
+
+def sigmoid(z: Any) -> Any:
+    return 1 / (1 + np.exp(-z))
+
+
+def fitted(loss: str, num_outputs: int, y: Any) -> tuple[nn.Sequential, wf.History]:
+    model = mlp(6, 8, num_outputs)
+    settings: dict[str, Any] = {"epochs": 4, "batch_size": 8, "validation_data": (X, y), "verbose": False}
+    return model, wf.fit(model, X, y, loss=loss, optimizer=adam(model, 0.05), **settings)
+
+
+NUM_OUTPUTS = {"cross_entropy": (2, 3), "binary_cross_entropy": (1, 3)}
+EVERY_LOSS = [(name, n) for name in losses.Loss.by_name for n in NUM_OUTPUTS.get(name, (1, 2))]
+
+
+def targets_of(loss: str, num_outputs: int) -> Any:
+    if loss == "cross_entropy":
+        return LABELS % num_outputs
+    several = np.stack([k == LABELS for k in range(1, num_outputs + 1)], axis=1).astype(np.int64)
+    return several[:, 0] if num_outputs == 1 else several
+
+
+@pytest.mark.parametrize(("loss", "num_outputs"), EVERY_LOSS)
+def test_outputs_mean_what_the_loss_says(loss: str, num_outputs: int) -> None:
+    y = targets_of(loss, num_outputs)
+    model, history = fitted(loss, num_outputs, y)
+    outputs = wf.predict(model, X)
+    result = wf.evaluate(model, X, y)
+    assert result == wf.evaluate(model, X, y, loss=loss)
+    assert (result.loss, result.accuracy) == (history["val_loss"][-1], history["val_accuracy"][-1])
+    if not losses.Loss.by_name[loss].counts_correct:
+        for kind in ("probabilities", "labels"):
+            with pytest.raises(ConfigError, match=f"{loss} have no {kind}: expected kind='outputs'"):
+                wf.predict(model, X, kind=kind)
+        expected = np.exp(outputs) if loss == "poisson" else outputs
+        np.testing.assert_allclose(wf.predict(model, X, kind="values"), expected, rtol=1e-6)
+        return
+    labels, probabilities = (wf.predict(model, X, kind=kind) for kind in ("labels", "probabilities"))
+    assert (labels.shape, labels.dtype, probabilities.shape) == (y.shape, np.int64, (50, num_outputs))
+    matches = (labels == y).reshape(50, -1).all(axis=1)
+    assert 0 < result.accuracy == matches.mean()
+    if loss == "cross_entropy":
+        np.testing.assert_array_equal(labels, probabilities.argmax(axis=1))
+        np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-6)
+    else:
+        np.testing.assert_allclose(probabilities, sigmoid(outputs), rtol=1e-5)
+        np.testing.assert_array_equal(labels.reshape(50, -1), probabilities > 0.5)
+    with pytest.raises(ConfigError, match="are logits of classes"):
+        wf.predict(model, X, kind="values")
+
+
+def test_one_logit_tells_two_classes_apart() -> None:
+    model, history = fitted("binary_cross_entropy", 1, LABELS == 0)
+    assert history["val_accuracy"][-1] > 0.9
+    assert set(wf.predict(model, X, kind="labels")) == {0, 1}
+    assert wf.evaluate(model, X, LABELS == 0).accuracy > 0.9
+
+
+def test_where_no_loss_is_known() -> None:
+    for kind in ("probabilities", "labels", "values"):
+        with pytest.raises(ConfigError, match=r"set model.loss, or give loss='binary_cross_entropy' for one"):
+            wf.predict(mlp(6, 1), X, kind=kind)
+    model = mlp(6, 1)
+    given = wf.predict(model, X, kind="labels", loss="binary_cross_entropy")
+    model.loss = "binary_cross_entropy"
+    np.testing.assert_array_equal(wf.predict(model, X, kind="labels"), given)
+    assert wf.evaluate(model, X, given).accuracy == 1
+
+
+def test_what_a_model_was_trained_with_last_counts_and_copies_know_it() -> None:
+    model, _ = fitted("mse", 3, targets_of("mse", 3))
+    optimizer = adam(model)
+    wf.fit(model, X, LABELS, optimizer=optimizer, epochs=1, class_weight={0: 2.0}, verbose=False)
+    assert model.loss == losses.SoftmaxCrossEntropy(class_weight=(2.0, 1.0, 1.0))
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), model.to(dtype="float64")):
+        assert other.loss == model.loss
+        assert wf.evaluate(other, X, LABELS).loss == pytest.approx(wf.evaluate(model, X, LABELS).loss)
+
+
+class WithALoss(Taped):
+    """A user's module with something else by the name of what fit would set."""
+
+    def loss(self, y: Any) -> Any:
+        return y
+
+
+def test_a_module_with_something_else_by_the_name_of_loss_keeps_it() -> None:
+    model = WithALoss(mlp(6, 1))
+    wf.fit(model, X, LABELS == 0, loss="binary_cross_entropy", optimizer=adam(model), epochs=1, verbose=False)
+    assert model.loss(3) == 3
+    for call in (lambda: wf.predict(model, X, kind="labels"), lambda: wf.evaluate(model, X, LABELS == 0)):
+        with pytest.raises(ConfigError, match="does not say what the outputs mean, give loss="):
+            call()
+    assert wf.predict(model, X, kind="labels", loss="binary_cross_entropy").shape == (50,)
+
+
+class Margin(losses.Loss):
+    """A loss of a user's own for one output: right is what has the sign of the target, 0 or 1."""
+
+    counts_correct = True
+
+    def vjp(self, ops: Any, outputs: Any, targets: Any, **_: Any) -> Any:
+        signs = ops.binary("sub", ops.binary("mul", targets, 2.0), 1.0)
+        loss = ops.reduce("mean", ops.unary("exp", ops.unary("neg", ops.binary("mul", signs, outputs))))
+        pull = ops.binary("div", ops.unary("neg", signs), float(len(outputs)))
+        return loss, ops.asarray(np.array(float(len(outputs))), str(outputs.dtype)), lambda: pull
+
+    def labels(self, outputs: Any) -> Any:
+        return (outputs[:, 0] > 0).astype(np.int64)
+
+
+def test_a_users_own_loss_says_what_its_outputs_mean() -> None:
+    model = mlp(6, 1)
+    model.loss = Margin()
+    np.testing.assert_array_equal(wf.predict(model, X, kind="labels"), wf.predict(model, X)[:, 0] > 0)
+    with pytest.raises(ConfigError, match="have no probabilities"):
+        wf.predict(model, X, kind="probabilities")
+
+
 # -- evaluate ------------------------------------------------------------------------------------------------
 
 
@@ -160,7 +283,9 @@ def test_rows_that_are_none(x: Any, error: type[Exception], match: str) -> None:
 
 def test_settings_that_make_no_sense() -> None:
     model = mlp(6, 3)
-    with pytest.raises(ConfigError, match="expected kind among outputs, probabilities, labels, got 'logits'"):
+    with pytest.raises(
+        ConfigError, match="expected kind among outputs, probabilities, labels, values, got 'logits'"
+    ):
         wf.predict(model, X, kind="logits")
     for call in (wf.predict, lambda *args, **kwargs: wf.evaluate(*args, LABELS, **kwargs)):
         with pytest.raises(ConfigError, match="expected batch_size to be an integer of at least 1, got 0"):

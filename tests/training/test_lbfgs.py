@@ -27,7 +27,8 @@ def test_least_squares_are_found() -> None:
     solution, *_ = np.linalg.lstsq(np.c_[X, np.ones(60)], Y, rcond=None)
     np.testing.assert_allclose(np.vstack(list(model.state_dict().values())), solution, atol=1e-7)
     assert result.converged
-    assert result.loss == pytest.approx(evaluate(model, X, Y, loss="mse").loss)
+    assert result.loss == pytest.approx(evaluate(model, X, Y).loss)
+    assert model.loss == losses.MeanSquaredError()
 
 
 def test_ridge_regression_is_found_with_weights() -> None:

@@ -14,10 +14,10 @@ from safetensors.numpy import load_file, save_file
 import warpfit as wf
 from support.files import rewrite
 from support.training import Taped, adam, assert_same_weights, blobs, mlp
-from warpfit import nn
+from warpfit import losses, nn
 from warpfit.errors import ConfigError, DataWarning, FileFormatError
 from warpfit.nn.spec import LayerSpec
-from warpfit.training.storage import CHECKSUM, HEADER
+from warpfit.training.storage import CHECKSUM, HEADER, write_file
 
 # Every layer of the package with samples that it takes.
 LAYERS: dict[str, tuple[nn.Layer, tuple[int, ...]]] = {
@@ -95,6 +95,42 @@ def test_a_trained_network_comes_back(dtype: str, path: Path) -> None:
     assert_same_weights(loaded, model)
     np.testing.assert_array_equal(wf.predict(loaded, x), wf.predict(model, x))
     assert wf.evaluate(loaded, x, labels) == wf.evaluate(model, x, labels)
+
+
+@pytest.mark.parametrize(
+    "loss", [None, "mse", losses.Huber(0.25), losses.SoftmaxCrossEntropy(0.1, (1.0, 2.0, 0.5))]
+)
+def test_what_outputs_mean_comes_back(loss: Any, path: Path) -> None:
+    model = mlp(5, 3)
+    model.loss = loss
+    wf.save(model, path)
+    assert wf.load(path).loss == (losses.resolve(loss) if loss is not None else None)
+
+
+def test_a_loss_whose_class_is_not_imported_asks_for_it_when_it_is_needed(path: Path) -> None:
+    model = mlp(5, 3)
+    model.loss = {"name": "mine", "margin": 2}
+    wf.save(model, path)
+    wf.save(wf.load(path), path)
+    loaded = wf.load(path)
+    assert wf.predict(loaded, rows((5,))).shape == (4, 3)
+    for call in (
+        lambda: wf.predict(loaded, rows((5,)), kind="labels"),
+        lambda: wf.evaluate(loaded, rows((5,)), [0]),
+    ):
+        with pytest.raises(ConfigError, match=r"expected a loss among .*, got \{'name': 'mine'"):
+            call()
+
+
+@pytest.mark.parametrize(
+    "loss", [3, "mse", {}, {"name": 3}, {"name": "huber", "delta": "x"}, {"name": "mse", "a": 1}]
+)
+def test_a_forged_loss(loss: Any, path: Path) -> None:
+    model = mlp(5, 3)
+    header = {"layers": [{"name": "0", **model[0].spec.to_dict()}], "dtype": "float32", "loss": loss}
+    write_file(path, "warpfit-model", model.state_dict(), header)
+    with pytest.raises(FileFormatError, match="loss"):
+        wf.load(path)
 
 
 def test_a_loaded_network_is_ones_own_and_trains_on(path: Path) -> None:

@@ -19,19 +19,31 @@ CARD = {
     "network_shape": (4,),
     "class_names": ("cat", "dog"),
     "scale": 255,
-    "loss": {"name": "cross_entropy", "label_smoothing": 0.1},
 }
 
 
-def trained(**changes: Any) -> TrainedModel:
-    return TrainedModel(wf.nn.Sequential(wf.nn.Linear(4, 2, seed=0)), ModelCard(**{**CARD, **changes}))
+def trained(loss: Any = "cross_entropy", num_outputs: int = 2, **changes: Any) -> TrainedModel:
+    model = wf.nn.Sequential(wf.nn.Linear(4, num_outputs, seed=0))
+    model.loss = loss
+    return TrainedModel(model, ModelCard(**{**CARD, **changes}))
 
 
 def test_saved_model_comes_back_with_its_card(tmp_path: Path) -> None:
-    trained().save(tmp_path / "model")
+    trained(wf.losses.SoftmaxCrossEntropy(0.1)).save(tmp_path / "model")
     stored = load_trained(tmp_path / "model")
     assert stored.card == trained().card
-    assert stored.loss == wf.losses.SoftmaxCrossEntropy(0.1)
+    assert stored.model.loss == wf.losses.SoftmaxCrossEntropy(0.1)
+
+
+def test_file_from_before_models_knew_their_loss(tmp_path: Path) -> None:
+    wf.save(
+        trained(None, 1).model,
+        tmp_path / "model",
+        metadata={**CARD, "loss": {"name": "binary_cross_entropy"}},
+    )
+    x = np.random.default_rng(0).uniform(-1, 1, (20, 2, 2))
+    found = load_trained(tmp_path / "model").predictions(x)
+    np.testing.assert_array_equal(found, trained("binary_cross_entropy", 1).predictions(x))
 
 
 @pytest.mark.parametrize(
@@ -46,6 +58,8 @@ def test_saved_model_comes_back_with_its_card(tmp_path: Path) -> None:
         {"class_names": (1, 2)},
         {"scale": 16},
         {"loss": "mse"},
+        {"loss": "binary_cross_entropy"},
+        {"num_outputs": 1},
     ],
 )
 def test_card_that_does_not_fit(tmp_path: Path, changes: dict[str, Any]) -> None:
@@ -77,6 +91,23 @@ def test_labels_are_numbered_as_the_models_classes() -> None:
         trained().labels(y, ())
     with pytest.raises(DataError, match="expected float targets"):
         trained(class_names=()).labels(y, ("cat", "dog"))
+
+
+def test_one_logit_gives_the_probabilities_of_both_classes(tmp_path: Path) -> None:
+    trained("binary_cross_entropy", 1).save(tmp_path / "model")
+    stored = load_trained(tmp_path / "model")
+    x = np.random.default_rng(0).uniform(-1, 1, (20, 2, 2))
+    of_dog = 1 / (1 + np.exp(-wf.predict(stored.model, stored.inputs(x))))
+    np.testing.assert_allclose(stored.predictions(x), np.hstack([1 - of_dog, of_dog]), rtol=1e-6)
+    score = stored.test(x, (of_dog[:, 0] > 0.5).astype(np.int64))
+    assert score.evaluation.accuracy == 1
+    assert [found.recall for found in class_scores(score, ("cat", "dog"))] == [1, 1]
+
+
+def test_predictions_of_regression_are_target_values() -> None:
+    x = np.random.default_rng(0).uniform(-1, 1, (20, 2, 2))
+    plain, rates = (trained(loss, class_names=()).predictions(x) for loss in ("mse", "poisson"))
+    np.testing.assert_allclose(rates, np.exp(plain), rtol=1e-6)
 
 
 def test_class_scores_count_rows_and_mistakes() -> None:

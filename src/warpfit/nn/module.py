@@ -49,6 +49,15 @@ class Module:
     Parameters, buffers and modules kept as attributes are found by their names. A subclass defines
     ``forward(x)`` over tensors; calling the module on an array returns an array and records nothing.
 
+    Attributes
+    ----------
+    loss : Loss, str or None
+        The loss that the whole network was trained with, which says what its outputs mean to ``predict`` and
+        ``evaluate``, and goes with the model into its file. Training functions set it; after a loop of one's own,
+        set it oneself: ``model.loss = "binary_cross_entropy"``.
+    training : bool
+        Whether the module is in training; see `train`.
+
     Examples
     --------
     >>> class Residual(Module):
@@ -59,6 +68,7 @@ class Module:
     """
 
     training = True
+    loss: Any = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the output for a batch x (M, ...)."""

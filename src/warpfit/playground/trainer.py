@@ -16,6 +16,7 @@ from warpfit import backends, nn
 from warpfit.data import Dataset
 from warpfit.engines.base import EpochReport, Plan
 from warpfit.errors import WarpfitError
+from warpfit.losses import Loss
 from warpfit.optim import Optimizer
 from warpfit.playground.messages import Settings, Train
 from warpfit.playground.points import make_points
@@ -37,13 +38,14 @@ class Network:
 
     spec: Any
     arrays: dict[str, npt.NDArray[Any]]
+    loss: Loss
     epoch: int
 
     def probabilities(self, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return the probabilities (N, C) of the classes of rows x (N, features)."""
         ops = backends.create("cpu")
         dtype = str(next(iter(self.arrays.values())).dtype)
-        return predict_network(ops, self.spec, self.arrays, x, dtype=dtype, softmax=True)
+        return predict_network(ops, self.spec, self.arrays, x, dtype=dtype, form=self.loss.probabilities)
 
 
 @dataclass(frozen=True)
@@ -293,4 +295,4 @@ class _Watch(Callback):
 
     def _network(self, run: Run) -> Network:
         arrays = {name: np.array(run.ops.to_numpy(array)) for name, array in run.state.arrays.items()}
-        return Network(run.plan.network, arrays, self.trained.epochs)
+        return Network(run.plan.network, arrays, run.plan.loss, self.trained.epochs)

@@ -105,7 +105,8 @@ class SweepJob:
         """Train all networks, for samples of a shape."""
         base, first = self.settings.base, self.resolved({})
         x, y = self.dataset.x_train, self.dataset.y_train
-        outputs = num_outputs(self.dataset)
+        loss = make_loss(first)
+        outputs = num_outputs(self.dataset, loss)
 
         def build(candidate: Candidate) -> Any:
             settings = self.resolved(candidate)
@@ -118,7 +119,7 @@ class SweepJob:
             y,
             candidates=self.settings.candidates(),
             folds=self.settings.folds or None,
-            loss=make_loss(first),
+            loss=loss,
             epochs=first.epochs or 1,
             batch_size=base.batch_size,
             validation_data=self.validation and (self.validation[0].reshape(-1, *shape), self.validation[1]),
@@ -159,7 +160,7 @@ class SweepJob:
             temporary.write_text(settings.to_toml(), encoding="utf-8")
         if self.settings.folds:
             return
-        card = model_card(settings, self.dataset, shape, make_loss(settings))
+        card = model_card(settings, self.dataset, shape)
         trained = TrainedModel(outcome.sweep.best_model, card)  # type: ignore[arg-type]
         outcome.files.append(folder / MODEL)
         trained.save(outcome.files[-1])

@@ -29,6 +29,7 @@ from warpfit.engines.many_networks import (
 )
 from warpfit.engines.many_networks import Outcome as Trained
 from warpfit.errors import ConfigError
+from warpfit.losses import Loss
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 from warpfit.optim.schedules import ReduceOnPlateau
@@ -378,6 +379,7 @@ class _Pause(NamedTuple):
     state: TrainState
     reports: list[EpochReport]
     callbacks: list[Callback]
+    loss: Loss
 
 
 @dataclass(frozen=True)
@@ -406,7 +408,7 @@ class _Trained:
         before = _pause_of(task)
         if before is None:
             state = state_of(model, optimizer, ops, "float32", task.arguments["seed"])
-            before = _Pause(state, [], callbacks)
+            before = _Pause(state, [], callbacks, own.loss)
         run, callbacks = Run(own, before.state, History(before.reports), ops), before.callbacks
         try:
             for callback in callbacks:
@@ -434,7 +436,7 @@ class _Trained:
                 callback.on_epoch_end(run)
         run.history.plan = run.plan
         if result.error is not None:
-            write_back(run.state, self.model, self.optimizer)
+            write_back(run.state, self.model, self.optimizer, run.plan.loss)
             found.report = report_of_weights(run.history, callbacks, DIVERGED)
             tell_diverged(found, result.error)
             return
@@ -448,10 +450,12 @@ class _Trained:
             found.message = run.history.stopped_by = run.stop_reason
         elif run.state.epoch < run.plan.epochs:
             found.status = PAUSED
-            found.checkpoint = pickle.dumps(_Pause(run.state, run.history.reports, list(callbacks)))
+            found.checkpoint = pickle.dumps(
+                _Pause(run.state, run.history.reports, list(callbacks), run.plan.loss)
+            )
         for callback in callbacks:
             callback.on_end(run)
-        write_back(run.state, self.model, self.optimizer)
+        write_back(run.state, self.model, self.optimizer, run.plan.loss)
         found.report = report_of_weights(run.history, callbacks, found.status)
         found.score = self.task.score_of(self.model)
 
@@ -471,7 +475,7 @@ def _interrupted(task: Task) -> Outcome:
     outcome.message = outcome.history.stopped_by = "interrupt"
     if before is not None:
         model, optimizer, _ = task.own()
-        write_back(before.state, model, optimizer)
+        write_back(before.state, model, optimizer, before.loss)
         outcome.model, outcome.optimizer, outcome.callbacks = model, optimizer, before.callbacks
         outcome.history.reports[:] = before.reports
         outcome.report = report_of_weights(outcome.history, before.callbacks, INTERRUPTED)

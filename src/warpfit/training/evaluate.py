@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,16 +14,24 @@ from warpfit.backends import Array, Backend
 from warpfit.backends.transfer import moved
 from warpfit.checks import check_count
 from warpfit.errors import ConfigError
-from warpfit.losses import Loss
+from warpfit.losses import Loss, SoftmaxCrossEntropy
 from warpfit.nn.module import Module
 from warpfit.nn.network import NetworkSpec, Sequential
 from warpfit.nn.spec import Call
 from warpfit.nn.taped import TapedNetwork
 from warpfit.training.inputs import as_rows, as_sample_weight, check_same_length
 
-__all__ = ["Evaluation", "evaluate", "evaluate_network", "network_of", "predict", "predict_network"]
+__all__ = [
+    "Evaluation",
+    "evaluate",
+    "evaluate_network",
+    "loss_of",
+    "network_of",
+    "predict",
+    "predict_network",
+]
 
-PREDICTIONS = ("outputs", "probabilities", "labels")
+PREDICTIONS = ("outputs", "probabilities", "labels", "values")
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,35 @@ def network_of(model: Module, input_shape: tuple[int, ...]) -> NetworkSpec | Tap
         raise ConfigError(f"expected a model (a Module), got {type(model).__name__}")
     spec = model.spec(input_shape) if type(model) is Sequential else None
     return spec or TapedNetwork(model, input_shape)
+
+
+def loss_of(model: Module, loss: str | Loss | None = None) -> Loss | None:
+    """Return the loss that says what a model's outputs mean: the one given, or the model's own; None if unknown.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such loss, or ``model.loss`` is something else.
+    """
+    if loss is not None:
+        return losses.resolve(loss)
+    if not isinstance(model, Module) or model.loss is None:
+        return None
+    try:
+        return losses.resolve(model.loss)
+    except ConfigError as error:
+        raise ConfigError(f"model.loss does not say what the outputs mean, give loss=: {error}") from error
+
+
+def _meaning(model: Module, loss: str | Loss | None, output_shape: tuple[int, ...]) -> Loss:
+    """Return the loss of a model; where none is known, outputs are taken for logits of two or more classes."""
+    known = loss_of(model, loss)
+    if known is None and output_shape[-1:] in ((), (1,)):
+        raise ConfigError(
+            f"expected to know what the model's outputs of shape (N{''.join(f', {n}' for n in output_shape)}) "
+            "mean, but no loss of it is known; set model.loss, or give loss='binary_cross_entropy' for one logit"
+        )
+    return known or SoftmaxCrossEntropy()
 
 
 def _batches(
@@ -115,7 +152,7 @@ def evaluate(
     x: Any,
     y: Any,
     *,
-    loss: str | Loss = "cross_entropy",
+    loss: str | Loss | None = None,
     sample_weight: Any = None,
     batch_size: int = 1024,
 ) -> Evaluation:
@@ -128,7 +165,9 @@ def evaluate(
         uint8 means x / 255. An array on the model's device, of this package or another, is taken as it is.
     y : array_like (N,) or (N, ...)
         As the loss takes them.
-    loss : str or Loss
+    loss : str or Loss, optional
+        By default the one that the model was trained with, ``model.loss``, class weights included; cross_entropy if
+        none is known.
     sample_weight : array_like (N,), optional
     batch_size : int
         Rows at a time; bounds the memory, and does not change the result beyond rounding.
@@ -138,7 +177,7 @@ def evaluate(
     ShapeError, DTypeError, DataError, ConfigError
         If an argument is not what is described here.
     """
-    rows, loss = as_rows("x", x), losses.resolve(loss)
+    rows, loss = as_rows("x", x), loss_of(model, loss) or SoftmaxCrossEntropy()
     network = network_of(model, rows.shape[1:])
     targets = loss.prepare_targets(as_rows("y", y), network.output_shape, model.dtype)
     check_same_length("y", targets, len(rows))
@@ -155,8 +194,10 @@ def evaluate(
     )
 
 
-def predict(model: Module, x: Any, *, kind: str = "outputs", batch_size: int = 1024) -> npt.NDArray[Any]:
-    """Return a model's outputs for rows x, computed where the model lives.
+def predict(
+    model: Module, x: Any, *, kind: str = "outputs", loss: str | Loss | None = None, batch_size: int = 1024
+) -> npt.NDArray[Any]:
+    """Return a model's outputs for rows x, or what they mean, computed where the model lives.
 
     Parameters
     ----------
@@ -164,15 +205,28 @@ def predict(model: Module, x: Any, *, kind: str = "outputs", batch_size: int = 1
     x : array_like (N, ...)
         uint8 means x / 255. An array on the model's device, of this package or another, is taken as it is.
     kind : str
-        ``'outputs'``: what the network gives, (N, ...); ``'probabilities'``: their softmax, (N, C);
-        ``'labels'``: the index of the largest output, (N,) int64.
+        ``'outputs'``: what the network gives, (N, ...). What else there is, the loss says. Of C classes
+        (``'cross_entropy'``), ``'probabilities'``: the outputs' softmax, (N, C); ``'labels'``: the index of the
+        largest output, (N,) int64. Of one logit (``'binary_cross_entropy'``), ``'probabilities'``: that of label 1,
+        (N, 1); ``'labels'``: 1 where it exceeds 0.5, else 0, (N,) int64; of K logits, each by itself, (N, K).
+        In regression, ``'values'``: the targets that are predicted, which are the outputs, but for ``'poisson'``
+        their exponentials.
+    loss : str or Loss, optional
+        What the outputs mean. By default the loss that the model was trained with, ``model.loss``; if none is known,
+        two or more outputs are logits of classes.
     batch_size : int
         Rows at a time; bounds the memory.
+
+    Raises
+    ------
+    ShapeError, DTypeError, DataError, ConfigError
+        If an argument is not what is described here, or there is no such kind for the loss.
     """
     if kind not in PREDICTIONS:
         raise ConfigError(f"expected kind among {', '.join(PREDICTIONS)}, got {kind!r}")
     rows = as_rows("x", x, min_rows=0)
     network = network_of(model, rows.shape[1:])
+    meaning = None if kind == "outputs" else _meaning(model, loss, network.output_shape)
     result = predict_network(
         backends.create(model.device),
         network,
@@ -180,9 +234,9 @@ def predict(model: Module, x: Any, *, kind: str = "outputs", batch_size: int = 1
         rows,
         batch_size=check_count("batch_size", batch_size, 1),
         dtype=model.dtype,
-        softmax=kind == "probabilities",
+        form=None if meaning is None or kind == "labels" else getattr(meaning, kind),
     )
-    return result.argmax(axis=-1) if kind == "labels" else result
+    return meaning.labels(result) if meaning is not None and kind == "labels" else result
 
 
 def predict_network(
@@ -193,10 +247,11 @@ def predict_network(
     *,
     batch_size: int = 1024,
     dtype: str,
-    softmax: bool = False,
+    form: Callable[[Backend, Array], Array] | None = None,
 ) -> npt.NDArray[Any]:
-    """Return the outputs for rows x, or their softmax, for arrays on the backend; see `predict`."""
+    """Return the outputs for rows x, or what `form` makes of them, for arrays on the backend; see `predict`."""
     result = np.empty((len(x), *network.output_shape), dtype)
     for part, outputs in _batches(ops, network, arrays, x, batch_size, dtype):
-        result[part] = ops.to_numpy(ops.softmax_forward(outputs) if softmax else outputs)
+        with np.errstate(over="ignore"):  # as for the outputs
+            result[part] = ops.to_numpy(outputs if form is None else form(ops, outputs))
     return result

@@ -248,7 +248,7 @@ def _carry_out(job: _Job, model: Module, optimizer: Optimizer) -> None:
         try:
             job.train()
         finally:
-            write_back(job.whole.state, model, optimizer)
+            write_back(job.whole.state, model, optimizer, job.run.plan.loss)
     finally:
         job.close()
 

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from warpfit.data.user import COLOUR_MODES, GRAY_MODES, IMAGE_SUFFIXES
 from warpfit.errors import ConfigError, DataError, FileFormatError, ShapeError
-from warpfit.training.evaluate import predict
 from warpfit.training.trained import TrainedModel
 
 __all__ = ["ImagePrediction", "Skipped", "predict_images"]
@@ -33,7 +32,7 @@ class ImagePrediction:
     classes : tuple of (name, probability)
         The most probable first; empty for regression.
     outputs : tuple of float
-        What the network gives; empty for classes.
+        The target values that are predicted; empty for classes.
     """
 
     path: Path
@@ -93,8 +92,7 @@ def predict_images(
     if card.scale is None:
         raise ConfigError("expected a model trained on pixels from 0 to 1, got one trained on other numbers")
     images, skipped = _read(Path(path).expanduser(), card.input_shape, invert)
-    kind = "probabilities" if card.class_names else "outputs"
-    rows = predict(trained.model, trained.inputs(np.stack([image.pixels for image in images])), kind=kind)
+    rows = trained.predictions(np.stack([image.pixels for image in images]))
     return [
         _as_prediction(image, row, card.class_names, top) for image, row in zip(images, rows, strict=True)
     ], skipped

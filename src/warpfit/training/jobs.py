@@ -80,7 +80,9 @@ class Job:
     def title(self) -> str:
         """Data and model in a few words."""
         settings, shape = self.settings, self.trained.card.network_shape
-        widths = "-".join(map(str, (*shape[:1], *(settings.hidden or ()), num_outputs(self.dataset))))
+        widths = "-".join(
+            map(str, (*shape[:1], *(settings.hidden or ()), num_outputs(self.dataset, self.loss)))
+        )
         return f"{self.dataset.name}, {'mlp ' + widths if settings.model == 'mlp' else settings.model}"
 
     @property
@@ -163,8 +165,9 @@ def prepare(settings: TrainSettings) -> Job:
     settings = settings.resolved(num_rows=len(dataset.x_train), has_classes=bool(dataset.class_names))
     manual_seed(settings.seed)
     shape = network_shape(settings.model, dataset.x_train.shape[1:])
-    model, loss = make_model(settings, shape, num_outputs(dataset)), make_loss(settings)
-    trained = TrainedModel(model, model_card(settings, dataset, shape, loss))
+    loss = make_loss(settings)
+    model = make_model(settings, shape, num_outputs(dataset, loss))
+    trained = TrainedModel(model, model_card(settings, dataset, shape))
     if validation is not None:
         validation = (trained.inputs(validation[0]), validation[1])
     return Job(settings, dataset, validation, trained, make_optimizer(settings, model), loss)
@@ -212,12 +215,13 @@ def hold_out(dataset: Dataset, seed: int) -> tuple[Dataset, Rows]:
     return _with_training_rows(dataset, kept), validation
 
 
-def num_outputs(dataset: Dataset) -> int:
-    """Return how many outputs a network for the dataset has."""
-    return dataset.num_classes or prod(dataset.y_train.shape[1:])
+def num_outputs(dataset: Dataset, loss: Loss) -> int:
+    """Return how many outputs a network for the dataset has with a loss, or raise ConfigError."""
+    classes = dataset.num_classes
+    return loss.num_outputs(classes) if classes else prod(dataset.y_train.shape[1:])
 
 
-def model_card(settings: TrainSettings, dataset: Dataset, shape: tuple[int, ...], loss: Loss) -> ModelCard:
+def model_card(settings: TrainSettings, dataset: Dataset, shape: tuple[int, ...]) -> ModelCard:
     """Return what the file of a model that is trained on the dataset says of it."""
     x = dataset.x_train
     in_unit_interval = x.size > 0 and x.min() >= 0 and x.max() <= 1
@@ -228,5 +232,4 @@ def model_card(settings: TrainSettings, dataset: Dataset, shape: tuple[int, ...]
         network_shape=shape,
         class_names=dataset.class_names,
         scale=255 if in_unit_interval else None,
-        loss=loss.to_dict(),
     )

@@ -17,6 +17,7 @@ from warpfit.nn.module import Module
 from warpfit.nn.spec import Call
 from warpfit.training.evaluate import network_of
 from warpfit.training.inputs import as_rows, as_sample_weight, check_same_length
+from warpfit.training.state import remember_loss
 
 __all__ = ["LBFGSResult", "fit_lbfgs"]
 
@@ -116,6 +117,7 @@ def fit_lbfgs(
         },
     )
     objective.unpack(result.x)
+    remember_loss(model, objective.loss)
     return LBFGSResult(float(result.fun), int(result.nit), bool(result.success), str(result.message))
 
 

@@ -209,7 +209,7 @@ class TrainSettings:
         loss = self.loss
         if loss == "auto":
             loss = "cross_entropy" if has_classes else "mse"
-        elif (loss == "cross_entropy") != has_classes:
+        elif not (Loss.by_name[loss].counts_correct if has_classes else loss != "cross_entropy"):
             targets = "labels of classes" if has_classes else "float targets"
             raise ConfigError(f"expected a loss for {targets}, got {loss!r}")
         steps = -(-num_rows // self.batch_size)

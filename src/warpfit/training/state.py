@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from warpfit.backends import Array, Backend
 from warpfit.backends.transfer import moved
 from warpfit.engines.base import TrainState
 from warpfit.errors import ConfigError
+from warpfit.losses import Loss
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 
-__all__ = ["state_of", "trained_names", "write_back"]
+__all__ = ["remember_loss", "state_of", "trained_names", "write_back"]
 
 
 def trained_names(model: Module, optimizer: Optimizer) -> tuple[str, ...]:
@@ -50,11 +53,18 @@ def state_of(model: Module, optimizer: Optimizer, ops: Backend, precision: str, 
     )
 
 
-def write_back(state: TrainState, model: Module, optimizer: Optimizer) -> None:
-    """Hand the numbers of a finished run over to the model and the optimizer; old gradients go."""
+def remember_loss(model: Module, loss: Loss) -> None:
+    """Let a model know the loss that it is trained with, unless its class has something else by that name."""
+    if isinstance(model.loss, Loss | str | Mapping | None):
+        model.loss = loss
+
+
+def write_back(state: TrainState, model: Module, optimizer: Optimizer, loss: Loss) -> None:
+    """Hand the numbers of a finished run over to the model and the optimizer, and its loss; old gradients go."""
     names = trained_names(model, optimizer)
     for name, holder in model.named_arrays().items():
         holder.data = state.arrays[name]
     model.zero_grad()
+    remember_loss(model, loss)
     optimizer.slots = {slot: [arrays[name] for name in names] for slot, arrays in state.slots.items()}
     optimizer.step_count = state.step

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from warpfit import losses
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import FLOAT_DTYPES
 from warpfit.callers import warn
@@ -24,6 +25,7 @@ from warpfit.engines.base import EpochReport, Plan, TrainState
 from warpfit.engines.scaling import LossScale
 from warpfit.errors import ConfigError, DataWarning, FileFormatError, ShapeError, WarpfitError
 from warpfit.files import atomic_path, check_is_file
+from warpfit.losses import Loss
 from warpfit.nn.network import NetworkSpec, Sequential
 from warpfit.nn.spec import LayerSpec, Shape
 from warpfit.optim.schedules import PlateauState
@@ -170,7 +172,7 @@ def _of_another_kind(path: PathLike, kind: str, header: Mapping[str, Any]) -> st
 
 
 def save(model: Sequential, path: PathLike, *, metadata: Mapping[str, Any] | None = None) -> None:
-    """Write a model: its layers as JSON, its arrays as they are.
+    """Write a model: its layers and its loss as JSON, its arrays as they are.
 
     Parameters
     ----------
@@ -194,9 +196,25 @@ def save(model: Sequential, path: PathLike, *, metadata: Mapping[str, Any] | Non
     header = {
         "layers": [{"name": name, **layer.spec.to_dict()} for name, layer in layers],
         "dtype": model.dtype,
+        "loss": _description(model.loss),
         "metadata": dict(metadata or {}),
     }
     write_file(path, MODEL, model.state_dict(), header)
+
+
+def _description(loss: Any) -> Any:
+    """Return a model's loss, however it is given, as JSON has it."""
+    if isinstance(loss, Loss):
+        return loss.to_dict()
+    return {"name": loss} if isinstance(loss, str) else loss
+
+
+def _loss(description: Any) -> Any:
+    """Return the loss of a description, or, of a class that is not imported here, the description; or ConfigError."""
+    name = description.get("name") if isinstance(description, dict) else None
+    if description is not None and not isinstance(name, str):
+        raise ConfigError(f"expected a loss by its name, found {description!r}")
+    return losses.resolve(description) if name in Loss.by_name else description
 
 
 def load(path: PathLike) -> Sequential:
@@ -216,7 +234,9 @@ def load(path: PathLike) -> Sequential:
     try:
         network = NetworkSpec.from_dict({"layers": header.get("layers"), "input_shape": ()})
         _check_arrays(network, arrays)
-        return Sequential.from_spec(network, arrays, dtype=dtype)
+        model = Sequential.from_spec(network, arrays, dtype=dtype)
+        model.loss = _loss(header.get("loss"))
+        return model
     except (WarpfitError, TypeError, ValueError, OverflowError) as error:
         raise FileFormatError(f"{path} holds no model: {error}") from error
 

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warpfit import losses
 from warpfit.data import Dataset
 from warpfit.errors import ConfigError, DataError, FileFormatError, ShapeError, WarpfitError
-from warpfit.losses import Loss
+from warpfit.losses import SoftmaxCrossEntropy
 from warpfit.nn.network import Sequential
-from warpfit.training.evaluate import Evaluation, evaluate, network_of, predict
+from warpfit.training.evaluate import Evaluation, evaluate, loss_of, network_of, predict
 from warpfit.training.storage import load, load_metadata, save
 
 __all__ = ["ClassScore", "ModelCard", "Score", "TrainedModel", "class_scores", "load_trained"]
@@ -42,8 +41,6 @@ class ModelCard:
         Empty for regression.
     scale : int or None
         The pixel value that became 1: 255 if the samples lie in [0, 1], else unknown.
-    loss : dict
-        Description of the loss, see `Loss.to_dict`.
     """
 
     data: str
@@ -52,7 +49,6 @@ class ModelCard:
     network_shape: tuple[int, ...]
     class_names: tuple[str, ...]
     scale: int | None
-    loss: dict[str, Any]
 
     @classmethod
     def from_metadata(cls, metadata: dict[str, Any]) -> ModelCard:
@@ -74,7 +70,6 @@ class ModelCard:
             and prod(self.input_shape) == prod(self.network_shape)
             and all(isinstance(name, str) for name in self.class_names)
             and self.scale in (None, 255)
-            and isinstance(self.loss, dict)
         )
 
 
@@ -118,11 +113,6 @@ class TrainedModel:
     model: Sequential
     card: ModelCard
 
-    @property
-    def loss(self) -> Loss:
-        """The loss that it was trained with."""
-        return losses.resolve(self.card.loss)
-
     def save(self, path: PathLike) -> None:
         """Write both to a file; see `warpfit.save`."""
         save(self.model, path, metadata=asdict(self.card))
@@ -135,6 +125,13 @@ class TrainedModel:
                 f"got {x.shape[1:]}"
             )
         return x.reshape(len(x), *self.card.network_shape)
+
+    def predictions(self, x: Array) -> Array:
+        """Return what it predicts for samples x: the probability of each class, (N, C), or (N, ...) target values."""
+        loss = loss_of(self.model) or SoftmaxCrossEntropy()
+        found = predict(self.model, self.inputs(x), kind="probabilities" if loss.counts_correct else "values")
+        is_of_second = len(self.card.class_names) == 2 and found.shape[1:] == (1,)
+        return np.hstack([1 - found, found]) if is_of_second else found
 
     def labels(self, y: Array, class_names: Sequence[str]) -> Array:
         """Return targets whose classes are numbered as the model's, by their names.
@@ -158,7 +155,7 @@ class TrainedModel:
     def test(self, x: Array, y: Array) -> Score:
         """Return how the model does on samples x (N, *input_shape) with targets y, numbered as its classes."""
         rows = self.inputs(x)
-        evaluation = evaluate(self.model, rows, y, loss=self.loss)
+        evaluation = evaluate(self.model, rows, y)
         if not self.card.class_names:
             return Score(evaluation, None, None)
         return Score(evaluation, y, predict(self.model, rows, kind="labels"))
@@ -221,13 +218,17 @@ def load_trained(path: PathLike, *, device: str = "cpu") -> TrainedModel:
         If there is no such device.
     """
     model, metadata = load(path), load_metadata(path)
+    former = metadata.pop("loss", None)  # where it stood before models knew their loss
+    model.loss = former if model.loss is None else model.loss
     try:
         card = ModelCard.from_metadata(metadata)
         outputs = network_of(model, card.network_shape).output_shape
+        loss, names = loss_of(model) or SoftmaxCrossEntropy(), card.class_names
+        expected = (loss.num_outputs(len(names)),) if names else outputs
     except WarpfitError as error:
         raise FileFormatError(f"{path}: {error}") from error
-    if card.class_names and outputs != (len(card.class_names),):
+    if outputs != expected:
         raise FileFormatError(
-            f"{path}: expected {len(card.class_names)} outputs, one a class, found {outputs}"
+            f"{path}: expected {expected[0]} outputs for {len(names)} classes, found {outputs}"
         )
     return TrainedModel(model.to(device), card)
