@@ -9,14 +9,23 @@ import pytest
 
 from emulator.build import gxx_missing
 from emulator.runtime import EmulatedRuntime
+from support.environment import start_clean
+from support.strict import FILTERS
 from support.turns import NEVER_RUN, mark_turns, never_run
 from warpfit.backends.cuda import runtime
 
+start_clean()
 NO_GXX = gxx_missing()
 NO_GPU = runtime.why_unavailable()
 
 # For tests of the tests.
 pytest_plugins = ["pytester"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make warnings of ours errors."""
+    for line in FILTERS:
+        config.addinivalue_line("filterwarnings", line)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import warpfit
+from support.strict import STRICT
 
 HEAVY = [
     "scipy",
@@ -38,7 +39,7 @@ assert wf.evaluate(model, x, x[:, 0] > 0.5).loss < 2
 
 def run(code: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, *STRICT, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -51,7 +51,6 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise DataError("no connection")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("WARPFIT_DATA", raising=False)
     monkeypatch.setattr("warpfit.data.registry.user_cache", lambda: tmp_path / "cache")
     monkeypatch.setattr("warpfit.data.registry.fetch", no_network)
 

@@ -14,6 +14,7 @@ import pytest
 from support.commands import ENVIRONMENT, Invoke, run_python
 from support.devices import no_gpu
 from support.playground import SETTINGS, TRAIN_DIGITS
+from support.strict import STRICT
 
 
 def test_a_port_that_is_taken(misuse: Invoke) -> None:
@@ -44,7 +45,7 @@ def test_the_extra_that_is_missing(package: str) -> None:
 
 def test_it_serves_until_ctrl_c() -> None:
     connect = pytest.importorskip("websockets.sync.client").connect
-    command = [sys.executable, "-W", "error", "-m", "warpfit", "playground", "--port", "0", "--no-browser"]
+    command = [sys.executable, *STRICT, "-m", "warpfit", "playground", "--port", "0", "--no-browser"]
     environment = {**ENVIRONMENT, "WARPFIT_DEVICE": "cpu", "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment

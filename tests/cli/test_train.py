@@ -20,6 +20,7 @@ from safetensors.numpy import load_file
 
 import warpfit as wf
 from support.commands import DIGITS, ENVIRONMENT, Invoke
+from support.strict import STRICT
 from warpfit.cli.app import app
 from warpfit.training.settings import TrainSettings
 
@@ -129,11 +130,18 @@ def test_ctrl_c_leaves_a_checkpoint_and_the_last_whole_epoch(
     invoke: Invoke, blobs: Path, tmp_path: Path
 ) -> None:
     flags = ["--data", str(blobs), "--schedule", "constant", "--checkpoint-every", "1"]
-    code = (  # a background job of the shell would ignore the signal otherwise
-        "import signal, warpfit.cli; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        f"warpfit.cli.main({['train', *flags, '--epochs', '1000000', '--out', 'run']!r})"
-    )
-    command = [sys.executable, "-W", "error", "-c", code]
+    command = [
+        sys.executable,
+        *STRICT,
+        "-m",
+        "warpfit",
+        "train",
+        *flags,
+        "--epochs",
+        "1000000",
+        "--out",
+        "run",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
     assert process.stdout is not None
     while not process.stdout.readline().startswith("epoch 2/"):

@@ -23,7 +23,6 @@ IDX_NAMES = [file.name for file in DATASETS["mnist"].files]
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Keep every test off the user's own data and off the network."""
-    monkeypatch.delenv("WARPFIT_DATA", raising=False)
     monkeypatch.setattr(registry, "user_cache", lambda: tmp_path / "cache")
     for record in list(DATASETS.values()):
         dead = dataclasses.replace(record, mirrors=tuple("http://127.0.0.1:9/" for _ in record.mirrors))

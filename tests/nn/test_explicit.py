@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
+from support.strict import STRICT
 from warpfit import manual_seed, no_grad
 from warpfit.data import DataLoader
 from warpfit.errors import ConfigError, DTypeError, ShapeError
@@ -107,9 +108,9 @@ def test_a_step_is_the_formula() -> None:
 
 
 def test_the_example_learns_digits() -> None:
-    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
     run = subprocess.run(
-        [sys.executable, EXAMPLE], capture_output=True, text=True, env=environment, check=False
+        [sys.executable, *STRICT, EXAMPLE], capture_output=True, text=True, env=environment, check=False
     )
     assert run.returncode == 0, run.stderr
     *epochs, last = run.stdout.splitlines()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import warpfit
+from support.strict import STRICT
 from warpfit.cli import main
 
 # A quick run that learns something.
@@ -50,6 +51,6 @@ def run_main(*arguments: object) -> Outcome:
 
 def run_python(*arguments: str) -> Outcome:
     """Return the outcome of a Python process in which warnings are errors."""
-    command = [sys.executable, "-W", "error", *arguments]
+    command = [sys.executable, *STRICT, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=ENVIRONMENT)
     return Outcome(done.returncode, done.stdout, done.stderr)

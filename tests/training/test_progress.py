@@ -36,8 +36,6 @@ class Terminal(io.StringIO):
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "150")
-    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "JUPYTER_COLUMNS"):
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_UPDATES", 0)
     return Terminal()
 

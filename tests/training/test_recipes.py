@@ -122,7 +122,6 @@ def test_mnist_if_it_can_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def fail(*_: object) -> Path:
         raise DataError("no connection")
 
-    monkeypatch.delenv("WARPFIT_DATA", raising=False)
     monkeypatch.setattr("warpfit.data.registry.user_cache", lambda: tmp_path / "cache")
     monkeypatch.setattr("warpfit.data.registry.fetch", fail)
     assert mnist_or_digits() == "digits"

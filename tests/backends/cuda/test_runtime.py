@@ -31,7 +31,6 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     fake.install(monkeypatch)
     open_devices(monkeypatch)
     monkeypatch.setattr(runtime, "_active", SimpleNamespace())
-    monkeypatch.delenv("WARPFIT_DEBUG", raising=False)
     return fake
 
 
