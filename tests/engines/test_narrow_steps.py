@@ -110,10 +110,11 @@ def test_a_short_batch_that_is_left_to_other_kernels(cuda: str, takes: Callable[
     assert_alike(takes, small, x, y, device=cuda, epochs=4)
 
 
-def test_a_layer_that_is_not_trained(cuda: str, takes: Callable[[int], None]) -> None:
+@pytest.mark.parametrize("names", [("4.weight", "4.bias"), ("0.weight", "2.bias", "4.weight")])
+def test_parameters_that_are_not_trained(cuda: str, takes: Callable[[int], None], names: Any) -> None:
     x, y = blobs(NUM_ROWS)
-    last_alone = lambda model: optim.SGD(model.layers[-1].parameters(), 0.1)  # noqa: E731
-    assert_alike(takes, small, x, y, last_alone, device=cuda)
+    some = lambda model: optim.SGD([dict(model.named_parameters())[name] for name in names], 0.1)  # noqa: E731
+    assert_alike(takes, small, x, y, some, device=cuda)
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(cuda: str, takes: Callable[[int], None]) -> None:

@@ -801,7 +801,7 @@ def test_it_says_what_is_in_the_way(cuda: str, make: Any, settings: dict[str, An
     ("make", "words"),
     [
         (lambda model: adam(model, l2=0.1, clip_norm=2.0), "clip_norm or l2, not both, got 2.0"),
-        (lambda model: optim.SGD(list(model.parameters())[:1], 0.1), "an optimizer over all parameters"),
+        (lambda model: optim.SGD(list(model.parameters())[:1], 0.1), "every parameter to be trained"),
     ],
 )
 def test_it_says_what_optimizer_it_takes(cuda: str, make: Any, words: str) -> None:

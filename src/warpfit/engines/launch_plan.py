@@ -138,7 +138,11 @@ def trained_network(plan: Plan, data: TrainingData) -> Any:
     optimizer = plan.optimizer
     layers, rule, smoothed = layers_of(plan), _rule_of(optimizer), _is_smoothed(plan.loss)
     names = {f"{name}.{part}" for name, *_ in layers for part in ("weight", "bias")}
-    _require(set(plan.trained) == names, "an optimizer over all parameters", f"one over {len(plan.trained)}")
+    _require(
+        set(plan.trained) == names,
+        "every parameter to be trained",
+        f"{len(plan.trained)} of {len(names)} (engine='graph' trains some, and leaves others as they are)",
+    )
     specs = [layer.linear for layer in layers]
     widths = (specs[0].in_features, *(spec.out_features for spec in specs))
     _require(min(widths) > 0, "layers of size 1 or more", "0")

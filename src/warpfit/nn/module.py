@@ -27,6 +27,9 @@ class Parameter(Tensor):
 
     Attributes
     ----------
+    requires_grad : bool
+        Whether it does. False freezes the parameter: `fit` and `Optimizer.step` leave it as it is, and what the
+        optimizer keeps of it. Set it before training starts.
     last_output : Tensor or None
         What the explicit style's ``forward`` made with this parameter, until ``backward`` takes it.
     """
@@ -207,7 +210,7 @@ class Module:
 
     @property
     def num_parameters(self) -> int:
-        """How many numbers training changes."""
+        """How many numbers all parameters hold, frozen ones included."""
         return sum(int(parameter.data.size) for parameter in self.parameters())
 
     # -- text --------------------------------------------------------------------------------------------

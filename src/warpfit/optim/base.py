@@ -159,7 +159,7 @@ class Optimizer:
         return self.slots
 
     def step(self, lr: float | None = None, *, num_rows: int | None = None) -> None:
-        """Change every parameter that has a gradient.
+        """Change every parameter that has a gradient, but for those with ``requires_grad=False``.
 
         Parameters
         ----------
@@ -176,7 +176,7 @@ class Optimizer:
         if self.spec.l2 and num_rows is None:
             raise ConfigError("step: expected num_rows= for an optimizer with l2, got None")
         slots = self.make_slots()
-        used = [idx for idx, parameter in enumerate(self.parameters) if parameter.grad is not None]
+        used = [idx for idx, p in enumerate(self.parameters) if p.requires_grad and p.grad is not None]
         if used:
             parameters = [self.parameters[idx].data for idx in used]
             gradients = [self.parameters[idx].grad for idx in used]

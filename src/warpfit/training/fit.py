@@ -79,7 +79,8 @@ def fit(
         Targets as the loss takes them: integer labels (N,) for ``'cross_entropy'``.
     loss : str or Loss
     optimizer : Optimizer
-        Over the model's parameters, or some of them; the others stay as they are.
+        Over the model's parameters, or some of them; the others stay as they are, and so do those of its own with
+        ``requires_grad=False``.
     epochs, batch_size : int
         The last, shorter batch of an epoch counts, divided by its own size.
     validation_data : (x, y), optional

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from warpfit import backends, losses
 from warpfit.backends.transfer import moved
 from warpfit.checks import check_count
+from warpfit.errors import ConfigError
 from warpfit.losses import Loss
 from warpfit.nn.module import Module
 from warpfit.nn.spec import Call
@@ -122,7 +123,7 @@ def fit_lbfgs(
 
 
 class _Objective:
-    """The penalized loss of a model on some data and its gradient, as functions of all weights in one vector."""
+    """The penalized loss of a model on some data and its gradient, as functions of what trains in one vector."""
 
     def __init__(self, model: Module, x: Any, y: Any, loss: Loss, l2: float, sample_weight: Any) -> None:
         rows = as_rows("x", x)
@@ -136,7 +137,9 @@ class _Objective:
         self.weights = {} if weights is None else {"sample_weight": self.ops.asarray(weights)}
         total = len(rows) if weights is None else float(weights.sum(dtype=np.float64))
         self.decay = l2 / total if total else 0.0
-        self.parameters = dict(model.named_parameters())
+        self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        if not self.parameters:
+            raise ConfigError("expected parameters to train, but all of the model's have requires_grad=False")
         self.arrays = {name: holder.data for name, holder in model.named_arrays().items()}
 
     def packed(self) -> Vector:

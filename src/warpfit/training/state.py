@@ -18,11 +18,25 @@ __all__ = ["remember_loss", "state_of", "trained_names", "write_back"]
 def trained_names(model: Module, optimizer: Optimizer) -> tuple[str, ...]:
     """Return the names of the model's parameters that the optimizer changes, in the optimizer's order.
 
+    Parameters with ``requires_grad=False`` are frozen: it holds them, and leaves them as they are.
+
     Raises
     ------
     ConfigError
-        If the optimizer holds a parameter that is not the model's.
+        If the optimizer holds a parameter that is not the model's, or none that is to be changed.
     """
+    held = _names(model, optimizer)
+    trained = [name for name, p in zip(held, optimizer.parameters, strict=True) if p.requires_grad]
+    if not trained:
+        raise ConfigError(
+            f"expected parameters to train, but all {len(held)} parameters of the optimizer have "
+            "requires_grad=False; set it to True for those that are to change"
+        )
+    return tuple(trained)
+
+
+def _names(model: Module, optimizer: Optimizer) -> tuple[str, ...]:
+    """Return the names of all parameters that the optimizer holds, in its order."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     foreign = sum(id(parameter) not in names for parameter in optimizer.parameters)
     if foreign:
@@ -39,14 +53,16 @@ def state_of(model: Module, optimizer: Optimizer, ops: Backend, precision: str, 
         here = moved(array, ops, precision)
         return ops.copy(here) if here is array else here
 
-    names = trained_names(model, optimizer)
+    trained = trained_names(model, optimizer)
+
+    def slot_of(arrays: list[Array]) -> dict[str, Array]:
+        held = zip(_names(model, optimizer), arrays, strict=True)
+        return {name: owned(array) for name, array in held if name in trained}
+
     return TrainState(
         parameters={name: owned(parameter.data) for name, parameter in model.named_parameters()},
         buffers={name: owned(buffer.data) for name, buffer in model.named_buffers()},
-        slots={
-            slot: dict(zip(names, map(owned, arrays), strict=True))
-            for slot, arrays in optimizer.make_slots().items()
-        },
+        slots={slot: slot_of(arrays) for slot, arrays in optimizer.make_slots().items()},
         step=optimizer.step_count,
         epoch=0,
         seed=seed,
@@ -61,10 +77,14 @@ def remember_loss(model: Module, loss: Loss) -> None:
 
 def write_back(state: TrainState, model: Module, optimizer: Optimizer, loss: Loss) -> None:
     """Hand the numbers of a finished run over to the model and the optimizer, and its loss; old gradients go."""
-    names = trained_names(model, optimizer)
+    names = _names(model, optimizer)
     for name, holder in model.named_arrays().items():
         holder.data = state.arrays[name]
     model.zero_grad()
     remember_loss(model, loss)
-    optimizer.slots = {slot: [arrays[name] for name in names] for slot, arrays in state.slots.items()}
+    kept = optimizer.slots  # of frozen parameters
+    optimizer.slots = {
+        slot: [arrays[name] if name in arrays else kept[slot][idx] for idx, name in enumerate(names)]
+        for slot, arrays in state.slots.items()
+    }
     optimizer.step_count = state.step
