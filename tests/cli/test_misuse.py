@@ -159,7 +159,7 @@ def test_files_that_are_no_models(misuse: Invoke, trained: Path, blobs: Path, tm
     import warpfit as wf
 
     assert "blobs.npz" in misuse("evaluate", blobs).err
-    assert "none at nothing" in misuse("predict", "nothing", blobs).err
+    assert "nothing does not exist; expected a model file" in misuse("predict", "nothing", blobs).err
     cut = (trained / "model.safetensors").read_bytes()[:-8]
     (tmp_path / "cut.safetensors").write_bytes(cut)
     assert "cut.safetensors" in misuse("evaluate", "cut.safetensors").err
@@ -171,8 +171,9 @@ def test_resume_from_another_run(misuse: Invoke, invoke: Invoke, trained: Path, 
     flags = ("--data", blobs, "--epochs", "1", "--hidden", "4")
     assert invoke("train", *flags, "--checkpoint-every", "1", "--out", "first").code == 0
     wider = misuse("train", "--resume", "first", "--hidden", "5", "--out", "second")
-    assert "differs in network" in wider.err
+    assert "differs in network.layers[0].out_features (4 there, 5 here)" in wider.err
     assert "warpfit-checkpoint" in misuse("train", "--resume", trained / "model.safetensors").err
+    assert "nowhere does not exist; expected a checkpoint file" in misuse("train", "--resume", "nowhere").err
 
 
 def test_unknown_command_and_missing_argument(misuse: Invoke) -> None:

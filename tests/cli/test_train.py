@@ -126,6 +126,19 @@ def test_resumed_run_equals_an_uninterrupted_one(invoke: Invoke, tmp_path: Path)
     assert json.loads((tmp_path / "second" / "history.json").read_text())["epochs"]["epoch"] == [1, 2, 3, 4]
 
 
+def test_a_run_resumed_on_other_data_says_so_or_is_told_to(invoke: Invoke, blobs: Path) -> None:
+    data = dict(np.load(blobs))
+    flags = ("--data", blobs, "--hidden", "4", "--checkpoint-every", "1")
+    assert invoke("train", *flags, "--epochs", "1", "--out", "first").code == 0
+    np.savez(blobs, **{**data, "x": data["x"][::-1].copy()})
+    refused = invoke("train", "--resume", "first", "--epochs", "2", "--out", "second")
+    assert refused.code == 2
+    assert "got another x" in refused.err
+    assert "--new-data" in refused.err
+    assert invoke("train", "--resume", "first", "--new-data", "--epochs", "2", "--out", "second").code == 0
+    assert invoke("train", "--resume", "second", "--epochs", "3", "--out", "third").code == 0
+
+
 def test_ctrl_c_leaves_a_checkpoint_and_the_last_whole_epoch(
     invoke: Invoke, blobs: Path, tmp_path: Path
 ) -> None:

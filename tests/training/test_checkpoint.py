@@ -182,6 +182,30 @@ def test_early_stopping_resumes_with_its_best_weights(stop_after: int, path: Pat
     assert_same_weights(resumed, whole)
 
 
+def waiting(model: nn.Module) -> optim.SGD:
+    """An optimizer whose schedule lowers the rate after three epochs without enough gain, and then rests for three."""
+    return sgd(model, optim.ReduceOnPlateau(1.0, factor=0.5, patience=2, threshold=0.2, cooldown=3))
+
+
+@pytest.mark.parametrize("epochs", [2, 5, 15, 21, 27])
+def test_a_plateau_and_a_stop_resume_in_the_midst_of_waiting(epochs: int, path: Path) -> None:
+    settings = {"validation_data": VALIDATION, "batch_size": 30}
+    whole, resumed = mlp(6, 8, 3), mlp(6, 8, 3)
+    rule = {"patience": 5, "min_delta": 0.03}
+    expected = fit(whole, waiting(whole), epochs=30, callbacks=[wf.EarlyStopping(**rule)], **settings)
+    assert len(expected) == 29
+    assert sorted(set(expected["lr"])) == [0.0625, 0.125, 0.25, 0.5, 1.0]
+    model = mlp(6, 8, 3)
+    callbacks = [wf.EarlyStopping(**rule), wf.Checkpoint(path)]
+    fit(model, waiting(model), epochs=epochs, callbacks=callbacks, **settings)
+    stopping = wf.EarlyStopping(**rule)
+    history = fit(resumed, waiting(resumed), epochs=30, callbacks=[stopping], resume_from=path, **settings)
+    for column in ("epoch", "loss", "lr", "val_loss"):
+        assert history[column] == expected[column]
+    assert history.stopped_by == expected.stopped_by
+    assert_same_weights(resumed, whole)
+
+
 def test_an_interrupt_between_epochs_resumes_too(path: Path) -> None:
     class InterruptLast(wf.Callback):
         """Comes after early stopping, which has seen the epoch when the interrupt comes."""
@@ -401,20 +425,50 @@ def test_ctrl_c_writes_a_checkpoint_and_ends_well(path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"batch_size": 8}, r"differs in batch_size \(batch_size: expected 8, found 16\)"),
-        ({"seed": 6}, r"differs in seed \(seed: expected 6, found 5\)"),
+        ({"batch_size": 8}, r"differs in batch_size \(16 there, 8 here\)"),
+        ({"seed": 6}, r"differs in seed \(5 there, 6 here\)"),
         ({"shuffle": False}, "differs in shuffle"),
         ({"precision": "float64"}, "differs in precision"),
-        ({"loss": losses.SoftmaxCrossEntropy(0.1)}, "differs in loss"),
-        ({"class_weight": [1, 2, 3]}, "differs in loss"),
-        ({"optimizer": sgd}, "differs in optimizer"),
-        ({"optimizer": lambda model: adam(model, 0.02)}, "differs in optimizer"),
-        ({"optimizer": lambda model: adam(model, clip_norm=1.0)}, "differs in optimizer"),
+        (
+            {"loss": losses.SoftmaxCrossEntropy(0.1)},
+            r"differs in loss.label_smoothing \(0.0 there, 0.1 here\)$",
+        ),
+        (
+            {"class_weight": [1, 2, 3]},
+            r"differs in loss.class_weight \(None there, \[1.0, 2.0, 3.0\] here\)$",
+        ),
+        ({"optimizer": sgd}, r"differs in optimizer \('adam' there, 'sgd' here\)$"),
+        (
+            {"optimizer": lambda model: adam(model, 0.02)},
+            r"differs in optimizer.lr.lr \(0.01 there, 0.02 here\)$",
+        ),
+        (
+            {"optimizer": lambda model: adam(model, clip_norm=1.0)},
+            r"differs in optimizer.clip_norm \(None there, 1.0 here\)$",
+        ),
         ({"optimizer": lambda model: optim.Adam(model[2].parameters(), 0.01)}, "differs in trained"),
-        ({"model": lambda: mlp(6, 9, 3)}, "differs in network"),
-        ({"model": lambda: mlp(6, 8, 3, activation=nn.Tanh)}, "differs in network"),
-        ({"model": lambda: Taped(mlp(6, 8, 3))}, "differs in network"),
-        ({"batch_size": 8, "shuffle": False}, "differs in batch_size, shuffle"),
+        (
+            {"model": lambda: mlp(6, 9, 3)},
+            r"differs in network.layers\[0\].out_features \(8 there, 9 here\), "
+            r"network.layers\[2\].in_features \(8 there, 9 here\)$",
+        ),
+        (
+            {"model": lambda: mlp(6, 8, 3, activation=nn.Tanh)},
+            r"differs in network.layers\[1\].activation \('relu' there, 'tanh' here\)$",
+        ),
+        ({"model": lambda: nn.Sequential(*list(mlp(6, 8, 3))[::2])}, "the number of network.layers "),
+        (
+            {"model": lambda: Taped(mlp(6, 8, 3))},
+            r"differs in network \('input_shape, layers' there, 'input_shape, module' here\), trained",
+        ),
+        (
+            {"batch_size": 8, "shuffle": False},
+            r"batch_size \(16 there, 8 here\), shuffle \(True there, False here\)$",
+        ),
+        (
+            {"batch_size": 8, "shuffle": False, "seed": 1, "report_every": 2},
+            r"report_every \(1 there, 2 here\) and 1 more$",
+        ),
         ({"epochs": 1}, "expected epochs to be at least the 2 that .* has done, got 1"),
     ],
 )
@@ -425,6 +479,91 @@ def test_other_runs(changes: dict[str, Any], match: str, path: Path) -> None:
     optimizer = settings.pop("optimizer", adam)(model)
     with unchanged(model, optimizer), pytest.raises(ConfigError, match=match):
         fit(model, optimizer, resume_from=path, **settings)
+
+
+def test_other_modules_of_ones_own(path: Path) -> None:
+    fit(Taped(mlp(6, 8, 3)), epochs=1, callbacks=[wf.Checkpoint(path)])
+    message = (
+        r"differs in network.module \('\(0\): Linear\(6, 8, 56 parameters\)' there, "
+        r"'\(0\): Linear\(6, 9, 63 parameters\)' here\)"
+    )
+    with pytest.raises(ConfigError, match=message):
+        fit(Taped(mlp(6, 9, 3)), resume_from=path)
+
+
+# -- other data ----------------------------------------------------------------------------------------------
+
+LARGE = np.random.default_rng(0).normal(size=(3000, 6)).astype("f4")
+
+
+def changed(rows: Any, place: Any = -1) -> Any:
+    """Return a copy with another number in one place."""
+    rows = rows.copy()
+    rows[place] = (rows[place] + 1) % 3
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        ({"x": changed(X, (30, 2))}, "another x;"),
+        ({"x": X.astype("f8")}, "another x;"),
+        ({"y": changed(LABELS)}, "another y;"),
+        ({"x": X[::-1], "y": LABELS[::-1]}, "another x, y;"),
+        ({"x": X[:50], "y": LABELS[:50]}, r"another x, y \(60 rows there, 50 here\);"),
+        ({"sample_weight": np.ones(60)}, "another sample_weight;"),
+    ],
+)
+def test_other_data_is_refused_unless_it_is_meant(data: dict[str, Any], found: str, path: Path) -> None:
+    settings = {"batch_size": 16, "verbose": False}
+    fit(mlp(6, 8, 3), epochs=2, callbacks=[wf.Checkpoint(path)], seed=0)
+    model = mlp(6, 8, 3)
+    optimizer = adam(model)
+    settings |= {"optimizer": optimizer, "resume_from": path, **data}
+    x, y = settings.pop("x", X), settings.pop("y", LABELS)
+    message = f"expected the data that {path} was trained on, got {found} .*new_data=True"
+    with unchanged(model, optimizer), pytest.raises(ConfigError, match=message):
+        wf.fit(model, x, y, epochs=4, **settings)
+    history = wf.fit(model, x, y, epochs=4, new_data=True, **settings)
+    assert history["epoch"] == [1, 2, 3, 4]
+    assert history["num_rows"] == [60, 60, len(x), len(x)]
+
+
+def test_going_on_with_new_data_is_training_on_from_there(path: Path) -> None:
+    more, labels = blobs(100, seed=3)
+    resumed, whole = mlp(6, 8, 3), mlp(6, 8, 3)
+    settings = {"shuffle": False, "batch_size": 16, "verbose": False}
+    optimizer = adam(whole)
+    fit(whole, optimizer, epochs=2, callbacks=[wf.Checkpoint(path)], **settings)
+    wf.fit(whole, more, labels, optimizer=optimizer, epochs=1, seed=5, **settings)
+    settings |= {"resume_from": path, "new_data": True, "seed": 5}
+    wf.fit(resumed, more, labels, optimizer=adam(resumed), epochs=3, **settings)
+    assert_same_weights(resumed, whole)
+
+
+def test_rows_to_validate_on_must_be_the_same_only_where_they_decide(path: Path) -> None:
+    other = blobs(30, seed=2)
+    fit(mlp(6, 8, 3), epochs=2, callbacks=[wf.Checkpoint(path)], validation_data=VALIDATION)
+    fit(mlp(6, 8, 3), resume_from=path, validation_data=other)
+    fit(mlp(6, 8, 3), resume_from=path)
+    fit(mlp(6, 8, 3), resume_from=path, callbacks=[stopping()], validation_data=VALIDATION)
+    message = "another validation x, validation y"
+    with pytest.raises(ConfigError, match=message):
+        fit(mlp(6, 8, 3), resume_from=path, callbacks=[stopping()], validation_data=other)
+    model = mlp(6, 8, 3)
+    fit(model, plateau(model), epochs=2, callbacks=[wf.Checkpoint(path)], validation_data=VALIDATION)
+    with pytest.raises(ConfigError, match=message):
+        fit(model, plateau(model), resume_from=path, validation_data=other)
+
+
+def test_data_is_looked_at_for_checkpoints_only(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    looked: list[int] = []
+    module = sys.modules[wf.fit.__module__]
+    monkeypatch.setattr(module, "data_digests", lambda *data: looked.append(1) or {})
+    fit(mlp(6, 8, 3), epochs=3)
+    assert looked == []
+    fit(mlp(6, 8, 3), epochs=3, callbacks=[wf.Checkpoint(path)])
+    assert looked == [1]
 
 
 def test_files_that_are_no_checkpoints(path: Path) -> None:

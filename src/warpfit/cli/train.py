@@ -146,6 +146,10 @@ def train(
             RUN, "PATH", "Go on from a checkpoint, with the settings beside it where no --config is given."
         ),
     ] = None,
+    new_data: Annotated[
+        bool | None,
+        switch(RUN, "--new-data", "Go on from the checkpoint of --resume although the data are others."),
+    ] = None,
     config: Annotated[
         Text,
         option(RUN, "FILE", "Settings in TOML, by the names of these options, which win over the file."),

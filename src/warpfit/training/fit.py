@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from warpfit.training.plan import engine_of, is_streamed, resolve_precision
 from warpfit.training.plan import plan as make_plan
 from warpfit.training.progress import ProgressBar
 from warpfit.training.run import Run
+from warpfit.training.same_run import check_same_data, data_digests
 from warpfit.training.state import state_of, trained_names, write_back
 from warpfit.training.storage import CallbackState, Snapshot, load_checkpoint, save_checkpoint
 
@@ -63,6 +65,7 @@ def fit(
     report_every: int = 1,
     callbacks: Sequence[Callback] = (),
     resume_from: str | os.PathLike[str] | None = None,
+    new_data: bool = False,
     verbose: bool = True,
 ) -> History:
     """Train a model, and write the result back into the model and the optimizer.
@@ -117,7 +120,12 @@ def fit(
         Epochs between two reports: validation, callbacks, and entries of the history.
     callbacks : sequence of Callback
     resume_from : path, optional
-        A checkpoint of the same run; the weights come out as if it had never stopped.
+        A checkpoint of the same run; the weights come out as if it had never stopped. It must be of the same x, y
+        and sample weights, and of the same rows to validate on where a callback or the schedule acts by them: digests
+        in the checkpoint tell. Of an array of more than 16 MiB they see every k-th row and the last, at most 16 MiB.
+    new_data : bool
+        Whether to go on from `resume_from` with other data, or more, on purpose: weights, optimizer and epochs done
+        are the checkpoint's.
     verbose : bool
         Whether to show progress; only on a terminal.
 
@@ -171,7 +179,7 @@ def fit(
         [*callbacks, ProgressBar()] if verbose else list(callbacks),
     )
     if resume_from is not None:
-        job.resume(resume_from)
+        job.resume(resume_from, new_data=new_data)
     _carry_out(job, model, optimizer)
     return run.history
 
@@ -336,9 +344,20 @@ class _Job:
         # Whose rule the engine follows by itself.
         self.followed = self._followed()
 
-    def resume(self, path: str | os.PathLike[str]) -> None:
+    @cached_property
+    def data_digests(self) -> dict[str, str]:
+        """What a checkpoint says of the data."""
+        return data_digests(self.data, self.validation)
+
+    def resume(self, path: str | os.PathLike[str], *, new_data: bool) -> None:
         run = self.run
-        stored = load_checkpoint(path, run.plan, run.state, run.ops)
+
+        def check_data(header: Mapping[str, Any]) -> None:
+            if not new_data:
+                decides = self._follows_reports()
+                check_same_data(path, header, run.plan, self.data_digests, decides=decides)
+
+        stored = load_checkpoint(path, run.plan, run.state, run.ops, check_data)
         if stored.state.epoch > run.plan.epochs:
             raise ConfigError(
                 f"expected epochs to be at least the {stored.state.epoch} that {path} has done, got {run.plan.epochs}"
@@ -421,6 +440,10 @@ class _Job:
             )
         )
 
+    def _follows_reports(self) -> bool:
+        """Return whether what reports say, validation included, may decide how the run goes on."""
+        return _watches_the_loss(self.run.plan.optimizer.lr) or any(map(_looks_at_the_run, self.callbacks))
+
     def _followed(self) -> EarlyStopping | None:
         """Return the only callback that looks at the run, if the engine can do between epochs all that it does."""
         looking, plan = [c for c in self.callbacks if _looks_at_the_run(c)], self.run.plan
@@ -463,7 +486,7 @@ class _Job:
     def _save_checkpoints(self, due: Callable[[Checkpoint], bool]) -> None:
         for checkpoint in self.callbacks:
             if isinstance(checkpoint, Checkpoint) and due(checkpoint):
-                save_checkpoint(checkpoint.path, self.run.plan, self.whole, self.run.ops)
+                save_checkpoint(checkpoint.path, self.run.plan, self.whole, self.run.ops, self.data_digests)
 
 
 def _listens_to_steps(callback: Callback) -> bool:

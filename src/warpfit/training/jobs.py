@@ -128,6 +128,7 @@ class Job:
                 *callbacks,
             ],
             resume_from=settings.resume,
+            new_data=settings.new_data,
             verbose=verbose,
         )
         test = self.trained.test_on(self.dataset) if len(history) and len(self.dataset.x_test) else None

@@ -105,8 +105,10 @@ class TrainSettings:
         Epochs between two checkpoints.
     resume : str, optional
         A checkpoint to go on from, or the folder that holds it.
+    new_data : bool
+        Whether the checkpoint to go on from may be of other data. Not recorded in the run's own settings file.
     out : str, optional
-        Folder for the results; None is ``runs/<time>``. Not recorded in the run's own settings file.
+        Folder for the results; None is ``runs/<time>``. Not recorded either.
     profile : bool
         Write a trace of the run beside its results. Not recorded either.
     quiet : bool
@@ -145,6 +147,7 @@ class TrainSettings:
     early_stopping: int = 0
     checkpoint_every: int = 0
     resume: str | None = None
+    new_data: bool = field(default=False, metadata=_NOT_RECORDED)
     out: str | None = field(default=None, metadata=_NOT_RECORDED)
     profile: bool = field(default=False, metadata=_NOT_RECORDED)
     quiet: bool = field(default=False, metadata=_NOT_RECORDED)

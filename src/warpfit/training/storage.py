@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ from warpfit.losses import Loss
 from warpfit.nn.network import NetworkSpec, Sequential
 from warpfit.nn.spec import LayerSpec, Shape
 from warpfit.optim.schedules import PlateauState
+from warpfit.training.same_run import check_same_run
 
 __all__ = [
     "ESTIMATOR",
@@ -287,8 +288,10 @@ class Snapshot:
     callbacks: list[CallbackState]
 
 
-def save_checkpoint(path: PathLike, plan: Plan, snapshot: Snapshot, ops: Backend) -> None:
-    """Write a run between two epochs, with the identity of its plan."""
+def save_checkpoint(
+    path: PathLike, plan: Plan, snapshot: Snapshot, ops: Backend, data: Mapping[str, str]
+) -> None:
+    """Write a run between two epochs, with the identity of its plan and the digests of its data."""
     state = snapshot.state
     named = {f"parameters/{name}": array for name, array in state.parameters.items()}
     named |= {f"buffers/{name}": array for name, array in state.buffers.items()}
@@ -300,6 +303,7 @@ def save_checkpoint(path: PathLike, plan: Plan, snapshot: Snapshot, ops: Backend
     host |= {f"losses/{report.epoch}": report.step_losses for report in snapshot.reports}
     header = {
         "plan": plan.identity(),
+        "data": dict(data),
         "step": state.step,
         "epoch": state.epoch,
         "seed": state.seed,
@@ -314,7 +318,13 @@ def save_checkpoint(path: PathLike, plan: Plan, snapshot: Snapshot, ops: Backend
     write_file(path, CHECKPOINT, host, header)
 
 
-def load_checkpoint(path: PathLike, plan: Plan, like: TrainState, ops: Backend) -> Snapshot:
+def load_checkpoint(
+    path: PathLike,
+    plan: Plan,
+    like: TrainState,
+    ops: Backend,
+    check_data: Callable[[Mapping[str, Any]], None],
+) -> Snapshot:
     """Return the run in a checkpoint, for a run of the same plan.
 
     Parameters
@@ -326,17 +336,21 @@ def load_checkpoint(path: PathLike, plan: Plan, like: TrainState, ops: Backend) 
         A state with the names and shapes to expect.
     ops : Backend
         Where the arrays are to live.
+    check_data : function
+        Given the JSON text, it raises ConfigError if the data are not those to go on with.
 
     Raises
     ------
     FileFormatError
         If the file is no whole checkpoint.
     ConfigError
-        If it comes from another plan or seed.
+        If it comes from another plan or seed, or from other data.
     """
     header, arrays = read_file(path, CHECKPOINT)
     try:
-        _check_same_run(path, header, plan, like.seed)
+        check_same_run(path, header, plan, like.seed)
+        if header["version"] != UNCHECKED_VERSION:
+            check_data(header)
         state = TrainState(
             parameters=_take(arrays, "parameters/", like.parameters, ops),
             buffers=_take(arrays, "buffers/", like.buffers, ops),
@@ -408,16 +422,3 @@ def _take(arrays: HostArrays, prefix: str, like: Mapping[str, Any], ops: Backend
             f"expected the arrays {sorted(like)} under {prefix} in the model's shapes, found others"
         )
     return {name: ops.copy(ops.asarray(found[name], str(like[name].dtype))) for name in like}
-
-
-def _check_same_run(path: PathLike, header: Mapping[str, Any], plan: Plan, seed: int) -> None:
-    # Through JSON and back, so that tuples and lists compare alike.
-    ours: dict[str, Any] = json.loads(json.dumps({**plan.identity(), "seed": seed}, default=_plain))
-    theirs = {**header["plan"], "seed": header["seed"]}
-    differing = sorted(key for key in ours if ours[key] != theirs.get(key))
-    if differing:
-        key = differing[0]
-        raise ConfigError(
-            f"resume_from: expected a checkpoint of the same run, but {path} differs in {', '.join(differing)} "
-            f"({key}: expected {ours[key]!r}, found {theirs.get(key)!r})"
-        )
