@@ -69,4 +69,7 @@ def test_lines_have_signature_and_words(api_page: Any) -> None:
         in lines
     )
     assert any(line.startswith("* `errors.ShapeError`: ") for line in lines)
+    assert any(line.startswith("* `nn.Module.num_parameters`: ") for line in lines)
+    assert any(line.startswith("* `nn.Module.summary(input_shape)`: ") for line in lines)
+    assert any(line.startswith("* `wf.MLPClassifier.to_onnx(path)`: ") for line in lines)
     assert not [line for line in lines if line.startswith("* ") and line.endswith(": ")]

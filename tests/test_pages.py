@@ -23,13 +23,18 @@ def examples(page: str) -> list[str]:
     return FENCED.findall((ROOT / page).read_text(encoding="utf-8"))
 
 
+def run_page(page: str) -> dict[str, Any]:
+    """Run a page's examples one after the other, and return the names that they leave."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for code in examples(page):
+        exec(compile(code, page, "exec", dont_inherit=True), names)
+    return names
+
+
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_the_examples_for_scikit_learns_users(capsys: pytest.CaptureFixture[str]) -> None:
-    names: dict[str, Any] = {"__name__": "__main__"}
-    blocks = examples("docs/scikit-learn.md")
-    for code in blocks:
-        exec(compile(code, "docs/scikit-learn.md", "exec"), names)
-    assert len(blocks) == 13
+    names = run_page("docs/scikit-learn.md")
+    assert len(examples("docs/scikit-learn.md")) == 13
     assert names["classifier"].score(names["X_test"], names["y_test"]) > 0.95
     assert names["search"].best_score_ > 0.8
     for name in ("single", "dropping", "cosine", "steps", "watched", "exact", "several"):
@@ -55,16 +60,97 @@ def test_the_readmes_examples(
     few = digits_of_784_pixels()
     monkeypatch.setattr(wf.data, "load_dataset", lambda name, flat: few)
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    blocks = examples("README.md")
-    for code in blocks:
-        exec(compile(code, "README.md", "exec"), names)
-    assert len(blocks) == 2
+    names = run_page("README.md")
+    assert len(examples("README.md")) == 2
     assert (tmp_path / "curves.png").exists()
     assert (tmp_path / "model.safetensors").exists()
     assert "layerwise on the CPU there is one engine, layerwise" in capsys.readouterr().out
     assert names["history"]["loss"][-1] < names["history"]["loss"][0]
     assert names["classifier"].score(names["X"] / 16, names["y"]) > 0.95
+
+
+def test_the_examples_of_what_is_ones_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = run_page("docs/extending.md")
+    printed = capsys.readouterr().out
+    assert "95% after" in printed
+    assert names["sweep"].best["score"] > 0.8
+    regressor, x = names["regressor"], names["x"]
+    assert regressor.loss == names["LogCosh"](scale=2.0)
+    assert np.abs(wf.predict(regressor, x, kind="values") - names["curve"](x)).mean() < 0.3
+    assert (tmp_path / "deep.npz").exists()
+    assert "True" in printed.splitlines()  # the derivatives are right
+
+
+@pytest.fixture
+def few_images(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Dataset:
+    """In place of MNIST: digits in its size, in a folder for what a page writes."""
+    digits = digits_of_784_pixels()
+    x_train, x_test = digits.x_train.reshape(-1, 28, 28)[:128], digits.x_test.reshape(-1, 28, 28)[:32]
+    few = Dataset("few", x_train, digits.y_train[:128], x_test, digits.y_test[:32], digits.class_names)
+    monkeypatch.setattr(wf.data, "load_dataset", lambda name: few)
+    monkeypatch.chdir(tmp_path)
+    return few
+
+
+def other_side(page: str) -> list[str]:
+    """Return the code of a page's blocks of Python that need another framework."""
+    return re.findall(
+        r"^```py\n(.*?)^```$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+
+
+def test_the_port_from_keras(few_images: Dataset, tmp_path: Path) -> None:
+    names = run_page("docs/from-keras.md")
+    assert wf.load(tmp_path / "mnist.safetensors").loss == names["model"].loss
+    assert names["history"]["loss"][-1] < names["history"]["loss"][0]
+    # Keras's arrays have these shapes: they fit as they are.
+    weights = [np.full(array.shape, 0.01, np.float32) for array in names["model"].state_dict().values()]
+    assert [array.shape for array in weights[::2]] == [(3, 3, 1, 32), (3, 3, 32, 64), (1600, 10)]
+    names["load_keras"](names["model"], weights)
+    assert all((array == np.float32(0.01)).all() for array in names["model"].state_dict().values())
+
+
+def test_the_port_from_pytorch(few_images: Dataset, tmp_path: Path) -> None:
+    names = run_page("docs/from-pytorch.md")
+    assert names["history"]["loss"][-1] < names["history"]["loss"][0]
+    assert wf.load(tmp_path / "mnist.safetensors").num_parameters == names["net"].num_parameters == 1_199_882
+
+
+def test_both_sides_of_the_port_from_pytorch_agree(few_images: Dataset) -> None:
+    torch = pytest.importorskip("torch")
+    training, copying = other_side("docs/from-pytorch.md")
+    x, x_test = (torch.tensor(part[:, None]) for part in (few_images.x_train, few_images.x_test))
+    y, y_test = torch.tensor(few_images.y_train), torch.tensor(few_images.y_test)
+    theirs: dict[str, Any] = {
+        "x": x,
+        "y": y,
+        "x_test": x_test,
+        "y_test": y_test,
+        "epochs": 1,
+        "device": "cpu",
+    }
+    exec(compile(training, "docs/from-pytorch.md", "exec"), theirs)
+    names = run_page("docs/from-pytorch.md")
+    names["theirs"] = theirs["net"]
+    exec(compile(copying, "docs/from-pytorch.md", "exec"), names)
+    with torch.no_grad():
+        expected = theirs["net"](x_test).numpy()
+    np.testing.assert_allclose(wf.predict(names["net"], few_images.x_test[..., None]), expected, atol=1e-4)
+
+
+NAMED = re.compile(r"(?<![\w./])(wf|nn|optim|losses|autograd)\.([A-Za-z_]\w*)")
+
+
+@pytest.mark.parametrize("page", ["from-pytorch", "from-keras", "extending"])
+def test_names_that_pages_give_are_there(page: str) -> None:
+    modules = {"wf": wf, **{name: getattr(wf, name) for name in ("nn", "optim", "losses", "autograd")}}
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    named = [pair for words in re.findall(r"`([^`\n]+)`", text) for pair in NAMED.findall(words)]
+    assert named
+    assert [f"{module}.{name}" for module, name in named if not hasattr(modules[module], name)] == []
 
 
 def test_the_readme_is_a_shop_window() -> None:
@@ -105,11 +191,8 @@ def test_targets_that_pages_name_are_there() -> None:
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_the_examples_of_sweeps(capsys: pytest.CaptureFixture[str]) -> None:
-    names: dict[str, Any] = {"__name__": "__main__"}
-    blocks = examples("docs/sweep.md")
-    for code in blocks:
-        exec(compile(code, "docs/sweep.md", "exec"), names)
-    assert len(blocks) == 5
+    names = run_page("docs/sweep.md")
+    assert len(examples("docs/sweep.md")) == 5
     assert len(names["table"]) == 18
     assert abs(names["history"]["loss"][-1] - names["sweep"].records[0]["loss"]) < 1e-5
     assert names["search"].best_score_ > 0.7

@@ -11,6 +11,7 @@ import inspect
 import sys
 from dataclasses import dataclass
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,13 @@ from warpfit import autograd, data, errors, losses, nn, optim
 
 @dataclass(frozen=True)
 class Section:
-    """Names of a module, in the order in which one meets them."""
+    """Names of a module, in the order in which one meets them, and what its classes have that one looks for."""
 
     title: str
     module: str
     names: tuple[str, ...]
     words: str = ""
+    members: tuple[str, ...] = ()
 
 
 MODULES = (
@@ -68,6 +70,7 @@ SECTIONS = (
         ),
         "`history = wf.fit(model, x, y, optimizer=opt)` trains on the GPU if there is one. `history.plan` says by "
         "which [engine](engines.md), in what precision, and why.",
+        ("History.to_dict", "History.plot"),
     ),
     Section(
         "Callbacks", "warpfit", ("Callback", "EarlyStopping", "Checkpoint", "CSVLog", "JSONLLog", "Profile")
@@ -83,6 +86,7 @@ SECTIONS = (
         "warpfit",
         ("MLPClassifier", "MLPRegressor", "SweepCV", "RandomizedSweepCV", "from_sklearn"),
         "scikit-learn's, on every device: [coming from scikit-learn](scikit-learn.md).",
+        tuple(f"MLPClassifier.{name}" for name in ("save", "load", "to_onnx", "to_sklearn")),
     ),
     Section(
         "Networks",
@@ -99,6 +103,20 @@ SECTIONS = (
             "parameters",
         ),
         "A `Sequential` of the layers below runs on every engine, a `Module` of one's own on `layerwise`.",
+        tuple(
+            f"Module.{name}"
+            for name in (
+                "summary",
+                "num_parameters",
+                "parameters",
+                "state_dict",
+                "load_state_dict",
+                "to",
+                "train",
+                "eval",
+                "zero_grad",
+            )
+        ),
     ),
     Section(
         "Layers",
@@ -136,7 +154,12 @@ SECTIONS = (
         "By name in `fit(loss=...)`: `'cross_entropy'`, `'mse'`, `'absolute_error'`, `'huber'`, "
         "`'binary_cross_entropy'`, `'poisson'`.",
     ),
-    Section("Optimizers", "warpfit.optim", ("SGD", "Adam", "AdamW", "RMSprop", "Optimizer", "OptimizerSpec")),
+    Section(
+        "Optimizers",
+        "warpfit.optim",
+        ("SGD", "Adam", "AdamW", "RMSprop", "Optimizer", "OptimizerSpec"),
+        members=tuple(f"Optimizer.{name}" for name in ("step", "zero_grad", "state_dict", "load_state_dict")),
+    ),
     Section(
         "Learning rates",
         "warpfit.optim",
@@ -216,7 +239,8 @@ def page() -> str:
 def _section(section: Section) -> str:
     module = import_module(section.module)
     alias = "wf" if section.module == "warpfit" else section.module.rpartition(".")[2]
-    lines = [_line(alias, name, getattr(module, name)) for name in section.names]
+    names = (*section.names, *section.members)
+    lines = [_line(alias, name, attrgetter(name)(module)) for name in names]
     words = f"{section.words}\n\n" if section.words else ""
     return f"\n## {section.title}\n\n{words}" + "".join(lines)
 
@@ -226,13 +250,15 @@ def _line(alias: str, name: str, thing: Any) -> str:
 
 
 def _signature(thing: Any) -> str:
-    """Return parameters and defaults without annotations, nothing for an exception."""
-    if isinstance(thing, type) and issubclass(thing, Exception):
+    """Return parameters and defaults without annotations, nothing for an exception or a property."""
+    if isinstance(thing, property) or (isinstance(thing, type) and issubclass(thing, Exception)):
         return ""
     found = inspect.signature(thing)
     empty = inspect.Parameter.empty
     parameters = [
-        each.replace(annotation=empty, default=_shown(each.default)) for each in found.parameters.values()
+        each.replace(annotation=empty, default=_shown(each.default))
+        for each in found.parameters.values()
+        if each.name != "self"
     ]
     return str(found.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
 
