@@ -73,7 +73,9 @@ SECTIONS = (
         ("History.to_dict", "History.plot"),
     ),
     Section(
-        "Callbacks", "warpfit", ("Callback", "EarlyStopping", "Checkpoint", "CSVLog", "JSONLLog", "Profile")
+        "Callbacks",
+        "warpfit",
+        ("Callback", "Run", "EarlyStopping", "Checkpoint", "CSVLog", "JSONLLog", "Profile"),
     ),
     Section(
         "Many networks at once",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -142,6 +143,25 @@ def test_schedules(numbers: Data, learning_rate: Any, first: float, last: float)
     settings = {**FEW, "batch_size": len(numbers[0]), "n_iter_no_change": np.inf}
     MLPRegressor(learning_rate=learning_rate, callbacks=[rates], **settings).fit(*numbers)
     np.testing.assert_allclose([rates.rates[0], rates.rates[-1]], [first, last])
+
+
+@pytest.mark.parametrize("kind", [MLPClassifier, MLPRegressor])
+def test_a_callback_may_predict_with_the_estimator_that_trains(
+    kind: Any, labelled: Data, numbers: Data
+) -> None:
+    X, y = labelled if kind is MLPClassifier else numbers
+    seen: list[tuple[Array, Array]] = []
+
+    class Predicts(Callback):
+        def on_epoch_end(self, run: Run) -> None:
+            seen.append((estimator.predict(X), copy.deepcopy(estimator).coefs_[0]))
+
+    estimator = kind(callbacks=[Predicts()], **{**FEW, "dropout": 0.2, "max_iter": 5})
+    estimator.fit(X, y)
+    np.testing.assert_array_equal(seen[-1][0], estimator.predict(X))
+    if kind is MLPRegressor:
+        assert not np.array_equal(seen[0][0], seen[1][0])
+    assert "_run" not in vars(estimator)
 
 
 def test_policies_of_scikit_learn_are_for_sgd(numbers: Data) -> None:

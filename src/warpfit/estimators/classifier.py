@@ -88,7 +88,8 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
         the others has a random_state drawn from this one's, for its initial values, orders and dropout; rows set aside
         are the same for all. Ctrl-C ends all training, and leaves the networks that there are.
     callbacks : sequence of Callback, optional
-        Called between epochs, as `warpfit.fit`'s, for each network in turn.
+        Called between epochs, as `warpfit.fit`'s, for each network in turn. The estimator predicts as the network is
+        by then; ``coefs_`` are those that training began with until it ends.
     device : str
         ``'auto'`` is the first CUDA device, or the CPU; or ``'cpu'``, ``'cuda'``, ``'cuda:1'``, ...
     precision : str

@@ -22,6 +22,8 @@ MOST_EPOCHS = 2**31 - 2
 class EpochLog(Callback):
     """Writes an estimator's loss curve, epoch by epoch, and prints it if the estimator is verbose.
 
+    Meanwhile the estimator knows its run, so that its predictions are those of the network as it is by then.
+
     Parameters
     ----------
     estimator : BaseMLP
@@ -41,6 +43,10 @@ class EpochLog(Callback):
 
     def on_start(self, run: Run) -> None:
         self.estimator.n_iter_ = 0
+        self.estimator._run = run
+
+    def close(self) -> None:
+        vars(self.estimator).pop("_run", None)
 
     def on_epoch_end(self, run: Run) -> None:
         report = run.report

@@ -136,6 +136,8 @@ class BaseMLP(BaseEstimator, ABC):
 
     # Where a search predicts the same rows with many estimators: `_predicting`.
     _predicted_rows: PredictedRows | None = None
+    # While it trains: `EpochLog`.
+    _run: Run | None = None
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
@@ -634,9 +636,9 @@ class BaseMLP(BaseEstimator, ABC):
         shared = self._predicted_rows
         X = shared.of(self) if shared is not None and shared.X is X else self._checked_rows(X)
         first, *others = self._fitted_networks()
-        total = self._activated(self._outputs((first.coefs_, first.intercepts_), X))
+        total = self._activated(self._outputs(first._network(), X))
         for network in others:
-            total += self._activated(self._outputs((network.coefs_, network.intercepts_), X))
+            total += self._activated(self._outputs(network._network(), X))
         return total / (1 + len(others)) if others else total
 
     def _checked_rows(self, X: Any) -> Any:
@@ -652,9 +654,18 @@ class BaseMLP(BaseEstimator, ABC):
         finally:
             del self._predicted_rows
 
-    def _outputs(self, weights: Weights, X: Any) -> Array:
+    def _network(self) -> Module:
+        """Return the network of the fitted weights; to a callback that asks while it trains, as it is by then."""
+        if self._run is not None:
+            return self._run.model
+        return self._model((self.coefs_, self.intercepts_)).to(resolve_device(self.device))
+
+    def __getstate__(self) -> Any:
+        state = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_run"}
+
+    def _outputs(self, model: Module, X: Any) -> Array:
         """Return a network's outputs (N, outputs) for checked rows X, some at a time, before `out_activation_`."""
-        model = self._model(weights).to(resolve_device(self.device))
         if not issparse(X):
             return predict(model, X)
         X = X.tocsr()

@@ -55,7 +55,7 @@ from warpfit.training.evaluate import network_of
 from warpfit.training.fit import prepared_targets, prepared_validation, with_class_weight
 from warpfit.training.history import History
 from warpfit.training.run import Run
-from warpfit.training.state import state_of, write_back
+from warpfit.training.state import remember_loss, show, state_of, write_back
 
 __all__ = ["Together"]
 
@@ -409,7 +409,9 @@ class _Trained:
         if before is None:
             state = state_of(model, optimizer, ops, "float32", task.arguments["seed"])
             before = _Pause(state, [], callbacks, own.loss)
-        run, callbacks = Run(own, before.state, History(before.reports), ops), before.callbacks
+        run, callbacks = Run(own, before.state, History(before.reports), ops, model), before.callbacks
+        show(model, run.state)
+        remember_loss(model, own.loss)
         try:
             for callback in callbacks:
                 callback.on_start(run)

@@ -7,6 +7,7 @@ from warpfit.training.evaluate import Evaluation, evaluate, predict
 from warpfit.training.fit import fit
 from warpfit.training.history import History
 from warpfit.training.profile import Profile
+from warpfit.training.run import Run
 from warpfit.training.storage import load, load_metadata, save
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "History",
     "JSONLLog",
     "Profile",
+    "Run",
     "evaluate",
     "fit",
     "load",

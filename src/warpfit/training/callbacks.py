@@ -22,17 +22,40 @@ Arrays = dict[str, Array]
 
 
 class Callback:
-    """Base of all callbacks: override what is needed.
+    """Base of all callbacks: override what is needed. What is known of the run is in a `Run`.
 
     Attributes
     ----------
     needs_run : bool
         Whether `on_epoch_end` must be called before the next epoch starts, because it reads the state or may
-        end the run. If it only reads reports, an engine is free to train several epochs before it hears of them.
+        end the run. If it only reads reports, an engine is free to train several epochs before it hears of them;
+        state and model are then those of the last of them.
     needs_step_losses : bool
         Whether it reads a report's losses of single steps, which networks that are trained many at once have not.
     writes_file : bool
         Whether it writes to a file that its copies would write to as well.
+
+    Examples
+    --------
+    How sure the network is of some rows, after each epoch; ``run.model`` is the user's own model, which is up to date
+    whenever a callback is called:
+
+    >>> import numpy as np
+    >>> import warpfit as wf
+    >>> class Watch(wf.Callback):
+    ...     def __init__(self, rows):
+    ...         self.rows, self.sureness = rows, []
+    ...     def on_epoch_end(self, run):
+    ...         found = wf.predict(run.model, self.rows, kind="probabilities")
+    ...         self.sureness.append(found.max(axis=1).mean())
+    ...         if run.report.accuracy == 1:
+    ...             run.stop("all are right")
+    >>> x = np.random.default_rng(0).normal(size=(256, 2)).astype("float32")
+    >>> model = wf.nn.Sequential(wf.nn.Linear(2, 16, seed=0), wf.nn.ReLU(), wf.nn.Linear(16, 2, seed=1))
+    >>> watch, opt = Watch(x[:64]), wf.optim.Adam(model.parameters(), lr=0.01)
+    >>> history = wf.fit(model, x, x[:, 0] > 0, optimizer=opt, epochs=5, callbacks=[watch], device="cpu")
+    >>> bool(watch.sureness[-1] > watch.sureness[0])
+    True
     """
 
     needs_run = True
@@ -48,7 +71,7 @@ class Callback:
         return True
 
     def on_start(self, run: Run) -> None:
-        """Act before the first epoch."""
+        """Act before the first epoch; an error leaves model and optimizer as they were."""
 
     def on_step(self, step: int, steps_per_epoch: int) -> None:
         """Act after a step, if the engine comes back to the host between steps; keep it quick."""

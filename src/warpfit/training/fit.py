@@ -35,7 +35,7 @@ from warpfit.training.plan import plan as make_plan
 from warpfit.training.progress import ProgressBar
 from warpfit.training.run import Run
 from warpfit.training.same_run import check_same_data, data_digests
-from warpfit.training.state import state_of, trained_names, write_back
+from warpfit.training.state import remember_loss, show, state_of, trained_names, write_back
 from warpfit.training.storage import CallbackState, Snapshot, load_checkpoint, save_checkpoint
 
 __all__ = ["draft_of", "fit", "prepared_targets"]
@@ -170,17 +170,18 @@ def fit(
     ops = backends.get(draft.device)
     data = _training_data(ops, draft, rows, targets, sample_weight)
     state = state_of(model, optimizer, ops, draft.dtype, check_seed(seed))
-    run = Run(make_plan(draft, state, data), state, History(), ops)
+    run = Run(make_plan(draft, state, data), state, History(), ops, model)
     run.history.plan = run.plan
     job = _Job(
         run,
+        optimizer,
         data,
         _validation(ops, draft, validation_data, engine_of(run.plan).copied_bytes(run.plan, data)),
         [*callbacks, ProgressBar()] if verbose else list(callbacks),
     )
     if resume_from is not None:
         job.resume(resume_from, new_data=new_data)
-    _carry_out(job, model, optimizer)
+    job.carry_out()
     return run.history
 
 
@@ -250,18 +251,6 @@ def prepared_targets(draft: Plan, y: Any, num_rows: int) -> Any:
     return targets
 
 
-def _carry_out(job: _Job, model: Module, optimizer: Optimizer) -> None:
-    """Run the job and hand its numbers over, however it ends; an error before the first step changes nothing."""
-    try:
-        job.start()
-        try:
-            job.train()
-        finally:
-            write_back(job.whole.state, model, optimizer, job.run.plan.loss)
-    finally:
-        job.close()
-
-
 def _check_kinds(optimizer: Any, plan: Any, callbacks: Any) -> None:
     """Raise ConfigError unless these arguments are objects of this package's classes."""
     if not isinstance(optimizer, Optimizer):
@@ -328,6 +317,7 @@ class _Job:
     """A run with what goes on around it."""
 
     run: Run
+    optimizer: Optimizer
     data: TrainingData
     validation: TrainingData | None
     callbacks: list[Callback]
@@ -335,6 +325,7 @@ class _Job:
     def __post_init__(self) -> None:
         # The run at its last border: what remains when it is broken off.
         self.whole = Snapshot(self.run.state, [], [])
+        self.trained = _names_with_gradient(self.run.model)
         # Hands out the same buffers at every validation.
         self.evaluator = backends.create(self.run.plan.device)
         self.engine = engine_of(self.run.plan)
@@ -386,23 +377,45 @@ class _Job:
         state = run.state if is_over else run.state.copy(run.ops)
         return Snapshot(state, list(run.history.reports), remembered)
 
-    def start(self) -> None:
-        self._tell(lambda callback: callback.on_start(self.run))
+    def carry_out(self) -> None:
+        """Run, and hand the numbers over, however it ends; an error before the first step changes nothing."""
+        run = self.run
+        try:
+            self._start()
+            try:
+                self._train()
+            finally:
+                write_back(self.whole.state, run.model, self.optimizer, run.plan.loss)
+        finally:
+            self._tell(lambda callback: callback.close())
 
-    def train(self) -> None:
+    def _start(self) -> None:
+        """Let callbacks see the model as the run begins; if one of them refuses, it is as it was."""
+        run, model = self.run, self.run.model
+        untouched = [(holder, holder.data) for holder in model.named_arrays().values()]
+        loss = model.loss
+        show(model, run.state)
+        remember_loss(model, run.plan.loss)
+        try:
+            self._tell(lambda callback: callback.on_start(run))
+        except BaseException:
+            for holder, array in untouched:
+                holder.data = array
+            remember_loss(model, loss)
+            raise
+
+    def _train(self) -> None:
         run = self.run
         try:
             self._train_epochs()
         except KeyboardInterrupt:
             self._go_to(self.whole)
             run.stop("interrupt")
+        show(run.model, run.state)
         run.history.stopped_by = run.stop_reason or "epochs"
         self._save_checkpoints(due=lambda checkpoint: True)
         self._tell(lambda callback: callback.on_end(run))
         self.whole = replace(self.whole, state=run.state)
-
-    def close(self) -> None:
-        self._tell(lambda callback: callback.close())
 
     def _train_epochs(self) -> None:
         run = self.run
@@ -418,13 +431,24 @@ class _Job:
             if run.plan.reports(report.epoch):
                 run.history.reports.append(self._with_validation(report))
                 self._observe()
+                show(run.model, run.state)
                 self._tell(lambda callback: callback.on_epoch_end(run))
+                self._check_trained()
             if report.epoch < run.state.epoch:
                 continue  # the state is that of a later epoch, whose report is still to come
             self.whole = self._snapshot()
             self._save_checkpoints(due=lambda checkpoint: run.state.epoch % checkpoint.every == 0)
             if run.stop_reason is not None:
                 return
+
+    def _check_trained(self) -> None:
+        """Raise ConfigError if a callback has frozen parameters, or others than at the start."""
+        names = _names_with_gradient(self.run.model)
+        if names != self.trained:
+            raise ConfigError(
+                "expected the same parameters to train from the first epoch to the last, but requires_grad of "
+                f"{', '.join(sorted(names ^ self.trained))} was changed on the way; change it between two calls of fit"
+            )
 
     def _is_border(self, epoch: int) -> bool:
         """Return whether anyone needs the state after an epoch, or may change how the run goes on."""
@@ -487,6 +511,10 @@ class _Job:
         for checkpoint in self.callbacks:
             if isinstance(checkpoint, Checkpoint) and due(checkpoint):
                 save_checkpoint(checkpoint.path, self.run.plan, self.whole, self.run.ops, self.data_digests)
+
+
+def _names_with_gradient(model: Module) -> set[str]:
+    return {name for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 def _listens_to_steps(callback: Callback) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from warpfit.backends import Backend
 from warpfit.engines.base import EpochReport, Plan, TrainState
+from warpfit.nn.module import Module
 from warpfit.training.history import History
 
 __all__ = ["Run"]
@@ -13,14 +14,20 @@ __all__ = ["Run"]
 
 @dataclass
 class Run:
-    """A run between two epochs.
+    """A run between two epochs: what a callback is told of, and may end.
 
     Attributes
     ----------
-    plan : Plan
-    state : TrainState
-        The numbers after the last epoch; a callback may read them, and write them in `Callback.on_end`.
+    model : Module
+        The model that `fit` was given, with the weights that it has by now, where the run has them: on the run's
+        device, in its dtype. Training goes on in the same arrays; ``state_dict()`` copies them.
     history : History
+        The reports so far; `report` is the last.
+    plan : Plan
+        How the run is computed, and why so.
+    state : TrainState
+        All numbers after the last epoch, those of the model included; a callback may read them, and write them in
+        `Callback.on_end`.
     ops : Backend
         The backend that the state's arrays live on.
     stop_reason : str or None
@@ -31,6 +38,7 @@ class Run:
     state: TrainState
     history: History
     ops: Backend
+    model: Module
     stop_reason: str | None = field(default=None)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from warpfit.backends import Array, Backend
 from warpfit.backends.transfer import moved
@@ -12,7 +13,7 @@ from warpfit.losses import Loss
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 
-__all__ = ["remember_loss", "state_of", "trained_names", "write_back"]
+__all__ = ["remember_loss", "show", "state_of", "trained_names", "write_back"]
 
 
 def trained_names(model: Module, optimizer: Optimizer) -> tuple[str, ...]:
@@ -69,7 +70,14 @@ def state_of(model: Module, optimizer: Optimizer, ops: Backend, precision: str, 
     )
 
 
-def remember_loss(model: Module, loss: Loss) -> None:
+def show(model: Module, state: TrainState) -> None:
+    """Let a model have a run's arrays, uncopied: whoever looks at it then sees the state as it is."""
+    arrays = state.arrays
+    for name, holder in model.named_arrays().items():
+        holder.data = arrays[name]
+
+
+def remember_loss(model: Module, loss: Any) -> None:
     """Let a model know the loss that it is trained with, unless its class has something else by that name."""
     if isinstance(model.loss, Loss | str | Mapping | None):
         model.loss = loss
@@ -78,8 +86,7 @@ def remember_loss(model: Module, loss: Loss) -> None:
 def write_back(state: TrainState, model: Module, optimizer: Optimizer, loss: Loss) -> None:
     """Hand the numbers of a finished run over to the model and the optimizer, and its loss; old gradients go."""
     names = _names(model, optimizer)
-    for name, holder in model.named_arrays().items():
-        holder.data = state.arrays[name]
+    show(model, state)
     model.zero_grad()
     remember_loss(model, loss)
     kept = optimizer.slots  # of frozen parameters
