@@ -337,6 +337,12 @@ class _ElementLoss(Loss):
 
     operation: ClassVar[str] = ""
 
+    def _operation(self, ops: Backend, part: str) -> Callable[..., Any]:
+        found: Callable[..., Any] | None = getattr(ops, f"{self.operation}_{part}", None)
+        if found is None:
+            raise ConfigError(f"{self.name}: expected an operation of the backend, got {self.operation!r}")
+        return found
+
     def _settings(self) -> dict[str, Any]:
         """Return the keywords that the operations take for this loss."""
         return {}
@@ -351,8 +357,8 @@ class _ElementLoss(Loss):
         sample_weight: Array | None = None,
     ) -> tuple[Array, Array, Callable[[], Array]]:
         settings = {"sample_weight": sample_weight, **self._settings()}
-        loss, total = getattr(ops, f"{self.operation}_forward")(outputs, targets, **settings)
-        backward = getattr(ops, f"{self.operation}_backward")
+        loss, total = self._operation(ops, "forward")(outputs, targets, **settings)
+        backward = self._operation(ops, "backward")
         return loss, total, lambda: backward(outputs, targets, total, **settings)
 
     def train_step(
@@ -368,7 +374,7 @@ class _ElementLoss(Loss):
         sample_weight: Array | None = None,
     ) -> Array | None:
         settings = {"sample_weight": sample_weight, **self._settings()}
-        step = getattr(ops, f"{self.operation}_step")
+        step = self._operation(ops, "step")
         gradient: Array | None = step(outputs, targets, record, row, scale=scale, **settings)
         return gradient
 

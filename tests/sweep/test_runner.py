@@ -220,7 +220,8 @@ def said(candidate):
     if candidate["seed"] == 39:
         print("built", flush=True)
     return build(candidate)
-found = wf.fit_many(said, x, y, grid={"seed": list(range(40))}, epochs=150, batch_size=8, n_jobs=N_JOBS, halving=HALVING, device="cpu")
+grid, arguments = {"seed": list(range(40))}, {"epochs": 150, "batch_size": 8, "device": "cpu"}
+found = wf.fit_many(said, x, y, grid=grid, n_jobs=N_JOBS, halving=HALVING, **arguments)
 print(found.interrupted, found.counts())
 """
 

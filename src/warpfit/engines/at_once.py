@@ -8,9 +8,8 @@ from typing import Any
 from warpfit import backends
 from warpfit.backends.base import HALF_DTYPES, LossTerms
 from warpfit.engines.base import Plan, TrainingData
-from warpfit.engines.launch_settings import loss_settings
+from warpfit.engines.launch_settings import LOSSES, OPTIMIZERS, loss_settings
 from warpfit.engines.scaling import DYNAMIC
-from warpfit.losses import AbsoluteError, BinaryCrossEntropy, Huber, MeanSquaredError, SoftmaxCrossEntropy
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.network import NetworkSpec
 
@@ -22,8 +21,6 @@ __all__ = [
     "narrow_network",
     "narrow_step",
 ]
-
-LOSSES = (AbsoluteError, BinaryCrossEntropy, Huber, MeanSquaredError, SoftmaxCrossEntropy)
 
 
 def is_of_package(value: object) -> bool:
@@ -39,7 +36,7 @@ def joins_updates(plan: Plan) -> bool:
     if plan.loss_scale == DYNAMIC or optimizer.clip_norm is not None or optimizer.l2:
         return False
     layers = network.fused.layers
-    if not all(map(is_of_package, (optimizer, *(spec for _, spec in layers)))):
+    if type(optimizer) not in OPTIMIZERS or not all(is_of_package(spec) for _, spec in layers):
         return False  # which may look at gradients
     names = [name for name, spec in layers if spec.parameters()]
     return len(set(names)) == len(names)

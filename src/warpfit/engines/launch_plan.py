@@ -8,26 +8,16 @@ from typing import Any, NamedTuple, cast
 from warpfit import backends
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.engines.base import Plan, TrainingData
-from warpfit.engines.launch_settings import rule_settings
+from warpfit.engines.launch_settings import check_loss, check_optimizer, rule_settings
 from warpfit.engines.pace import LAUNCH_SECONDS
 from warpfit.engines.scaling import DYNAMIC
 from warpfit.engines.streaming import BUFFERS, Cut, cut_of
 from warpfit.errors import ConfigError
-from warpfit.losses import (
-    AbsoluteError,
-    BinaryCrossEntropy,
-    Huber,
-    Loss,
-    MeanSquaredError,
-    SoftmaxCrossEntropy,
-)
+from warpfit.losses import Loss, SoftmaxCrossEntropy
 from warpfit.nn.dropout import DropoutSpec
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.network import NetworkSpec
-from warpfit.optim.adam import AdamSpec
 from warpfit.optim.base import OptimizerSpec
-from warpfit.optim.rmsprop import RMSpropSpec
-from warpfit.optim.sgd import SGDSpec
 
 __all__ = [
     "LaunchDescription",
@@ -47,8 +37,6 @@ __all__ = [
     "trained_network",
 ]
 
-OPTIMIZERS: tuple[type[OptimizerSpec], ...] = (SGDSpec, AdamSpec, RMSpropSpec)
-LOSSES = (SoftmaxCrossEntropy, BinaryCrossEntropy, MeanSquaredError, AbsoluteError, Huber)
 # What an epoch takes longer, on an H200, if it ends its launch and what comes after it is found apart; and the share of
 # a step that a batch of validation data takes within a launch.
 MICROSECONDS_BETWEEN_LAUNCHES, SHARE_OF_STEP = 1000.0, 0.4
@@ -100,8 +88,7 @@ def layers_of(plan: Plan) -> list[Layer]:
 
 def _rule_of(optimizer: OptimizerSpec) -> dict[str, Any]:
     """Return what a kernel must know of an optimizer, as `TrainedNetwork` has it, or raise ConfigError."""
-    known = ", ".join(spec.kind for spec in OPTIMIZERS)
-    _require(type(optimizer) in OPTIMIZERS, f"an optimizer among {known}", optimizer.kind)
+    check_optimizer(optimizer)
     _require(not (optimizer.l2 and optimizer.clip_norm), "clip_norm or l2, not both", optimizer.clip_norm)
     return {
         "optimizer": optimizer.kind,
@@ -117,8 +104,7 @@ def _rule_of(optimizer: OptimizerSpec) -> dict[str, Any]:
 
 def _is_smoothed(loss: Loss) -> bool:
     """Return whether a loss smooths its labels, or raise ConfigError if no kernel knows it."""
-    known = ", ".join(known.name for known in LOSSES)
-    _require(type(loss) in LOSSES, f"a loss among {known}", loss)
+    check_loss(loss)
     return isinstance(loss, SoftmaxCrossEntropy) and loss.label_smoothing > 0
 
 

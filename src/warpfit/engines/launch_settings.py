@@ -10,7 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit.engines.base import Plan, Stopping
-from warpfit.losses import BinaryCrossEntropy, Huber, Loss, MeanSquaredError, SoftmaxCrossEntropy
+from warpfit.errors import ConfigError
+from warpfit.losses import (
+    AbsoluteError,
+    BinaryCrossEntropy,
+    Huber,
+    Loss,
+    MeanSquaredError,
+    SoftmaxCrossEntropy,
+)
 from warpfit.nn.dropout import DropoutSpec
 from warpfit.optim.adam import AdamSpec
 from warpfit.optim.base import OptimizerSpec
@@ -19,8 +27,12 @@ from warpfit.optim.sgd import SGDSpec
 from warpfit.random import DROPOUT, stream_key
 
 __all__ = [
+    "LOSSES",
+    "OPTIMIZERS",
     "STOPPING_BYTES",
     "STOPPING_FIELDS",
+    "check_loss",
+    "check_optimizer",
     "dropout_settings",
     "loss_settings",
     "network_dropout_settings",
@@ -30,6 +42,15 @@ __all__ = [
     "stopping_settings",
 ]
 
+# What kernels know, and no class that derives from one of them: it may compute something else.
+LOSSES: tuple[type[Loss], ...] = (
+    SoftmaxCrossEntropy,
+    BinaryCrossEntropy,
+    MeanSquaredError,
+    AbsoluteError,
+    Huber,
+)
+OPTIMIZERS: tuple[type[OptimizerSpec], ...] = (SGDSpec, AdamSpec, RMSpropSpec)
 LARGEST_SCALE = 2.0**60
 # Of an eps: what two denominators share is the reciprocal of their product, which must not be 0.
 LEAST_EPS = 2.0**-60
@@ -52,8 +73,22 @@ STOPPING_BYTES = np.dtype(STOPPING_FIELDS).itemsize
 RATE, EPS, KEPT, PENALTY = 0, 1, 2, 3
 
 
+def check_loss(loss: Loss) -> None:
+    """Raise ConfigError for a loss that no kernel of whole steps knows."""
+    if type(loss) not in LOSSES:
+        raise ConfigError(f"expected a loss among {', '.join(known.name for known in LOSSES)}, got {loss}")
+
+
+def check_optimizer(optimizer: OptimizerSpec) -> None:
+    """Raise ConfigError for an optimizer that no kernel of whole steps knows."""
+    if type(optimizer) not in OPTIMIZERS:
+        known = ", ".join(spec.kind for spec in OPTIMIZERS)
+        raise ConfigError(f"expected an optimizer among {known}, got {optimizer.kind}")
+
+
 def loss_settings(loss: Loss, outputs: int) -> tuple[float, float, float]:
-    """Return a loss's setting, and what its terms and slopes are multiplied by: see `LossSettings` of the kernel."""
+    """Return a loss's setting, and what its terms and gradients are multiplied by: see `LossSettings` of the kernel."""
+    check_loss(loss)
     if isinstance(loss, SoftmaxCrossEntropy):
         return loss.label_smoothing, 1.0, 1.0
     if isinstance(loss, MeanSquaredError):
@@ -85,6 +120,7 @@ def step_settings(
     optimizer: OptimizerSpec, rates: npt.NDArray[np.float64], first_step: int
 ) -> npt.NDArray[np.float32]:
     """Return ``StepSettings`` (steps, 4) of steps from one on, which is counted from 0, at these rates (steps,)."""
+    check_optimizer(optimizer)
     settings = np.zeros((len(rates), 4))
     settings[:, RATE], settings[:, KEPT], settings[:, PENALTY] = rates, 1.0, optimizer.l2
     if isinstance(optimizer, AdamSpec):
@@ -103,6 +139,7 @@ def step_settings(
 
 def rule_settings(optimizer: OptimizerSpec) -> tuple[float, float, float, float]:
     """Return ``RuleSettings``: the decay that joins gradients, momentum, and what averages keep."""
+    check_optimizer(optimizer)
     if isinstance(optimizer, AdamSpec):
         return 0.0 if optimizer.decoupled else optimizer.weight_decay, 0.0, *optimizer.betas
     if isinstance(optimizer, RMSpropSpec):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from warpfit.backends import Activation
 from warpfit.errors import ConfigError
-from warpfit.estimators.recipes import ACTIVATIONS
+from warpfit.estimators.recipes import hidden_activation
 from warpfit.files import atomic_path
 
 __all__ = ["write_onnx"]
@@ -23,7 +23,7 @@ OPSET, IR_VERSION = 17, 8
 # What protobuf, of which ONNX files are made, takes at most.
 MOST_BYTES = (1 << 31) - (1 << 20)
 
-# `out_activation_` as an operator; 'identity' is none.
+# `out_activation_` as an operator; 'identity' needs none.
 OUTPUT_OPERATORS = {"logistic": "Sigmoid", "softmax": "Softmax", "exp": "Exp"}
 
 
@@ -109,12 +109,22 @@ class _Graph:
         for idx, (weights, biases) in enumerate(layers):
             x = self._add("Gemm", x, self._float(weights), self._float(biases))
             if idx < len(layers) - 1:
-                x = self._activation(x, Activation(ACTIVATIONS[self.estimator.activation]))
-        operator = OUTPUT_OPERATORS.get(self.estimator.out_activation_)
-        return self._add(operator, x) if operator else x
+                x = self._activation(x, hidden_activation(self.estimator.activation))
+        return self._output_activation(x)
+
+    def _output_activation(self, z: str) -> str:
+        name = self.estimator.out_activation_
+        if name == "identity":
+            return z
+        if name not in OUTPUT_OPERATORS:
+            known = ", ".join(("identity", *OUTPUT_OPERATORS))
+            raise ConfigError(f"to_onnx: expected out_activation_ among {known}, got {name!r}")
+        return self._add(OUTPUT_OPERATORS[name], z)
 
     def _activation(self, z: str, activation: Activation) -> str:
         match activation.name:
+            case "identity":
+                return z
             case "relu" | "tanh" | "sigmoid" as name:
                 return self._add({"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}[name], z)
             case "leaky_relu":
@@ -126,7 +136,9 @@ class _Graph:
                 erf = self._add("Erf", self._add("Mul", z, self._float(sqrt(0.5))))
                 cdf = self._add("Mul", self._add("Add", erf, self._float(1.0)), self._float(0.5))
                 return self._add("Mul", z, cdf)
-        return z
+        raise ConfigError(
+            f"to_onnx: expected an activation that this graph has operators for, got {activation}"
+        )
 
     # -- outputs -------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from scipy.special import expit, softmax
 from warpfit import losses, nn, optim
 from warpfit.backends import Activation
 from warpfit.backends.transfer import to_host
+from warpfit.errors import ConfigError
 from warpfit.losses import Loss
 from warpfit.nn.linear import LinearSpec
 from warpfit.optim.schedules import Schedule
@@ -21,6 +22,7 @@ __all__ = [
     "OUTPUT_FUNCTIONS",
     "POLICIES",
     "REGRESSION_LOSSES",
+    "hidden_activation",
     "make_model",
     "make_optimizer",
     "make_schedule",
@@ -59,6 +61,13 @@ POLICIES = ("constant", "invscaling", "adaptive")
 SCHEDULES: dict[str, type[Schedule]] = {"cosine": optim.Cosine, "one_cycle": optim.OneCycle}
 
 
+def hidden_activation(name: str) -> Activation:
+    """Return the activation of an estimator's hidden layers, or raise ConfigError."""
+    if name not in ACTIVATIONS:
+        raise ConfigError(f"expected an activation among {', '.join(ACTIVATIONS)}, got {name!r}")
+    return Activation(ACTIVATIONS[name])
+
+
 def make_model(
     coefs: Sequence[Array], intercepts: Sequence[Array], activation: str, dropout: float = 0.0
 ) -> nn.Sequential:
@@ -66,7 +75,7 @@ def make_model(
     layers: list[nn.Module] = []
     for idx, (coef, intercept) in enumerate(zip(coefs, intercepts, strict=True)):
         is_hidden = idx < len(coefs) - 1
-        kind = Activation(ACTIVATIONS[activation] if is_hidden else "identity")
+        kind = hidden_activation(activation) if is_hidden else Activation()
         fan_in, fan_out = coef.shape
         spec = LinearSpec(fan_in, fan_out, activation=kind)
         layers.append(nn.Linear.holding(spec, {"weight": coef, "bias": intercept}))
@@ -95,6 +104,10 @@ def make_schedule(policy: str | Schedule, lr: float, *, power: float, num_rows: 
         return SCHEDULES[policy](lr)
     if policy == "invscaling":
         return optim.InverseScaling(lr, power, num_rows, seen)
+    if policy not in POLICIES:
+        raise ConfigError(
+            f"expected a learning rate among {', '.join((*POLICIES, *SCHEDULES))}, got {policy!r}"
+        )
     return optim.Constant(lr)
 
 
@@ -114,6 +127,8 @@ def make_optimizer(estimator: Any, model: nn.Sequential, schedule: Schedule) -> 
     betas = (estimator.beta_1, estimator.beta_2)
     if estimator.solver == "adamw":
         return optim.AdamW(parameters, schedule, betas, estimator.epsilon, estimator.weight_decay)
+    if estimator.solver != "adam":
+        raise ConfigError(f"expected the solver sgd, adam or adamw, got {estimator.solver!r}")
     return optim.Adam(
         parameters,
         schedule,

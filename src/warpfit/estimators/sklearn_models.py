@@ -176,6 +176,11 @@ REMEMBERED: dict[type, dict[str, str]] = {
 
 def _take_optimizer(ours: Any, optimizer: Any) -> None:
     """Let ours go on with what scikit-learn's optimizer remembers."""
+    if type(optimizer) not in REMEMBERED:
+        known = ", ".join(kind.__name__ for kind in REMEMBERED)
+        raise ConfigError(
+            f"from_sklearn: expected an optimizer among {known}, got {type(optimizer).__name__}"
+        )
     slots = {
         slot: _by_layer(copy.deepcopy(getattr(optimizer, name)))
         for slot, name in REMEMBERED[type(optimizer)].items()

@@ -86,7 +86,12 @@ class ActivationLayer(Layer):
 
     @classmethod
     def class_for(cls, spec: LayerSpec) -> type[Layer]:
-        return _CLASSES[spec.activation.name] if isinstance(spec, ActivationSpec) else cls
+        if not isinstance(spec, ActivationSpec):
+            return cls
+        name = spec.activation.name
+        if name not in _CLASSES:
+            raise ConfigError(f"expected an activation among {', '.join(_CLASSES)}, got {name!r}")
+        return _CLASSES[name]
 
     def extra_repr(self) -> str:
         return ""

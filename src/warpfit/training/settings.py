@@ -34,12 +34,12 @@ __all__ = [
 ]
 
 MODELS = ("mlp", "cnn")
-OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop")
 SCHEDULES = tuple(Schedule.by_name)
 LOSSES = ("auto", *Loss.by_name)
 
 # What None stands for, by optimizer or by model.
 DEFAULT_LR = {"sgd": 0.05, "adam": 1e-3, "adamw": 1e-3, "rmsprop": 1e-3}
+OPTIMIZERS = tuple(DEFAULT_LR)
 DEFAULT_MOMENTUM = {"sgd": 0.9, "rmsprop": 0.0}
 DEFAULT_WEIGHT_DECAY = {"adamw": 0.01}
 DEFAULT_HIDDEN = {"mlp": (256,), "cnn": (128,)}

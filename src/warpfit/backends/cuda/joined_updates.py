@@ -18,6 +18,7 @@ from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.launch import scalar
 from warpfit.backends.cuda.matmul import shared_bytes_of
 from warpfit.backends.cuda.matmul_wgmma_config import Box
+from warpfit.errors import ConfigError
 
 __all__ = ["JoinedUpdates", "PartialGradient", "ProductGradient", "SumGradient", "variants"]
 
@@ -43,8 +44,8 @@ MOST_ROWS_OF_FEW_TILES, MANY_TILES = 512, 16
 # Lists of layers that are remembered as bytes.
 MOST_LISTS = 256
 
-# The kernel's name for an update's rule.
-RULES = {"sgd_update": "SgdStep", "adam_update": "AdamStep", "rmsprop_update": "RmspropStep"}
+# The kernel's name for an update's rule, and how many numbers that takes.
+RULES = {"sgd_update": ("SgdStep", 5), "adam_update": ("AdamStep", 6), "rmsprop_update": ("RmspropStep", 5)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,12 +323,10 @@ def _filled(numbers: Sequence[Number]) -> Iterator[Any]:
 
 
 def _rule_defines(op: str, num_slots: int, dtype: str) -> dict[str, Any]:
-    return {
-        "DTYPE": dtype,
-        "RULE": RULES[op],
-        "SLOTS": num_slots,
-        "RULE_NUMBERS": 6 if op == "adam_update" else 5,
-    }
+    if op not in RULES:
+        raise ConfigError(f"expected an update among {', '.join(RULES)}, got {op!r}")
+    rule, num_numbers = RULES[op]
+    return {"DTYPE": dtype, "RULE": rule, "SLOTS": num_slots, "RULE_NUMBERS": num_numbers}
 
 
 def _defines(op: str, num_slots: int, dtype: str, tiles: _Tiles, strips: int) -> dict[str, Any]:

@@ -27,9 +27,9 @@ __all__ = ["LossOps", "variants"]
 # Outputs of a row from which on a block may take it, where there are not enough rows for a warp each.
 LONG_ROW = 1024
 
-# Losses by the names of their terms in ``kernels/include/loss_terms.cuh``; those of COUNTING know right from wrong.
+# Losses by the names of their terms in ``kernels/include/loss_terms.cuh``; of all, those that know right from wrong.
 ELEMENT_LOSSES = ("mse", "absolute_error", "huber", "binary_cross_entropy")
-COUNTING = ("binary_cross_entropy",)
+COUNTING_LOSSES = ("cross_entropy", "binary_cross_entropy")
 
 
 def _check_total(op: str, total_weight: Array, like: Array) -> None:
@@ -458,7 +458,7 @@ class LossOps(RowOps):
         num_rows, num_outputs = len(prediction), _outputs(prediction)
         if not num_rows * num_outputs:
             return None
-        counts_rows, itemsize = loss in COUNTING, prediction.dtype.itemsize
+        counts_rows, itemsize = loss in COUNTING_LOSSES, prediction.dtype.itemsize
         lanes = self._lanes_of_row(num_rows, num_outputs, itemsize) if counts_rows else 0
         blocks = -(-num_rows * lanes // THREADS) if counts_rows else num_rows * num_outputs
         grid = blocks_for(blocks, 1 if counts_rows else elements_of_block(itemsize), self.most_blocks // 2)
@@ -521,7 +521,7 @@ def variants() -> list[tuple[str, dict[str, str]]]:
     others += ["softmax_cross_entropy_backward", "count_correct_binary"]
     along_rows += row_variants("softmax_cross_entropy_step")
     steps = [
-        {"DTYPE": dtype, "LOSS": loss, "COUNTS_ROWS": str(int(loss in COUNTING)), "GATHERS": gathers}
+        {"DTYPE": dtype, "LOSS": loss, "COUNTS_ROWS": str(int(loss in COUNTING_LOSSES)), "GATHERS": gathers}
         for loss in ELEMENT_LOSSES
         for dtype in DEVICE_FLOATS
         for gathers in "01"

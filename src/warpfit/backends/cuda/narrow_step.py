@@ -20,7 +20,7 @@ from warpfit.backends.cuda.arrays import check_record
 from warpfit.backends.cuda.dtypes import dtype_of
 from warpfit.backends.cuda.joined_updates import JoinedUpdates, PartialGradient
 from warpfit.backends.cuda.launch import scalar
-from warpfit.backends.cuda.loss import COUNTING, LossOps
+from warpfit.backends.cuda.loss import COUNTING_LOSSES, ELEMENT_LOSSES, LossOps
 from warpfit.backends.cuda.matmul import shared_bytes_of
 from warpfit.backends.cuda.next_batch import StepRows, order_arguments
 from warpfit.backends.cuda.trained_network import padded, up
@@ -167,7 +167,7 @@ class NarrowStep:
             "LOSS": network.loss,
             "CROSS_ENTROPY": int(network.loss == "cross_entropy"),
             "SMOOTHED": int(network.is_smoothed),
-            "COUNTS_ROWS": int(network.loss == "cross_entropy" or network.loss in COUNTING),
+            "COUNTS_ROWS": int(network.loss in COUNTING_LOSSES),
             "WARPS": self.warps,
             "BLOCKS": self.blocks,
             "X_STAGES": self.x_stages,
@@ -273,9 +273,6 @@ class NarrowOps(LossOps):
         return found
 
 
-_LOSSES = ("mse", "absolute_error", "huber", "binary_cross_entropy")
-
-
 def variants() -> Iterator[tuple[str, dict[str, str]]]:
     """Yield a choice of what networks ask for."""
     relu, identity = Activation("relu"), Activation()
@@ -289,7 +286,7 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
         ),
         (NarrowNetwork("bfloat16", (32, 128, 3), (relu, identity), "cross_entropy"), ""),
     ]
-    losses = (*_LOSSES, *_LOSSES)
+    losses = 2 * ELEMENT_LOSSES
     for name, loss in zip(ACTIVATIONS, losses, strict=True):
         found.append((NarrowNetwork("float16", (7, 33, 5), (Activation(name),) * 2, loss), "float32"))
     for network, source in found:

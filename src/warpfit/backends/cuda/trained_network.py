@@ -8,6 +8,7 @@ from typing import Any
 
 from warpfit.backends.base import Activation
 from warpfit.backends.cuda.jit import generation
+from warpfit.backends.cuda.loss import COUNTING_LOSSES
 from warpfit.backends.cuda.matmul_mma_config import supports
 from warpfit.errors import ConfigError
 
@@ -23,8 +24,6 @@ __all__ = [
     "up",
 ]
 
-# Those that tell right rows from wrong.
-COUNTING_LOSSES = ("cross_entropy", "binary_cross_entropy")
 MOST_OUTPUTS = 128
 # Blocks of a cluster.
 CLUSTERS = (1, 2, 4, 8, 16)

@@ -9,8 +9,12 @@ import numpy as np
 
 from warpfit.backends.base import Activation, Array, Backend
 from warpfit.backends.checks import check_activation_backward, check_float, check_same_shape
+from warpfit.errors import ConfigError
 
 __all__ = ["ActivationOps", "row_max", "sigmoid"]
+
+_Forward = Callable[[Array, float, Array], Array]
+_Backward = Callable[[Array, Array, Array, float, Array], Array]
 
 _GELU_TANH_SCALE = sqrt(2.0 / pi)
 _GELU_TANH_CUBIC = 0.044715
@@ -107,27 +111,22 @@ def _silu_backward(dy: Array, y: Array, z: Array, slope: float, out: Array) -> A
     return np.multiply(dy, s * (1 + z * (1 - s)), out=out)
 
 
-_FORWARD: dict[str, Callable[[Array, float, Array], Array]] = {
-    "identity": _identity_forward,
-    "relu": _relu_forward,
-    "leaky_relu": _leaky_relu_forward,
-    "tanh": _tanh_forward,
-    "sigmoid": _sigmoid_forward,
-    "gelu": _gelu_forward,
-    "gelu_tanh": _gelu_tanh_forward,
-    "silu": _silu_forward,
+_FUNCTIONS: dict[str, tuple[_Forward, _Backward]] = {
+    "identity": (_identity_forward, _identity_backward),
+    "relu": (_relu_forward, _relu_backward),
+    "leaky_relu": (_leaky_relu_forward, _leaky_relu_backward),
+    "tanh": (_tanh_forward, _tanh_backward),
+    "sigmoid": (_sigmoid_forward, _sigmoid_backward),
+    "gelu": (_gelu_forward, _gelu_backward),
+    "gelu_tanh": (_gelu_tanh_forward, _gelu_tanh_backward),
+    "silu": (_silu_forward, _silu_backward),
 }
 
-_BACKWARD: dict[str, Callable[[Array, Array, Array, float, Array], Array]] = {
-    "identity": _identity_backward,
-    "relu": _relu_backward,
-    "leaky_relu": _leaky_relu_backward,
-    "tanh": _tanh_backward,
-    "sigmoid": _sigmoid_backward,
-    "gelu": _gelu_backward,
-    "gelu_tanh": _gelu_tanh_backward,
-    "silu": _silu_backward,
-}
+
+def _functions_of(activation: Activation) -> tuple[_Forward, _Backward]:
+    if activation.name not in _FUNCTIONS:
+        raise ConfigError(f"expected an activation among {', '.join(_FUNCTIONS)}, got {activation.name!r}")
+    return _FUNCTIONS[activation.name]
 
 
 def row_max(z: Array) -> Array:
@@ -143,12 +142,14 @@ class ActivationOps(Backend):
         if out is None:
             out = self.empty(z.shape, z.dtype)
         check_same_shape("activation_forward", z, out)
-        return _FORWARD[activation.name](z, activation.slope, out)
+        forward, _ = _functions_of(activation)
+        return forward(z, activation.slope, out)
 
     def activation_backward(self, activation: Activation, dy: Array, y: Array, z: Array | None) -> Array:
         check_activation_backward("activation_backward", activation, dy, y, z)
         out = self.empty(y.shape, y.dtype)
-        return _BACKWARD[activation.name](dy, y, z, activation.slope, out)
+        _, backward = _functions_of(activation)
+        return backward(dy, y, z, activation.slope, out)
 
     def softmax_forward(self, z: Array) -> Array:
         check_float("softmax_forward", z)

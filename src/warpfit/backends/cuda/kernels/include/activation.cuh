@@ -1,12 +1,23 @@
 // The activation functions and their derivatives, each formula as in backends/numpy/activation.py.
 //
-// `NAME_forward(z, slope)` is f(z), `NAME_derivative(y, z, slope)` is f'(z) with y = f(z): it reads z for
-// gelu, gelu_tanh and silu, and y for all others, so that only one of the two has to be kept. slope is that
-// of leaky_relu. `activate` and `activation_derivative` are those of the define ACTIVATION, by default
-// identity. A is float or double.
+// `NAME_forward(z, slope)` is f(z), `NAME_derivative(y, z, slope)` is f'(z) with y = f(z): it reads z or y, as
+// EACH_ACTIVATION says, so that only one of the two has to be kept. slope is that of leaky_relu. `activate` and
+// `activation_derivative` are those of the define ACTIVATION, by default identity. A is float or double. A name that
+// is not in EACH_ACTIVATION does not compile.
 #pragma once
 
 #include "math.cuh"
+
+// Each with what its derivative reads.
+#define EACH_ACTIVATION(DO) \
+    DO(identity, y)         \
+    DO(relu, y)             \
+    DO(leaky_relu, y)       \
+    DO(tanh, y)             \
+    DO(sigmoid, y)          \
+    DO(gelu, z)             \
+    DO(gelu_tanh, z)        \
+    DO(silu, z)
 
 #ifndef ACTIVATION
 #define ACTIVATION identity
@@ -126,7 +137,9 @@ __device__ inline A activation_derivative(A y, A z, A slope) {
 }
 
 // One of them by its number, for layers of which each has its own.
-enum class Activation { identity, relu, leaky_relu, tanh, sigmoid, gelu, gelu_tanh, silu };
+#define ACTIVATION_NUMBER(name, reads) name,
+enum class Activation { EACH_ACTIVATION(ACTIVATION_NUMBER) };
+static_assert(Activation::ACTIVATION >= Activation::identity, "of the list, used or not");
 
 // f(z) and f'(z).
 template <class A>
@@ -134,28 +147,28 @@ struct Activated {
     A value, derivative;
 };
 
-#define ACTIVATION_CASE(name)                       \
+#define ACTIVATION_CASE(name, reads)                \
     if constexpr (KIND == Activation::name) {       \
         const A y = name##_forward(z, slope);       \
         return {y, name##_derivative(y, z, slope)}; \
     }
 
 template <Activation KIND, class A>
-__device__ inline Activated<A> activated(A z, A slope){
-    ACTIVATION_CASE(identity) ACTIVATION_CASE(relu) ACTIVATION_CASE(leaky_relu) ACTIVATION_CASE(tanh)
-        ACTIVATION_CASE(sigmoid) ACTIVATION_CASE(gelu) ACTIVATION_CASE(gelu_tanh) ACTIVATION_CASE(silu)}
+__device__ inline Activated<A> activated(A z, A slope){EACH_ACTIVATION(ACTIVATION_CASE)}
 
 __device__ constexpr bool needs_input(Activation kind) {
-    return kind == Activation::gelu || kind == Activation::gelu_tanh || kind == Activation::silu;
+    constexpr bool y = false, z = true;
+#define ACTIVATION_READS(name, reads) \
+    if (kind == Activation::name) return reads;
+    EACH_ACTIVATION(ACTIVATION_READS)
+    return z;
 }
 
 // f'(z) by y = f(z), of those whose derivative does not need z.
 template <Activation KIND, class A>
 __device__ inline A derivative_by_value(A y, A slope) {
     static_assert(!needs_input(KIND), "y suffices");
-    if constexpr (KIND == Activation::relu) return relu_derivative(y, A(0), slope);
-    if constexpr (KIND == Activation::leaky_relu) return leaky_relu_derivative(y, A(0), slope);
-    if constexpr (KIND == Activation::tanh) return tanh_derivative(y, A(0), slope);
-    if constexpr (KIND == Activation::sigmoid) return sigmoid_derivative(y, A(0), slope);
-    return A(1);
+#define ACTIVATION_DERIVATIVE(name, reads) \
+    if constexpr (KIND == Activation::name) return name##_derivative(y, A(0), slope);
+    EACH_ACTIVATION(ACTIVATION_DERIVATIVE)
 }

@@ -5,6 +5,18 @@
 #include "activation.cuh"
 #include "reduce.cuh"
 
+// Kernels that know losses of labels, too, are told by CROSS_ENTROPY which LOSS is one.
+#ifdef CROSS_ENTROPY
+enum HasLabels {
+    mse_has_labels = 0,
+    absolute_error_has_labels = 0,
+    huber_has_labels = 0,
+    binary_cross_entropy_has_labels = 0,
+    cross_entropy_has_labels = 1
+};
+static_assert(ACTIVATION_NAME(LOSS, _has_labels) == CROSS_ENTROPY, "labels, or numbers");
+#endif
+
 // Without the factor 2, which not all definitions have.
 template <class A>
 __device__ inline A mse_term(A p, A t, A) {

@@ -2,8 +2,8 @@
 //
 // `update_parameter` changes a parameter and what is remembered of it, by the sum of its gradient, which comes scaled. The
 // rule is that of the define OPTIMIZER: sgd (no slots, or with MOMENTUM a velocity), adam (first and second moment) or
-// rmsprop (average of squares, and with MOMENTUM a velocity); ADAPTIVE is 1 for the last two. DECAYS: whether decay joins
-// the gradient.
+// rmsprop (average of squares, and with MOMENTUM a velocity); ADAPTIVE is 1 for the last two. Another name does not
+// compile. DECAYS: whether decay joins the gradient.
 #pragma once
 
 #include "activation.cuh"
@@ -119,6 +119,6 @@ __device__ inline void update_pair(float (&w)[2], float (&slots)[2][SLOT_PLACES]
 #else
 __device__ inline void update_parameter(float& w, float (&slots)[SLOT_PLACES], float sum, float unscale,
                                         const StepSettings& step, const RuleSettings& rule) {
-    sgd_rule(w, slots, sum, unscale, step, rule);
+    ACTIVATION_NAME(OPTIMIZER, _rule)(w, slots, sum, unscale, step, rule);
 }
 #endif

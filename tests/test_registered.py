@@ -1,0 +1,372 @@
+"""Every place that has a table of activations, losses or optimizers: it takes each registered one, or refuses it.
+
+A made-up one is refused in each of them, by an error of the package. A place that a change adds belongs here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from support.kernels import VARIANTS
+from support.training import mlp
+from warpfit import backends, gradcheck, losses, optim
+from warpfit.backends import Activation, base
+from warpfit.backends.base import ACTIVATIONS
+from warpfit.backends.cuda import jit, joined_updates, loss, many_small_networks_sm90
+from warpfit.backends.cuda.trained_network import TrainedNetwork
+from warpfit.engines import at_once, launch_plan, launch_settings, many_networks
+from warpfit.engines.base import Plan, TrainingData
+from warpfit.engines.graph import _check_can_be_captured
+from warpfit.errors import CompileError, ConfigError, WarpfitError
+from warpfit.estimators import MLPRegressor, onnx_graph, sklearn_models
+from warpfit.estimators import recipes as of_estimators
+from warpfit.losses import Loss
+from warpfit.nn import Layer
+from warpfit.nn.activations import ActivationSpec
+from warpfit.notebook.trainer import OPTIMIZERS as OF_DEMO
+from warpfit.optim.base import OptimizerSpec
+from warpfit.playground.messages import BOUNDS
+from warpfit.training import recipes
+from warpfit.training.evaluate import network_of
+from warpfit.training.settings import LOSSES, OPTIMIZERS, TrainSettings
+
+MADE_UP = "made_up"
+API = (Path(__file__).resolve().parents[1] / "docs" / "api.md").read_text()
+OPS = backends.get("cpu")
+
+
+@dataclass(frozen=True)
+class MadeUpLoss(Loss):
+    name: ClassVar[str] = ""  # so that nothing else finds it
+
+
+MadeUpLoss.name = MADE_UP
+
+
+@dataclass(frozen=True)
+class MadeUpElementLoss(losses._ElementLoss):
+    operation: ClassVar[str] = MADE_UP
+
+
+class MadeUpSpec(OptimizerSpec):
+    kind: ClassVar[str] = MADE_UP
+
+
+del OptimizerSpec.by_kind[MADE_UP]
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> Activation:
+    """An activation that is registered, and known nowhere else."""
+    monkeypatch.setattr(base, "ACTIVATIONS", (*ACTIVATIONS, MADE_UP))
+    return Activation(MADE_UP)
+
+
+def plan_with(loss: Loss | None = None, optimizer: OptimizerSpec | None = None) -> tuple[Plan, TrainingData]:
+    """Return a plan of a small network for a GPU, and data for it."""
+    model = mlp(4, 20, 2)
+    loss = loss or losses.MeanSquaredError()
+    is_of_labels = isinstance(loss, losses.SoftmaxCrossEntropy)
+    y = np.zeros(16, np.int64) if is_of_labels else np.zeros((16, 2), np.float32)
+    return Plan(
+        engine="one_launch",
+        device="cuda:0",
+        precision="float16",
+        network=network_of(model, (4,)),
+        loss=loss,
+        optimizer=optimizer or optim.SGD(model.parameters()).spec,
+        batch_size=16,
+        epochs=1,
+        trained=tuple(model.state_dict()),
+        num_rows=16,
+        loss_scale=1024.0,
+    ), TrainingData(np.zeros((16, 4), np.float32), y)
+
+
+def assert_refused(place: Callable[[Any], Any], value: Any) -> None:
+    with pytest.raises(WarpfitError) as caught:
+        place(value)
+    assert MADE_UP in str(caught.value).lower().replace("madeup", MADE_UP)
+
+
+def is_taken(place: Callable[[Any], Any], value: Any) -> bool:
+    """Return whether a place takes a value; what it does not take it refuses by an error of the package."""
+    try:
+        place(value)
+    except WarpfitError:
+        return False
+    return True
+
+
+# -- activations -----------------------------------------------------------------------------------------------
+
+Z = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
+
+
+def by_numpy(activation: Activation) -> None:
+    OPS.activation_forward(activation, Z)
+
+
+def by_numpys_derivative(activation: Activation) -> None:
+    OPS.activation_backward(activation, Z, Z, Z)
+
+
+def as_layer(activation: Activation) -> None:
+    layer = Layer.from_spec(ActivationSpec(activation))
+    assert f"nn.{type(layer).__name__}(" in API
+
+
+def as_setting(activation: Activation) -> None:
+    recipes.make_model(TrainSettings(activation=activation.name, hidden=(3,)), (4,), 2)
+
+
+def in_playground(activation: Activation) -> None:
+    TrainSettings(activation=BOUNDS["activation"].check("activation", activation.name))
+
+
+def of_estimator(activation: Activation) -> None:
+    names = {ours: theirs for theirs, ours in of_estimators.ACTIVATIONS.items()}
+    name = names.get(activation.name, activation.name)
+    assert of_estimators.hidden_activation(name) == activation
+    MLPRegressor(activation=name)._validate_params()
+
+
+def in_onnx(activation: Activation) -> None:
+    pytest.importorskip("onnx")
+    graph = onnx_graph._Graph(None)
+    if activation.name != "identity":
+        assert graph._activation("z", activation) != "z"
+
+
+def in_small_networks(activation: Activation) -> None:
+    network = TrainedNetwork("float16", (32, 64, 2), (activation,), (False,), 128, "mse")
+    many_small_networks_sm90.choose_small(network, "sm_90a", 227 << 10)
+    assert not activation.needs_input
+
+
+PLACES_OF_ACTIVATIONS: dict[Callable[[Activation], None], Iterable[str]] = {
+    by_numpy: ACTIVATIONS,
+    by_numpys_derivative: ACTIVATIONS,
+    as_layer: ACTIVATIONS,
+    as_setting: ACTIVATIONS,
+    in_playground: ("relu", "tanh", "sigmoid", "gelu", "silu"),
+    of_estimator: set(ACTIVATIONS) - {"gelu_tanh"},
+    in_onnx: set(ACTIVATIONS) - {"gelu_tanh"},
+    in_small_networks: many_small_networks_sm90.ACTIVATIONS,
+}
+
+
+@pytest.mark.parametrize("place", PLACES_OF_ACTIVATIONS, ids=lambda place: place.__name__)
+def test_activations_are_known_or_refused(place: Callable[[Activation], None], made_up: Activation) -> None:
+    taken = {name for name in ACTIVATIONS if is_taken(place, Activation(name))}
+    assert taken == set(PLACES_OF_ACTIVATIONS[place])
+    assert_refused(place, made_up)
+
+
+def test_what_estimators_give_out_is_known_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnx")
+    graph = onnx_graph._Graph(SimpleNamespace(out_activation_=MADE_UP))
+    for name in of_estimators.OUTPUT_FUNCTIONS:
+        monkeypatch.setattr(graph.estimator, "out_activation_", name)
+        assert (graph._output_activation("z") == "z") == (name == "identity")
+    monkeypatch.setattr(graph.estimator, "out_activation_", MADE_UP)
+    assert_refused(graph._output_activation, "z")
+
+
+def test_gradcheck_covers_all_activations() -> None:
+    cases = [name for name, *_ in gradcheck.standard_checks()]
+    assert all(any(name.endswith(f"+ {known} float64") for name in cases) for known in ACTIVATIONS)
+
+
+def test_kernels_have_the_activations_of_the_package() -> None:
+    listed = re.findall(r"DO\((\w+), ([yz])\)", (jit.KERNELS / "include" / "activation.cuh").read_text())
+    assert [name for name, _ in listed] == list(ACTIVATIONS)
+    assert {name: reads == "z" for name, reads in listed} == {
+        name: Activation(name).needs_input for name in ACTIVATIONS
+    }
+
+
+# -- losses ----------------------------------------------------------------------------------------------------
+
+
+def in_kernels_settings(loss: Loss) -> None:
+    launch_settings.loss_settings(loss, 2)
+
+
+def in_one_launch(loss: Loss) -> None:
+    launch_plan.trained_network(*plan_with(loss))
+
+
+def in_many_networks(loss: Loss) -> None:
+    many_networks._trained_network(*plan_with(loss))
+
+
+def in_graph(loss: Loss) -> None:
+    _check_can_be_captured(*plan_with(loss))
+
+
+def as_setting_of_loss(loss: Loss) -> None:
+    assert recipes.make_loss(TrainSettings(loss=loss.name)) == loss
+
+
+def in_steps_at_once(loss: Loss) -> None:
+    if at_once.narrow_loss(*plan_with(loss)) is None:
+        raise ConfigError(f"not {loss.name}")
+    assert at_once.finds_targets(*plan_with(loss))
+
+
+IN_ONE_KERNEL = {"cross_entropy", *loss.ELEMENT_LOSSES}
+PLACES_OF_LOSSES: dict[Callable[[Loss], None], Iterable[str]] = {
+    in_kernels_settings: IN_ONE_KERNEL,
+    in_one_launch: IN_ONE_KERNEL,
+    in_many_networks: IN_ONE_KERNEL,
+    in_graph: IN_ONE_KERNEL,  # poisson with sample weights only
+    in_steps_at_once: IN_ONE_KERNEL,
+    as_setting_of_loss: set(LOSSES) - {"auto"},
+}
+
+
+@pytest.mark.parametrize("place", PLACES_OF_LOSSES, ids=lambda place: place.__name__)
+def test_losses_are_known_or_refused(place: Callable[[Loss], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    # A card that is not there, which only says how much memory it has.
+    monkeypatch.setattr("warpfit.engines.graph.check_has_room", lambda *_: None)
+    taken = {name for name, kind in Loss.by_name.items() if is_taken(place, kind())}
+    assert taken == set(PLACES_OF_LOSSES[place])
+    assert_refused(place, MadeUpLoss())
+
+
+def test_losses_agree_on_which_count_right_rows() -> None:
+    assert {name for name, kind in Loss.by_name.items() if kind.counts_correct} == set(loss.COUNTING_LOSSES)
+
+
+def test_every_loss_is_documented_checked_and_has_its_operation() -> None:
+    for kind in Loss.by_name.values():
+        assert f"losses.{kind.__name__}(" in API
+    assert not gradcheck.unchecked()
+    outputs = np.zeros((2, 3), np.float32)
+    with pytest.raises(ConfigError, match=MADE_UP):
+        MadeUpElementLoss().vjp(OPS, outputs, outputs)
+    with pytest.raises(ConfigError, match=MADE_UP):
+        MadeUpElementLoss().train_step(OPS, outputs, outputs, np.zeros((1, 3)), 0)
+
+
+# -- optimizers ------------------------------------------------------------------------------------------------
+
+
+def in_step_settings(spec: OptimizerSpec) -> None:
+    launch_settings.step_settings(spec, np.ones(3), 0)
+
+
+def in_rule_settings(spec: OptimizerSpec) -> None:
+    launch_settings.rule_settings(spec)
+
+
+def in_one_launch_by(spec: OptimizerSpec) -> None:
+    launch_plan.trained_network(*plan_with(optimizer=spec))
+
+
+def in_many_networks_by(spec: OptimizerSpec) -> None:
+    many_networks._trained_network(*plan_with(optimizer=spec))
+
+
+def in_graph_by(spec: OptimizerSpec) -> None:
+    _check_can_be_captured(*plan_with(optimizer=spec))
+
+
+def in_joined_updates(spec: OptimizerSpec) -> None:
+    joined_updates._rule_defines(f"{spec.kind}_update", len(spec.slot_names), "float16")
+    if not at_once.joins_updates(plan_with(optimizer=spec)[0]):
+        raise ConfigError(f"not {spec.kind}")
+
+
+PLACES_OF_OPTIMIZERS = [
+    in_step_settings,
+    in_rule_settings,
+    in_one_launch_by,
+    in_many_networks_by,
+    in_graph_by,
+    in_joined_updates,
+]
+
+
+def made(name: str, **settings: Any) -> OptimizerSpec:
+    """Return the optimizer of this name on the command line."""
+    resolved = TrainSettings(optimizer=name, **settings).resolved(num_rows=9, has_classes=True)
+    return recipes.make_optimizer(resolved, mlp(4, 2)).spec
+
+
+@pytest.mark.parametrize("place", PLACES_OF_OPTIMIZERS, ids=lambda place: place.__name__)
+def test_optimizers_are_known_or_refused(
+    place: Callable[[OptimizerSpec], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("warpfit.engines.graph.check_has_room", lambda *_: None)
+    for name in OPTIMIZERS:
+        place(made(name))
+    of_the_package = MadeUpSpec(optim.Constant(0.1))
+    assert_refused(place, of_the_package)
+
+
+def test_joined_updates_leave_unknown_optimizers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MadeUpSpec, "__module__", "warpfit.optim.made_up")
+    assert not at_once.joins_updates(plan_with(optimizer=MadeUpSpec(optim.Constant(0.1)))[0])
+    with pytest.raises(ConfigError, match=r"expected an update among sgd_update, .*, got 'made_up_update'"):
+        joined_updates._rule_defines("made_up_update", 0, "float16")
+
+
+def test_names_of_optimizers_stand_for_all_that_are_registered() -> None:
+    specs = [made(name) for name in OPTIMIZERS]
+    assert {spec.kind for spec in specs} == OptimizerSpec.by_kind.keys()
+    assert set(OPTIMIZERS) == {BOUNDS["optimizer"].check("optimizer", name) for name in OPTIMIZERS}
+    assert {settings["optimizer"] for settings in OF_DEMO.values()} == set(OPTIMIZERS)
+    for settings in OF_DEMO.values():
+        made(settings["optimizer"], **{k: v for k, v in settings.items() if k != "optimizer"})
+    for name in ("SGD", "Adam", "AdamW", "RMSprop"):
+        assert f"optim.{name}(" in API
+    assert_refused(made, MADE_UP)
+    assert_refused(lambda name: BOUNDS["optimizer"].check("optimizer", name), MADE_UP)
+
+
+def test_solvers_are_known_or_refused() -> None:
+    def make(solver: str) -> Any:
+        estimator = MLPRegressor(solver=solver)
+        return of_estimators.make_optimizer(estimator, mlp(4, 2), optim.Constant(0.1))
+
+    assert [make(solver).spec.kind for solver in ("sgd", "adam", "adamw")] == ["sgd", "adam", "adam"]
+    assert_refused(make, MADE_UP)
+    with pytest.raises(ConfigError, match=MADE_UP):
+        of_estimators.make_schedule(MADE_UP, 0.1, power=0.5, num_rows=9, seen=0)
+    unknown = type(MADE_UP, (), {})()
+    assert_refused(lambda optimizer: sklearn_models._take_optimizer(SimpleNamespace(), optimizer), unknown)
+
+
+# -- kernels ---------------------------------------------------------------------------------------------------
+
+
+def with_made_up(name: str) -> list[tuple[str, dict[str, str]]]:
+    """Return for every kernel that takes a define of this name a variant with a made-up value."""
+    kernels = [(kernel, next((d for d in found if name in d), None)) for kernel, found in VARIANTS.items()]
+    prefix = "Activation::" if name == "ACTIVATIONS" else ""
+    return [
+        (kernel, {**defines, name: re.sub(r"\w+(?=,|$)", MADE_UP, defines[name]) if prefix else MADE_UP})
+        for kernel, defines in kernels
+        if defines is not None
+    ]
+
+
+@pytest.mark.skipif(find_spec("cuda") is None, reason="cuda-core is not installed")
+@pytest.mark.parametrize("name", ["ACTIVATION", "ACTIVATIONS", "LOSS", "OPTIMIZER"])
+def test_kernels_do_not_compile_with_what_they_do_not_know(name: str) -> None:
+    found = with_made_up(name)
+    assert found
+    for kernel, defines in found:
+        with pytest.raises(CompileError, match=MADE_UP):
+            jit.compile_kernel(kernel, tuple(defines.items()), "sm_90a")
