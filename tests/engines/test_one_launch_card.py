@@ -71,6 +71,24 @@ def test_it_follows_numpy(cuda: str, only_card: Callable[[int, int, int], None],
     )
 
 
+# A sigmoid of 0 is not 0: what lies between a layer's units and the end of its tile must be. Rows of zeros train what
+# would add up to biases alone.
+def test_units_that_a_layer_does_not_have_stay_out(
+    cuda: str, only_card: Callable[[int, int, int], None]
+) -> None:
+    case = CASES[3]
+    only_card(*case.blocks)
+    x, y = data(case.sizes, case.loss, 4 * case.batch_size)
+    assert_follows_numpy(
+        case.sizes,
+        rows=(np.zeros_like(x), y),
+        batch_size=case.batch_size,
+        loss=case.loss,
+        make=case.make,
+        optimizer=lambda model: optim.SGD(model.parameters(), 1.0, momentum=0.9, nesterov=True),
+    )
+
+
 def test_no_cut_changes_a_bit(
     cuda: str, only_card: Callable[[int, int, int], None], launches: list[int], tmp_path: Any
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -378,6 +379,22 @@ def test_pieces_are_as_large_as_makes_sense(monkeypatch: pytest.MonkeyPatch) -> 
         ConfigError, match=f"expected at most 1700 bytes for single batches, 2 on .*, got {1024 + 2 * 768}"
     ):
         cut_of(data, 16, 1024, 1700, 100)
+
+
+def test_pieces_leave_room_for_the_record_of_an_epoch_and_what_is_exchanged() -> None:
+    data = TrainingData(np.zeros((512, 8), np.float32), np.zeros(512, np.int64), is_streamed=True)
+    network: Any = SimpleNamespace(batches=lambda num_rows: -(-num_rows // BATCH))
+    launch = SimpleNamespace(
+        step_bytes=900, recorders=3, exchange_bytes=7000, microseconds=1.0, network=network
+    )
+    plan: Any = SimpleNamespace(batch_size=BATCH)
+    others = launch_plan.record_bytes(launch, len(data)) + launch.exchange_bytes
+    least = others + Cut(len(data), BATCH, 1).bytes_of(data, launch.step_bytes)
+    for most in range(least, 4 * least, 500):
+        cut = launch_plan.cut_of_plan(launch, plan, data, most)
+        assert cut.bytes_of(data, launch.step_bytes) + others <= most
+    with pytest.raises(ConfigError, match="for single batches"):
+        launch_plan.cut_of_plan(launch, plan, data, least - 1)
 
 
 def test_more_rows_than_an_order_has() -> None:

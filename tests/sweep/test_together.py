@@ -65,12 +65,13 @@ def test_rates_of_dropout_are_a_networks_own(
     in_clusters(monkeypatch, cluster)
     given = {"optimizer": "adam", "lr": 0.03}
     candidates = [{"dropout": p, "seed": seed, **given} for seed, p in enumerate((0.0, 0.2, 0.5, 0.2))]
-    found = sweep(cuda, candidates)
+    batches: dict[str, Any] = {"batch_size": 40}  # rows of several warps
+    found = sweep(cuda, candidates, **batches)
     assert "in one launch" in str(found.plan)
     assert [plan.num_networks for plan in found.plan.groups] == [4]
     for i in (0, 2):
-        assert_same_weights(found.models[i], sweep(cuda, [candidates[i]]).models[0])
-    here = sweep("cpu", candidates)
+        assert_same_weights(found.models[i], sweep(cuda, [candidates[i]], **batches).models[0])
+    here = sweep("cpu", candidates, **batches)
     for got, expected in zip(found, here, strict=True):
         np.testing.assert_allclose(got["loss"], expected["loss"], rtol=2e-3)
 

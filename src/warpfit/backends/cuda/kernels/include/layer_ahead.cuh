@@ -14,14 +14,6 @@ static_assert((X_SLOTS == 2 || X_SLOTS == 3) && UNIT_COPIES == 2,
 static_assert(TURNS<0> <= 2, "registers have what is found ahead");
 static_assert(REPLICAS == 1 && !CLIPS && !PENALIZED && TERMS == 1, "what others add is not known ahead");
 
-// What an update by SGD adds up, of what is known before it and of a gradient.
-__device__ inline Forecast forecast_of(const StepSettings& step, const RuleSettings& rule) {
-    const float more = NESTEROV ? 1 + rule.momentum : 1, of_rate = RATE_IN_VELOCITY ? -1 : step.rate;
-    const float of_weight = DECAYS ? 1 - step.rate * rule.decay * more : 1;
-    const float of_velocity = MOMENTUM ? -of_rate * rule.momentum * (NESTEROV ? rule.momentum : 1) : 0;
-    return {of_weight, of_velocity, -step.rate * more};
-}
-
 // What a thread has of the next batch's units before their activation.
 class Ahead {
   public:

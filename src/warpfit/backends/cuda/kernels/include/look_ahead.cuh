@@ -100,7 +100,7 @@ struct StepNumbers {
     Forecast forecast;
 
     __device__ StepNumbers(const Run& run, const Step& step, float rate)
-        : count(step.count()), factor(factor_of(run, rate, count)), forecast(run.forecast(rate)) {}
+        : count(step.count()), factor(factor_of(run, rate, count)), forecast(forecast_of(rate, run.rule)) {}
 };
 
 // Takes tile r of each batch through its stages.

@@ -171,12 +171,6 @@ struct Run {
 
     __device__ Step first_step() const { return Step(num_rows, num_epochs); }
 
-    __device__ Forecast forecast(float rate) const {
-        if (!MOMENTUM) return {1 - rate * rule.decay, 0, 1};
-        const float kept = rule.momentum, more = NESTEROV ? 1 + kept : 1;
-        return {1 - rate * rule.decay * more, -rate * kept * (NESTEROV ? kept : 1), -rate * more};
-    }
-
     // A parameter takes the sum of its gradient in, with what is remembered of it at slot_of(number). SGD's comes times
     // -rate already if there is no momentum.
     template <class F>

@@ -135,7 +135,7 @@ __device__ inline void multiply_batches(Shared& shared, const Run& run, float ra
                                         Reader& reader) {
 #pragma unroll 1
     for (; next <= step.index + !step.is_last_of_epoch(); ++next) {
-        const Forecast forecast = next > step.index ? run.forecast(rate) : Forecast{1, 0, 0};
+        const Forecast forecast = next > step.index ? forecast_of(rate, run.rule) : Forecast{1, 0, 0};
         Weights::Fragments b;
         round_weights(run, weights, velocities, forecast, b);
         multiply_batch(shared, b, next, reader);
