@@ -11,7 +11,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
@@ -123,12 +123,19 @@ def _run(arguments: list[str]) -> int:
         return FAILED
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *place: Any) -> None:
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
     """Print a warning of this package without a line of code; of others', as Python does."""
     if issubclass(category, WarpfitWarning):
         _say(f"warning: {message}")
     else:
-        print(warnings.formatwarning(message, category, *place[:2]), end="", file=sys.stderr)
+        print(warnings.formatwarning(message, category, filename, lineno), end="", file=sys.stderr)
 
 
 def _say(sentence: str) -> None:

@@ -44,7 +44,8 @@ def _digest(rows: Array) -> str:
     for part in (rows[::every], rows[-1:]):
         host = to_host(part)
         digest.update(f"{rows.shape} {host.dtype.name}".encode())
-        digest.update(np.asarray(host, host.dtype.newbyteorder("<"), order="C").reshape(-1).view(np.uint8))
+        array = np.asarray(host, host.dtype.newbyteorder("<"), order="C")
+        digest.update(array.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 

@@ -92,7 +92,7 @@ def checksum(text: str, arrays: HostArrays) -> str:
     digest = hashlib.sha256(json.dumps([text, described], separators=(",", ":"), ensure_ascii=False).encode())
     for name in sorted(arrays):
         array = np.asarray(arrays[name], arrays[name].dtype.newbyteorder("<"), order="C")
-        digest.update(array.reshape(-1).view(np.uint8))
+        digest.update(array.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 
