@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import warnings
+from types import FrameType
 
-__all__ = ["is_called_by_user", "warn"]
+__all__ = ["is_called_from", "warn"]
 
 # What lies between a user's line and the code that warns: scikit-learn calls its estimators' methods, joblib and
 # executors call scikit-learn.
@@ -17,19 +18,19 @@ def warn(message: str, category: type[Warning]) -> None:
     warnings.warn(message, category, stacklevel=1 + _level_of_user())
 
 
-def is_called_by_user() -> bool:
-    """Return whether the function that asks was called from outside of this package."""
-    return _root(sys._getframe(2)) != "warpfit"
+def is_called_from(package: str) -> bool:
+    """Return whether the function that asks was called from a module of a package."""
+    return f"{_module(sys._getframe(2))}.".startswith(f"{package}.")
 
 
 def _level_of_user() -> int:
     """Return how many frames above the function that asks the user's lies; the outermost if none is."""
     frame, level = sys._getframe(1), 0
-    while frame.f_back is not None and _root(frame) in BETWEEN:
+    while frame.f_back is not None and _module(frame).partition(".")[0] in BETWEEN:
         frame, level = frame.f_back, level + 1
     return level
 
 
-def _root(frame: object) -> str:
-    """Return the name of the package whose code a frame runs."""
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]  # type: ignore[attr-defined]
+def _module(frame: FrameType) -> str:
+    """Return the name of the module whose code a frame runs."""
+    return str(frame.f_globals.get("__name__", ""))

@@ -2,17 +2,194 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from warpfit.errors import ConfigError
+from warpfit.errors import ConfigError, DataError, DTypeError, ShapeError, WarpfitError
 
-__all__ = ["check_count"]
+__all__ = ["as_numbers", "brief", "check_count", "check_fields", "check_unmasked"]
+
+NUMERIC = "fiub"
+LONGEST = 80
+DECLARED: dict[str, tuple[type, str]] = {
+    "float": (Real, "a number"),
+    "int": (Integral, "an integer"),
+    "bool": (bool, "True or False"),
+    "str": (str, "a string"),
+}
+ENCODE = (
+    "; encode them with numpy.unique(y, return_inverse=True), or train a warpfit.MLPClassifier, "
+    "which takes labels as they are"
+)
 
 
 def check_count(name: str, value: Any, lowest: int) -> int:
     """Return `value` as an int, or raise ConfigError unless it is an integer of at least `lowest`."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < lowest:
-        raise ConfigError(f"expected {name} to be an integer of at least {lowest}, got {value!r}")
+        raise ConfigError(f"expected {name} to be an integer of at least {lowest}, got {brief(value)}")
     return int(value)
+
+
+def check_fields(owner: str, settings: Any) -> None:
+    """Raise ConfigError unless what a frozen dataclass declares as a number, a bool or a string is one.
+
+    NumPy's scalars become Python's, which go into files.
+    """
+    for field in fields(settings):
+        declared, _, alternative = str(field.type).partition(" | ")
+        value = getattr(settings, field.name)
+        if declared not in DECLARED or (value is None and alternative == "None"):
+            continue
+        if isinstance(value, np.generic):
+            value = value.item()
+            object.__setattr__(settings, field.name, value)
+        kind, words = DECLARED[declared]
+        if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
+            raise ConfigError(f"{owner}: expected {field.name} to be {words}, got {brief(value)}")
+
+
+def brief(value: Any) -> str:
+    """Return a value in one short line, an array as its shape."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if hasattr(value, "shape") and hasattr(value, "dtype") and value.shape != ():
+        return f"an array of shape {tuple(value.shape)}"
+    line = " ".join(repr(value).split())
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
+
+
+def check_unmasked(name: str, value: Any) -> Any:
+    """Return `value`, or raise DataError if it is a masked array, or a list of such, with masked entries.
+
+    NumPy would go on with what lies under the mask.
+    """
+    parts = value if isinstance(value, list | tuple) else [value]
+    masked = sum(int(np.ma.count_masked(part)) for part in parts if isinstance(part, np.ma.MaskedArray))
+    if masked:
+        raise DataError(
+            f"expected {name} without masked values, got {masked} masked; fill them with {name.split()[-1]}"
+            ".filled(value), or leave out their rows"
+        )
+    return value
+
+
+def as_numbers(value: Any, name: str = "") -> npt.NDArray[Any]:
+    """Return what lies on the host as an array of numbers, uncopied if it is one; errors call it by its name.
+
+    Raises
+    ------
+    DTypeError
+        If it holds something else, or is none of what NumPy makes an array of.
+    ShapeError
+        If its rows differ in length.
+    DataError
+        If some of it is masked.
+    """
+    array = value if type(value) is np.ndarray else _as_array(value, name)
+    if array.dtype.kind not in NUMERIC:
+        raise DTypeError(f"{_numbers(name)}, got {_content_of(array)}{_remedy(name, array)}")
+    return array
+
+
+def _numbers(name: str) -> str:
+    return f"expected {name} to hold numbers" if name else "expected numbers"
+
+
+def _as_array(value: Any, name: str) -> npt.NDArray[Any]:
+    strange = _strange(value)
+    if strange is not None:
+        raise DTypeError(f"{_numbers(name)}, got {strange}")
+    check_unmasked(name or "numbers", value)
+    try:
+        if hasattr(value, "dtypes") and hasattr(value, "to_numpy"):
+            return _of_frame(value, name)
+        # np.asarray of an object with __dlpack__ alone would give an array of one object.
+        exports = hasattr(value, "__dlpack__") and not hasattr(value, "__array__")
+        return np.from_dlpack(value) if exports else np.asarray(value)
+    except WarpfitError:
+        raise
+    except Exception as error:  # other libraries' arrays raise almost anything
+        told = " ".join(str(error).split())
+        expected = f"expected {name} to be an array of rows" if name else "expected an array"
+        raise ShapeError(f"{expected}, but {told}{_parts_of(value)}") from None
+
+
+def _strange(value: Any) -> str | None:
+    """Return what a value is that looks like data and is no array, with what to do, or None."""
+    kind = type(value).__name__
+    if hasattr(value, "toarray") and hasattr(value, "nnz"):
+        return f"a sparse {kind}; its toarray() is one"
+    if isinstance(value, Iterator):
+        return f"a {kind}, which can be read only once; make a list of it"
+    if (
+        getattr(value, "requires_grad", False) is True
+        and hasattr(value, "detach")
+        and hasattr(value, "layout")
+    ):
+        return f"a {kind} that requires a gradient; its detach() is one"
+    if value is None or isinstance(value, str | bytes):
+        return brief(value)
+    known = isinstance(value, Real | complex | np.generic) or hasattr(value, "__array__")
+    has_rows = hasattr(value, "__getitem__") and hasattr(value, "__len__") and not isinstance(value, Mapping)
+    if known or has_rows or hasattr(value, "__dlpack__"):
+        return None
+    batches = "; pass its rows x and y" if kind.endswith("Loader") else ""
+    return f"a {kind}{batches}"
+
+
+def _of_frame(frame: Any, name: str) -> npt.NDArray[Any]:
+    """Return the numbers of a table of pandas, or one of its columns; missing ones as NaN."""
+    columns = getattr(frame, "columns", None)
+    if columns is None:  # one column
+        plain = getattr(frame.dtype, "numpy_dtype", None)  # of pandas' own nullable integers
+        return np.asarray(frame if plain is None else frame.to_numpy(dtype=plain))
+    foreign = [f"{column!r} ({kind})" for column, kind in frame.dtypes.items() if not _is_numeric(kind)]
+    if foreign:
+        more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
+        raise DTypeError(
+            f"{_numbers(name)}, got other columns: {', '.join(foreign[:3])}{more}; encode or drop them"
+        )
+    array = np.asarray(frame)
+    return array if array.dtype.kind in NUMERIC else frame.to_numpy(dtype="float64", na_value=np.nan)
+
+
+def _is_numeric(dtype: Any) -> bool:
+    return getattr(dtype, "kind", "O") in NUMERIC
+
+
+def _content_of(array: npt.NDArray[Any]) -> str:
+    """Return what an array holds that is no numbers, in a few words."""
+    example = array.reshape(-1)[0] if array.size else None
+    if isinstance(example, str | bytes):
+        return f"text such as {brief(str(example))}"
+    if array.dtype.kind in "mM":
+        return f"dates or times ({array.dtype})"
+    if array.dtype.kind == "c":
+        return f"complex numbers ({array.dtype})"
+    held = f" of {type(example).__name__}" if array.dtype.kind == "O" and array.size else ""
+    return f"dtype {array.dtype}{held}"
+
+
+def _remedy(name: str, array: npt.NDArray[Any]) -> str:
+    is_text = array.size > 0 and isinstance(array.reshape(-1)[0], str | bytes)
+    return ENCODE if is_text and name.endswith(("y", "targets")) else ""
+
+
+def _parts_of(value: Any) -> str:
+    """Return of which parts a tuple or list of arrays consists, if they differ."""
+    if not isinstance(value, list | tuple):
+        return ""
+    shapes = [
+        np.shape(part) if hasattr(part, "shape") else (len(part),)
+        for part in value
+        if hasattr(part, "__len__")
+    ]
+    if len(set(shapes)) < 2:
+        return ""
+    kind = type(value).__name__
+    return f" (a {kind} of {len(value)} parts, of shapes {brief(shapes)})"

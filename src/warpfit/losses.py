@@ -202,9 +202,7 @@ class Loss:
 
 
 def _float_targets(name: str, y: Any, output_shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
-    targets = to_host(y)
-    if targets.dtype.kind not in "fiub":
-        raise DTypeError(f"{name}: expected numbers as targets, got dtype {targets.dtype}")
+    targets = to_host(y, "targets")
     if targets.shape[1:] == () and output_shape == (1,):
         targets = targets.reshape(-1, 1)
     if targets.ndim == 0 or targets.shape[1:] != output_shape:
@@ -290,12 +288,17 @@ class SoftmaxCrossEntropy(Loss):
         )
 
     def prepare_targets(self, y: Any, output_shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
-        labels = to_host(y)
+        labels = to_host(y, "targets")
         if len(output_shape) != 1:
             raise ShapeError(
                 f"{self.name}: expected outputs of shape (M, C), got samples of shape {output_shape}"
             )
         (num_classes,) = output_shape
+        if num_classes < 2:
+            raise ShapeError(
+                f"{self.name}: expected at least two outputs, one a class, got {num_classes}, which is always right; "
+                "binary_cross_entropy tells two classes by one output"
+            )
         if self.class_weight is not None and len(self.class_weight) != num_classes:
             raise ShapeError(
                 f"expected {num_classes} class weights, one a class, got {len(self.class_weight)}"
@@ -308,7 +311,6 @@ class SoftmaxCrossEntropy(Loss):
             raise DataError(
                 f"{self.name}: expected labels in [0, {num_classes}) for {num_classes} outputs, "
                 f"got labels from {labels.min()} to {labels.max()}"
-                f"{'; one logit for two classes is binary_cross_entropy' if num_classes == 1 else ''}"
             )
         return labels.astype(np.int64)
 

@@ -71,7 +71,7 @@ def test_bytes_stay_bytes_unless_floats_are_asked_for(backend: Backend) -> None:
     "value", [["1.0", "2"], "text", [b"1"], [1 + 2j], [None], [object()], np.array(["2020-01-01"], "M8[D]")]
 )
 def test_what_holds_no_real_numbers_is_refused(backend: Backend, value: Any, dtype: str | None) -> None:
-    with pytest.raises(DTypeError, match="expected numbers, got an array of dtype"):
+    with pytest.raises(DTypeError, match="expected numbers, got "):
         backend.asarray(value, dtype)
 
 

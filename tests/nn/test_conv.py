@@ -129,8 +129,8 @@ def test_numbers_stand_for_pairs() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"in_channels": -1}, "in_channels to be an integer of at least 0, got -1"),
-        ({"out_channels": 1.5}, "out_channels to be an integer of at least 0, got 1.5"),
+        ({"in_channels": -1}, "in_channels to be an integer of at least 1, got -1"),
+        ({"out_channels": 1.5}, "out_channels to be an integer of at least 1, got 1.5"),
         ({"kernel_size": 0}, "kernel_size to be an integer of at least 1, got 0"),
         ({"kernel_size": (3, 3, 3)}, r"kernel_size to be an integer or two of them, got \(3, 3, 3\)"),
         ({"stride": (1, 0)}, "stride to be an integer of at least 1, got 0"),
@@ -159,7 +159,7 @@ def test_repr() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(0, 2, 3), (1, 2, 3), (2, 0, 3), (2, 2, 0)])
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(0, 2, 3), (1, 2, 3)])
 def test_small_and_empty_shapes(rows: int, inputs: int, outputs: int, dtype: str) -> None:
     layer = Conv2d(inputs, outputs, 2, dtype=dtype)
     x = Tensor(np.ones((rows, 3, 3, inputs), dtype), requires_grad=True)

@@ -77,11 +77,11 @@ def test_spec_takes_numpys_integers() -> None:
     assert type(spec.in_features) is type(spec.out_features) is int
 
 
-@pytest.mark.parametrize("size", [-1, 2.0, "2", None, True])
+@pytest.mark.parametrize("size", [0, -1, 2.0, "2", None, True])
 @pytest.mark.parametrize("name", ["in_features", "out_features"])
 def test_spec_refuses_sizes(name: str, size: Any) -> None:
     with pytest.raises(
-        ConfigError, match=f"Linear: expected {name} to be an integer of at least 0, got {size!r}"
+        ConfigError, match=f"Linear: expected {name} to be an integer of at least 1, got {size!r}"
     ):
         LinearSpec(**{"in_features": 3, "out_features": 2, name: size})
 
@@ -115,13 +115,10 @@ def test_without_bias() -> None:
 def test_repr() -> None:
     assert repr(Linear(3, 2, "cpu")) == "Linear(3, 2, 8 parameters)"
     assert repr(Linear(3, 2, bias=False)) == "Linear(3, 2, bias=False, 6 parameters)"
-    assert repr(Linear(0, 0)) == "Linear(0, 0)"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(
-    ("rows", "inner", "outputs"), [(0, 3, 2), (1, 3, 2), (4, 0, 2), (4, 3, 0), (0, 0, 0)]
-)
+@pytest.mark.parametrize(("rows", "inner", "outputs"), [(0, 3, 2), (1, 3, 2), (1, 1, 1)])
 def test_small_and_empty_shapes(rows: int, inner: int, outputs: int, dtype: str) -> None:
     layer = Linear(inner, outputs, dtype=dtype)
     x = Tensor(np.ones((rows, inner), dtype), requires_grad=True)
@@ -132,13 +129,6 @@ def test_small_and_empty_shapes(rows: int, inner: int, outputs: int, dtype: str)
     np.testing.assert_array_equal(layer.bias.grad, np.full(outputs, rows, dtype))
     np.testing.assert_allclose(x.grad, np.tile(layer.weight.data.sum(axis=1), (rows, 1)), rtol=1e-6)
     assert y.dtype == x.grad.dtype == layer.weight.grad.dtype == dtype
-
-
-def test_no_inputs_give_the_bias() -> None:
-    layer = Linear(0, 2)
-    np.testing.assert_array_equal(layer.bias.data, [0, 0])
-    layer.bias.data[:] = [1, 2]
-    np.testing.assert_array_equal(layer(np.ones((3, 0))), [[1, 2]] * 3)
 
 
 @pytest.mark.parametrize("shape", [(4, 2), (3,), (), (2, 4, 3)])

@@ -290,9 +290,8 @@ def test_a_network_without_parameters_has_no_gradients() -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 1])
-@pytest.mark.parametrize("width", [0, 1])
-def test_small_and_empty_networks(rows: int, width: int) -> None:
-    model = Sequential(linear(5, width), ReLU(), linear(width, 3))
+def test_small_and_empty_networks(rows: int) -> None:
+    model = Sequential(linear(5, 1), ReLU(), linear(1, 3))
     y, pullback = spec_of(model, 5).fused.vjp(OPS, arrays_of(model), batch(rows, 5), Call())
     gradients = pullback(np.ones((rows, 3)))
     assert y.shape == (rows, 3)

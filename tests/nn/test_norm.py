@@ -196,14 +196,14 @@ def test_layer_norm_spec() -> None:
     [
         (
             lambda: BatchNorm1d(-1),
-            "BatchNorm1d: expected num_features to be an integer of at least 0, got -1",
+            "BatchNorm1d: expected num_features to be an integer of at least 1, got -1",
         ),
         (lambda: BatchNorm2d(2, eps=-1), "BatchNorm2d: expected eps of at least 0, got -1"),
         (lambda: BatchNorm2d(2, momentum=1.5), r"BatchNorm2d: expected momentum in \[0, 1\], got 1.5"),
         (lambda: BatchNormSpec(2, 3), "BatchNorm: expected num_dims 1 or 2, got 3"),
         (
             lambda: LayerNorm(2.0),
-            "LayerNorm: expected normalized_shape to be an integer of at least 0, got 2.0",
+            "LayerNorm: expected normalized_shape to be an integer of at least 1, got 2.0",
         ),  # type: ignore[arg-type]
         (lambda: LayerNorm(()), r"LayerNorm: expected normalized_shape of at least one axis, got \(\)"),
         (lambda: LayerNorm(2, eps=float("nan")), "LayerNorm: expected eps of at least 0, got nan"),

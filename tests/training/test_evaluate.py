@@ -241,9 +241,12 @@ def test_evaluation_is_the_loss_of_all_rows(loss: Any, weighted: bool) -> None:
     assert result.accuracy == ((wf.predict(model, x, kind="labels") == y).mean() if classes else None)
 
 
-def test_weights_of_zero_leave_no_loss() -> None:
-    result = wf.evaluate(mlp(6, 3), X, LABELS, sample_weight=np.zeros(50))
-    assert result.loss == 0
+def test_weights_of_zero_are_refused() -> None:
+    with pytest.raises(DataError, match="expected sample weights that sum to more than 0, got none above 0"):
+        wf.evaluate(mlp(6, 3), X, LABELS, sample_weight=np.zeros(50))
+    loss = losses.SoftmaxCrossEntropy(class_weight=(0, 1, 1))
+    with pytest.raises(DataError, match=r"weights that leave a row .*, class weights \(0.0, 1.0, 1.0\)"):
+        wf.evaluate(mlp(6, 3), X, np.zeros(50, int), loss=loss)
 
 
 def test_inputs_and_model_stay_as_they_are() -> None:

@@ -447,12 +447,15 @@ def test_a_weight_of_two_is_the_row_twice(loss: str) -> None:
     np.testing.assert_allclose(first.step_losses, second.step_losses, rtol=1e-12)
 
 
-def test_all_weights_zero_train_nothing() -> None:
+def test_a_batch_whose_weights_are_zero_changes_nothing() -> None:
     x, labels = blobs(20)
-    model = mlp(6, 3)
-    history = fit(model, x, labels, sgd(model), sample_weight=np.zeros(20))
-    assert history["loss"] == [0, 0, 0]
-    assert_same_weights(model, mlp(6, 3))
+    weights = np.repeat([1.0, 0.0], [10, 10])
+    first, second = mlp(6, 3), mlp(6, 3)
+    settings = {"batch_size": 10, "shuffle": False, "epochs": 1}
+    (report,) = fit(first, x, labels, sgd(first), sample_weight=weights, **settings)
+    fit(second, x[:10], labels[:10], sgd(second), **settings)
+    assert report.step_losses[1] == 0
+    assert_same_weights(first, second)
 
 
 def test_the_epochs_loss_is_the_mean_over_weights() -> None:

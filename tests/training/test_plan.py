@@ -284,7 +284,7 @@ def test_a_last_batch_too_small_for_a_layer_is_found_before_the_first_step(
 ) -> None:
     model = nn.Sequential(nn.Linear(3, 4, seed=0), nn.BatchNorm1d(4), nn.Linear(4, 2, seed=1))
     before = model.state_dict()
-    x, y = np.ones((num_rows, 3), np.float32), np.zeros(num_rows, int)
+    x, y = np.ones((num_rows, 3), np.float32), np.arange(num_rows) % 2
     with pytest.raises(ConfigError, match=r"at least 2 rows.*leave 1 for the last"):
         wf.fit(model, x, y, optimizer=optim.SGD(model.parameters()), batch_size=batch_size, verbose=False)
     assert all(np.array_equal(before[name], value) for name, value in model.state_dict().items())

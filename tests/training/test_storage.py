@@ -23,7 +23,6 @@ from warpfit.training.storage import CHECKSUM, HEADER, write_file
 LAYERS: dict[str, tuple[nn.Layer, tuple[int, ...]]] = {
     "Linear": (nn.Linear(5, 3, seed=0), (5,)),
     "Linear without bias": (nn.Linear(5, 3, bias=False, seed=0), (5,)),
-    "Linear of no inputs": (nn.Linear(0, 3, seed=0), (0,)),
     "Conv2d": (nn.Conv2d(2, 3, (3, 2), stride=2, padding=(1, 0), dilation=(1, 2), seed=0), (6, 5, 2)),
     "Conv2d without bias": (nn.Conv2d(1, 2, 1, bias=False, seed=0), (2, 2, 1)),
     "MaxPool2d": (nn.MaxPool2d(3, stride=2, padding=1), (6, 5, 2)),

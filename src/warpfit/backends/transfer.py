@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from warpfit import backends
 from warpfit.backends.base import Array, Backend
+from warpfit.checks import as_numbers
 
 __all__ = ["device_of", "home_of", "moved", "to_host"]
 
@@ -31,10 +32,10 @@ def device_of(array: Array) -> str:
     return str(array.runtime.name) if backends.is_device_array(array) else "cpu"
 
 
-def to_host(value: Any) -> npt.NDArray[Any]:
-    """Return a value as a NumPy array, wherever it lives; one that is on the host is not copied."""
+def to_host(value: Any, name: str = "") -> npt.NDArray[Any]:
+    """Return a value as a NumPy array, wherever it lives; one that is on the host is not copied. Errors name it."""
     ops = home_of(value)
-    return ops.to_numpy(value) if ops.name == "numpy" else ops.to_numpy(ops.asarray(value))
+    return as_numbers(value, name) if ops.name == "numpy" else ops.to_numpy(ops.asarray(value))
 
 
 def moved(value: Any, target: Backend, dtype: str | None = None) -> Array:
@@ -51,6 +52,9 @@ def moved(value: Any, target: Backend, dtype: str | None = None) -> Array:
 def _foreign_device(value: Any) -> str:
     """Return the device of another library's array; the CPU for what is none."""
     if hasattr(value, "__dlpack_device__"):
-        kind, index = value.__dlpack_device__()
+        try:
+            kind, index = value.__dlpack_device__()
+        except Exception:  # it cannot be exported, which whoever reads it tells
+            return "cpu"
         return f"cuda:{int(index)}" if int(kind) == _DLPACK_CUDA else "cpu"
     return "cuda:0" if hasattr(value, "__cuda_array_interface__") else "cpu"

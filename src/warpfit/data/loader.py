@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warpfit.checks import check_count
+from warpfit.checks import check_count, check_unmasked
 from warpfit.data.dataset import unit_floats
 from warpfit.data.order import epoch_order
 from warpfit.errors import ShapeError
@@ -59,7 +59,7 @@ class DataLoader:
         seed: int = 0,
         drop_last: bool = False,
     ) -> None:
-        self.x, self.y = np.asarray(x), np.asarray(y)
+        self.x, self.y = np.asarray(check_unmasked("x", x)), np.asarray(check_unmasked("y", y))
         if not self.x.ndim or not self.y.ndim or len(self.x) != len(self.y):
             raise ShapeError(f"x and y must have as many rows; got shapes {self.x.shape} and {self.y.shape}")
         self.batch_size = check_count("batch_size", batch_size, 1)

@@ -16,7 +16,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import _check_partial_fit_first_call, type_of_target, unique_labels
 from sklearn.utils.validation import validate_data
 
-from warpfit.estimators.mlp import FLOATS, BaseMLP, Rows
+from warpfit.estimators.mlp import FLOATS, BaseMLP, Rows, some_above_0
 from warpfit.losses import BinaryCrossEntropy, Loss, SoftmaxCrossEntropy
 from warpfit.optim import Schedule
 from warpfit.training.callbacks import Callback
@@ -287,7 +287,7 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
                 "give a dict of the weights instead"
             )
         by_class = compute_sample_weight(self.class_weight, _one_column(np.asarray(y)))
-        return by_class if weights is None else weights * by_class
+        return some_above_0(by_class if weights is None else weights * by_class)
 
     def _output_activation(self) -> str:
         return "softmax" if self._label_binarizer.y_type_ == "multiclass" else "logistic"

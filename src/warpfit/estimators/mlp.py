@@ -27,7 +27,8 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from warpfit import backends
 from warpfit.backends import resolve_device
 from warpfit.callers import warn
-from warpfit.errors import ConfigError, ConfigWarning, DeviceError, DivergedError, TrainingWarning
+from warpfit.checks import check_unmasked
+from warpfit.errors import ConfigError, ConfigWarning, DataError, DeviceError, DivergedError, TrainingWarning
 from warpfit.estimators.convergence import Convergence, EpochLog, reported_score
 from warpfit.estimators.initial import initial_layer
 from warpfit.estimators.recipes import (
@@ -51,7 +52,7 @@ from warpfit.training.evaluate import predict, predict_network
 from warpfit.training.lbfgs import fit_lbfgs
 from warpfit.training.run import Run
 
-__all__ = ["BaseMLP"]
+__all__ = ["BaseMLP", "some_above_0"]
 
 Array = npt.NDArray[Any]
 Weights = tuple[list[Array], list[Array]]
@@ -204,7 +205,9 @@ class BaseMLP(BaseEstimator, ABC):
 
     def _row_weights(self, X: Any, y: Any, sample_weight: Any, *, incremental: bool) -> Array | None:
         """Return the weight of each row, None if all are 1."""
-        return None if sample_weight is None else _check_sample_weight(sample_weight, X)
+        if sample_weight is None:
+            return None
+        return some_above_0(_check_sample_weight(check_unmasked("sample_weight", sample_weight), X))
 
     _is_stratified = False
     _reports_score = False  # whether `EpochReport.val_accuracy` is the score
@@ -320,6 +323,8 @@ class BaseMLP(BaseEstimator, ABC):
     def _check(self, X: Any, y: Any, *, incremental: bool = False, reset: bool = True) -> Checked:
         """Return X and y checked and encoded, with what is known of them since."""
         before = dict(vars(self))
+        check_unmasked("X", X)
+        check_unmasked("y", y)
         X, encoded = self._encode(X, y, incremental=incremental, reset=reset)
         found = {name: value for name, value in vars(self).items() if value is not before.get(name)}
         return Checked(_dense(X), encoded.reshape(len(encoded), -1), found)
@@ -532,7 +537,7 @@ class BaseMLP(BaseEstimator, ABC):
         if X_val is None or y_val is None:
             raise ValueError("expected both X_val and y_val, or neither, got one of them")
         X = self._checked_rows(X_val)
-        y = self._encode_validation(y_val)
+        y = self._encode_validation(check_unmasked("y_val", y_val))
         if len(y) != X.shape[0]:
             raise ValueError(f"expected as many rows in X_val as in y_val, got {X.shape[0]} and {len(y)}")
         return Rows(_dense(X), y.reshape(len(y), -1))
@@ -643,6 +648,7 @@ class BaseMLP(BaseEstimator, ABC):
 
     def _checked_rows(self, X: Any) -> Any:
         """Return rows X, or raise as scikit-learn does if they are not like those that were fitted."""
+        check_unmasked("X", X)
         return validate_data(self, X, accept_sparse=["csr", "csc"], dtype=FLOATS, reset=False)
 
     @contextmanager
@@ -792,6 +798,13 @@ class BaseMLP(BaseEstimator, ABC):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+def some_above_0(weights: Array) -> Array:
+    """Return weights of rows, or raise DataError if they leave no row to train on."""
+    if not weights.any():
+        raise DataError("expected weights of rows that sum to more than 0, got none above 0")
+    return weights
 
 
 def _dense(X: Any) -> Array:

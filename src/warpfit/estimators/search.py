@@ -24,6 +24,7 @@ from sklearn.model_selection._validation import _insert_error_scores, _warn_or_r
 from sklearn.utils.validation import _check_method_params, indexable
 
 from warpfit.backends import resolve_device
+from warpfit.checks import check_unmasked
 from warpfit.errors import ConfigError
 from warpfit.estimators.many_fits import Fits, Result, fit_by_executor, fit_in_processes, fit_together
 from warpfit.estimators.mlp import BaseMLP
@@ -255,7 +256,7 @@ class SweepCV(_Sweep, GridSearchCV):
         KeyboardInterrupt
             After Ctrl-C.
         """
-        self._fit_search(X, y, params)
+        self._fit_search(check_unmasked("X", X), check_unmasked("y", y), params)
         return self
 
     def _candidates(self) -> list[Candidate]:
@@ -317,7 +318,7 @@ class RandomizedSweepCV(_Sweep, RandomizedSearchCV):
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
         """Fit every candidate that is drawn on every fold, and the best one on all rows; as `SweepCV.fit`."""
-        self._fit_search(X, y, params)
+        self._fit_search(check_unmasked("X", X), check_unmasked("y", y), params)
         return self
 
     def _candidates(self) -> list[Candidate]:

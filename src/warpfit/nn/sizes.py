@@ -11,7 +11,7 @@ from warpfit.errors import ConfigError
 __all__ = ["as_pair", "as_size"]
 
 
-def as_size(layer: str, name: str, value: Any, least: int = 0) -> int:
+def as_size(layer: str, name: str, value: Any, least: int = 1) -> int:
     """Return the value as an int, or raise ConfigError unless it is an integer of at least `least`."""
     try:
         return check_count(name, value, least)

@@ -38,7 +38,13 @@ from warpfit.sweep.runner import Runner
 from warpfit.sweep.sending import workers_of
 from warpfit.sweep.tasks import FAILED, INTERRUPTED, Outcome, Task
 from warpfit.training.callbacks import Callback
-from warpfit.training.inputs import as_rows, as_sample_weight, check_same_length
+from warpfit.training.inputs import (
+    as_rows,
+    as_sample_weight,
+    check_same_length,
+    warn_of_one_class,
+    warn_of_pixels,
+)
 
 __all__ = ["fit_many"]
 
@@ -180,6 +186,7 @@ def fit_many(
     tasks = _tasks(build, found, defaults, data, fold_numbers, callbacks, metric)
     names = [candidate_name(candidate) for candidate in found for _ in fold_numbers]
     groups = _planned(tasks, names, devices[0], executor)
+    warn_of_one_class(tasks[0].arguments["loss"], data.y)
     has_validation = validation_data is not None or bool(data.folds)
     decider = as_metric(metric, (group.plan.loss for group in groups), has_validation=has_validation)
     if verbose and metric is None and not has_validation:
@@ -269,6 +276,7 @@ def _data(x: Any, y: Any, sample_weight: Any, validation_data: Any, folds: Any, 
         except (TypeError, ValueError):
             raise ConfigError("expected validation_data as a pair (x, y)") from None
         validation_data = as_rows("validation x", val_x), as_rows("validation y", val_y)
+    warn_of_pixels(rows)
     return SweepData(rows, targets, weight, validation_data, as_folds(folds, rows, targets, seed))
 
 

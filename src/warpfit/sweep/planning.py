@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from warpfit import backends
+from warpfit.backends.transfer import to_host
 from warpfit.engines.base import Plan, TrainingData
 from warpfit.errors import WarpfitError
 from warpfit.sweep.candidates import error_of_candidate
 from warpfit.sweep.groups import Group, grouped
 from warpfit.sweep.tasks import Task
 from warpfit.training.fit import draft_of, prepared_targets, prepared_validation, with_class_weight
+from warpfit.training.inputs import check_held, check_weight_left
 from warpfit.training.plan import is_streamed
 from warpfit.training.plan import plan as make_plan
 from warpfit.training.state import state_of
@@ -139,6 +141,7 @@ def plan_groups(tasks: Iterable[Task], names: Sequence[str] = ()) -> list[Group]
         first = group.tasks[0]
         try:
             planned.append(Group(_full_plan(first, group.plan), group.tasks))
+            _check_weights(group)
         except WarpfitError as error:
             raise _named(error, names, positions[id(first)]) from error
     return planned
@@ -164,14 +167,27 @@ def _draft(task: Task) -> Plan:
 def _full_plan(task: Task, draft: Plan) -> Plan:
     """Return a task's plan with engine, precision, memory and reason, for all rows of the data."""
     ops, data = backends.get(draft.device), task.data
+    check_held("x", data.x, draft.dtype)
     y: Any = prepared_targets(draft, data.y, len(data.x))
     if data.validation is not None:
+        check_held("validation x", data.validation[0], draft.dtype)
         prepared_validation(draft, *data.validation)
     state = state_of(task.model, task.optimizer, ops, draft.dtype, 0)
     rows = TrainingData(data.x, y, data.sample_weight)
     if is_streamed(draft, rows):
         return make_plan(draft, state, replace(rows, is_streamed=True))
     return make_plan(draft, state, replace(rows, x=ops.asarray(rows.x), y=ops.asarray(y)))
+
+
+def _check_weights(group: Group) -> None:
+    """Raise DataError if the weights of classes and samples leave a task of the group, or a fold of its, no row."""
+    for task in group.tasks:
+        data, labels = task.data, to_host(task.data.y)
+        loss = with_class_weight(group.plan, task.arguments.get("class_weight"), labels).loss
+        rows = slice(None) if task.fold is None else data.folds[task.fold].train
+        check_weight_left(
+            loss, labels[rows], None if data.sample_weight is None else data.sample_weight[rows]
+        )
 
 
 def memory_left() -> int | None:

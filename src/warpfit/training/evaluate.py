@@ -12,14 +12,21 @@ import numpy.typing as npt
 from warpfit import backends, losses
 from warpfit.backends import Array, Backend
 from warpfit.backends.transfer import moved
+from warpfit.callers import is_called_from
 from warpfit.checks import check_count
-from warpfit.errors import ConfigError
+from warpfit.errors import ConfigError, DataError
 from warpfit.losses import Loss, SoftmaxCrossEntropy
 from warpfit.nn.module import Module
 from warpfit.nn.network import NetworkSpec, Sequential
 from warpfit.nn.spec import Call
 from warpfit.nn.taped import TapedNetwork
-from warpfit.training.inputs import as_rows, as_sample_weight, check_same_length
+from warpfit.training.inputs import (
+    as_rows,
+    as_sample_weight,
+    check_same_length,
+    check_weight_left,
+    warn_of_pixels,
+)
 
 __all__ = [
     "Evaluation",
@@ -53,8 +60,7 @@ def network_of(model: Module, input_shape: tuple[int, ...]) -> NetworkSpec | Tap
     ShapeError
         If a layer does not take such samples.
     """
-    if not isinstance(model, Module):
-        raise ConfigError(f"expected a model (a Module), got {type(model).__name__}")
+    _dtype_of(model)  # for its error
     spec = model.spec(input_shape) if type(model) is Sequential else None
     return spec or TapedNetwork(model, input_shape)
 
@@ -177,10 +183,14 @@ def evaluate(
     ShapeError, DTypeError, DataError, ConfigError
         If an argument is not what is described here.
     """
-    rows, loss = as_rows("x", x), loss_of(model, loss) or SoftmaxCrossEntropy()
+    rows, loss = as_rows("x", x, dtype=_dtype_of(model)), loss_of(model, loss) or SoftmaxCrossEntropy()
     network = network_of(model, rows.shape[1:])
-    targets = loss.prepare_targets(as_rows("y", y), network.output_shape, model.dtype)
+    targets = loss.prepare_targets(as_rows("y", y, dtype=model.dtype), network.output_shape, model.dtype)
     check_same_length("y", targets, len(rows))
+    weights = as_sample_weight(sample_weight, len(rows), model.dtype)
+    check_weight_left(loss, targets, weights)
+    if not is_called_from("warpfit"):
+        warn_of_pixels(rows)
     return evaluate_network(
         backends.create(model.device),
         network,
@@ -190,7 +200,7 @@ def evaluate(
         targets,
         batch_size=check_count("batch_size", batch_size, 1),
         dtype=model.dtype,
-        sample_weight=as_sample_weight(sample_weight, len(rows), model.dtype),
+        sample_weight=weights,
     )
 
 
@@ -220,13 +230,16 @@ def predict(
     Raises
     ------
     ShapeError, DTypeError, DataError, ConfigError
-        If an argument is not what is described here, or there is no such kind for the loss.
+        If an argument is not what is described here, or there is no such kind for the loss. For
+        probabilities and labels DataError, too, if a row's largest output is not finite.
     """
     if kind not in PREDICTIONS:
         raise ConfigError(f"expected kind among {', '.join(PREDICTIONS)}, got {kind!r}")
-    rows = as_rows("x", x, min_rows=0)
+    rows = as_rows("x", x, min_rows=0, dtype=_dtype_of(model))
     network = network_of(model, rows.shape[1:])
     meaning = None if kind == "outputs" else _meaning(model, loss, network.output_shape)
+    if not is_called_from("warpfit"):
+        warn_of_pixels(rows)
     result = predict_network(
         backends.create(model.device),
         network,
@@ -236,7 +249,26 @@ def predict(
         dtype=model.dtype,
         form=None if meaning is None or kind == "labels" else getattr(meaning, kind),
     )
+    if kind in ("probabilities", "labels"):
+        _check_outputs(result)
     return meaning.labels(result) if meaning is not None and kind == "labels" else result
+
+
+def _dtype_of(model: Any) -> str:
+    """Return the dtype that a model computes in, or raise ConfigError if it is none."""
+    if not isinstance(model, Module):
+        raise ConfigError(f"expected a model (a Module), got {type(model).__name__}")
+    return model.dtype
+
+
+def _check_outputs(outputs: npt.NDArray[Any]) -> None:
+    """Raise DataError if the largest output of a row is NaN or infinite, and so tells no class."""
+    lost = np.flatnonzero(~np.isfinite(outputs.max(axis=-1)))
+    if lost.size:
+        raise DataError(
+            f"expected outputs that tell a class, got NaN or infinity for {lost.size} of {len(outputs)} rows, first "
+            f"row {lost[0]}; its numbers, or the model's weights, are too large or not finite"
+        )
 
 
 def predict_network(
@@ -252,6 +284,6 @@ def predict_network(
     """Return the outputs for rows x, or what `form` makes of them, for arrays on the backend; see `predict`."""
     result = np.empty((len(x), *network.output_shape), dtype)
     for part, outputs in _batches(ops, network, arrays, x, batch_size, dtype):
-        with np.errstate(over="ignore"):  # as for the outputs
+        with np.errstate(over="ignore", invalid="ignore"):  # as for the outputs
             result[part] = ops.to_numpy(outputs if form is None else form(ops, outputs))
     return result

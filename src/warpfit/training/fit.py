@@ -13,6 +13,7 @@ import numpy as np
 from warpfit import backends, losses
 from warpfit.backends import Backend
 from warpfit.backends.transfer import to_host
+from warpfit.callers import is_called_from
 from warpfit.checks import check_count
 from warpfit.engines.base import EpochReport, Plan, TrainingData
 from warpfit.errors import ConfigError, FileFormatError, ShapeError
@@ -27,8 +28,12 @@ from warpfit.training.history import History
 from warpfit.training.inputs import (
     as_rows,
     as_sample_weight,
+    check_held,
     check_same_length,
+    check_weight_left,
     resolve_class_weight,
+    warn_of_one_class,
+    warn_of_pixels,
 )
 from warpfit.training.plan import engine_of, is_streamed, resolve_precision
 from warpfit.training.plan import plan as make_plan
@@ -92,6 +97,7 @@ def fit(
     class_weight : 'balanced', {class: weight} or sequence, optional
         For ``'cross_entropy'``.
     sample_weight : array_like (N,), optional
+        At least 0; a batch whose weights, those of classes included, sum to 0 has loss 0 and gradients of 0.
     device : str
         ``'auto'``, ``'cpu'``, ``'cuda'`` or ``'cuda:1'``, ...: where it is trained, and where the model lives
         afterwards. ``'auto'`` is the first CUDA device, or the CPU where there is none.
@@ -164,9 +170,13 @@ def fit(
     else:
         network, trained = network_of(model, rows.shape[1:]), trained_names(model, optimizer)
         draft = replace(_checked_plan(plan, network, trained, optimizer), num_rows=len(rows))
+    check_held("x", rows, draft.dtype)
     targets = prepared_targets(draft, y, len(rows))
     if plan is None:
         draft = with_class_weight(draft, class_weight, targets)
+    if not is_called_from("warpfit.sweep"):  # which has looked at all rows, and not at those of a fold alone
+        warn_of_pixels(rows)
+        warn_of_one_class(draft.loss, targets)
     ops = backends.get(draft.device)
     data = _training_data(ops, draft, rows, targets, sample_weight)
     state = state_of(model, optimizer, ops, draft.dtype, check_seed(seed))
@@ -246,7 +256,9 @@ def prepared_validation(draft: Plan, x: Any, y: Any) -> Any:
 
 def prepared_targets(draft: Plan, y: Any, num_rows: int) -> Any:
     """Return y as the draft's loss takes it, or raise as `fit` does."""
-    targets = draft.loss.prepare_targets(as_rows("y", y), draft.network.output_shape, draft.dtype)
+    targets = draft.loss.prepare_targets(
+        as_rows("y", y, dtype=draft.dtype), draft.network.output_shape, draft.dtype
+    )
     check_same_length("y", targets, num_rows)
     return targets
 
@@ -275,6 +287,7 @@ def _checked_plan(plan: Plan, network: Any, trained: tuple[str, ...], optimizer:
 
 def _training_data(ops: Backend, plan: Plan, rows: Any, targets: Any, sample_weight: Any) -> TrainingData:
     weights = as_sample_weight(sample_weight, len(rows), plan.dtype)
+    check_weight_left(plan.loss, targets, weights)
     class_weights = plan.loss.class_weights()
     data = TrainingData(
         x=rows,
@@ -300,8 +313,9 @@ def _validation(ops: Backend, plan: Plan, validation_data: Any, reserved_bytes: 
         x, y = validation_data
     except (TypeError, ValueError):
         raise ConfigError("expected validation_data as a pair (x, y)") from None
-    rows = as_rows("validation x", x)
-    targets = prepared_validation(plan, rows, as_rows("validation y", y))
+    rows = as_rows("validation x", x, dtype=plan.dtype)
+    targets = prepared_validation(plan, rows, as_rows("validation y", y, dtype=plan.dtype))
+    check_weight_left(plan.loss, targets)
     runtime = getattr(ops, "runtime", None)  # a device's
     if (
         runtime is None

@@ -4,61 +4,96 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import sqrt
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from warpfit import backends
 from warpfit.backends import Array
 from warpfit.backends.transfer import home_of, to_host
-from warpfit.errors import ConfigError, DataError, DTypeError, ShapeError
+from warpfit.callers import warn
+from warpfit.checks import as_numbers, brief
+from warpfit.errors import ConfigError, DataError, DataWarning, DTypeError, ShapeError
 from warpfit.losses import Loss, SoftmaxCrossEntropy
 
-__all__ = ["as_rows", "as_sample_weight", "check_same_length", "resolve_class_weight"]
+__all__ = [
+    "as_rows",
+    "as_sample_weight",
+    "check_held",
+    "check_same_length",
+    "check_weight_left",
+    "resolve_class_weight",
+    "warn_of_one_class",
+    "warn_of_pixels",
+]
 
 CHUNK_BYTES = 1 << 24
+# Rows that are looked at first to see whether x holds pixels as bytes have them.
+GLIMPSE, WHITE = 256, 255
 
 
-def as_rows(name: str, value: Any, *, min_rows: int = 1) -> Array:
+def as_rows(name: str, value: Any, *, min_rows: int = 1, dtype: str = "float64") -> Array:
     """Return `value` as an array of rows (N, ...) of finite numbers, without a copy if it is one in C order.
 
-    What lives on a GPU, whichever library it is of, becomes a device array there; all else is NumPy's.
+    What lives on a GPU, whichever library it is of, becomes a device array there; all else is NumPy's. `dtype` is
+    what is computed in, which must be able to hold the numbers.
 
     Raises
     ------
     DTypeError, ShapeError, DataError
-        If it holds something other than numbers, too few rows, or NaN or infinity.
+        If it holds something other than numbers, too few rows, masked values, NaN or infinity, or numbers too large.
     """
     home = home_of(value)
-    try:
-        # In C order, because taking a batch out of any other may copy the whole array.
-        rows = np.asarray(value, order="C") if home.name == "numpy" else home.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise ShapeError(f"expected {name} to be an array of rows, but {error}") from None
+    # In C order, because taking a batch out of any other may copy the whole array.
+    rows = np.asarray(as_numbers(value, name), order="C") if home.name == "numpy" else home.asarray(value)
     if rows.dtype.kind not in "fiub":
         raise DTypeError(f"expected {name} to hold numbers, got dtype {rows.dtype}")
     if rows.ndim == 0:
         raise ShapeError(f"expected {name} to be an array of rows, got a single number")
     if len(rows) < min_rows:
         raise DataError(f"expected {name} to have at least one row, got shape {rows.shape}")
-    if rows.dtype.kind == "f" and not (home.name != "numpy" and home.to_numpy(home.all_finite([rows]))):
-        _check_finite(name, to_host(rows))
+    fits = rows.dtype.itemsize <= np.dtype(dtype).itemsize
+    if rows.dtype.kind == "f" and not (
+        home.name != "numpy" and fits and home.to_numpy(home.all_finite([rows]))
+    ):
+        _check_finite(name, to_host(rows), dtype)
     return rows
 
 
-def _check_finite(name: str, rows: npt.NDArray[Any]) -> None:
-    """Raise DataError naming the first row that holds NaN or infinity; a chunk at a time, to stay small."""
+def check_held(name: str, rows: Array, dtype: str) -> None:
+    """Raise DataError unless finite rows can be computed with in `dtype`, which may be narrower than theirs."""
+    if rows.dtype.kind == "f" and rows.dtype.itemsize > np.dtype(dtype).itemsize:
+        _check_finite(name, to_host(rows), dtype)
+
+
+def _check_finite(name: str, rows: npt.NDArray[Any], dtype: str) -> None:
+    """Raise DataError naming the first number that is not finite, or too large; a chunk at a time, to stay small."""
+    largest = min(float(np.finfo(kind).max) for kind in (dtype, rows.dtype))
     if rows.dtype in (np.float32, np.float64):
         # Nearly always enough, and several times as quick: a sum of squares is finite only if all of them are.
         flat = rows.reshape(-1)
-        if np.isfinite(np.vdot(flat, flat)):
+        with np.errstate(over="ignore"):
+            squares = np.vdot(flat, flat)
+        if sqrt(squares) <= largest:
             return
     chunk = max(1, CHUNK_BYTES // max(1, rows[:1].nbytes))
     for start in range(0, len(rows), chunk):
-        finite = np.isfinite(rows[start : start + chunk])
-        if not finite.all():
-            row = start + int(np.argmin(finite.reshape(len(finite), -1).all(axis=1)))
-            raise DataError(f"expected {name} to be finite, got NaN or infinity in row {row}")
+        part = rows[start : start + chunk]
+        wrong = ~(np.abs(part) <= largest)
+        if wrong.any():
+            place = np.unravel_index(int(np.argmax(wrong)), part.shape)
+            raise DataError(_of_wrong_number(name, part[place], start, place, dtype))
+
+
+def _of_wrong_number(name: str, number: Any, start: int, place: Sequence[Any], dtype: str) -> str:
+    """Return what is wrong with the number at a place of the rows from `start` on, and where it stands."""
+    column = f", column {', '.join(map(str, place[1:]))}" if len(place) > 1 else ""
+    where = f"in row {start + int(place[0])}{column}"
+    if np.isfinite(number):
+        return f"expected {name} to hold numbers that {dtype} can hold, got {number:g} {where}"
+    return f"expected {name} to be finite, got NaN or infinity {where}"
 
 
 def check_same_length(name: str, rows: Array, num_rows: int) -> None:
@@ -71,12 +106,37 @@ def as_sample_weight(value: Any, num_rows: int, dtype: str) -> npt.NDArray[Any] 
     """Return weights (N,) as `dtype`, None for None, or raise unless they are finite and at least 0."""
     if value is None:
         return None
-    weights = to_host(as_rows("sample_weight", value))
+    weights = to_host(as_rows("sample_weight", value, dtype=dtype))
     if weights.shape != (num_rows,):
         raise ShapeError(f"expected sample_weight of shape ({num_rows},), got {weights.shape}")
     if weights.min() < 0:
         raise DataError(f"expected sample weights of at least 0, got {weights.min():g}")
-    return weights.astype(dtype)
+    weights = weights.astype(dtype)
+    if not weights.any():
+        raise DataError("expected sample weights that sum to more than 0, got none above 0")
+    return weights
+
+
+def check_weight_left(loss: Loss, targets: Any, sample_weight: npt.NDArray[Any] | None = None) -> None:
+    """Raise DataError if weights of classes and samples leave no row any weight: the loss would be 0, of nothing."""
+    by_class = loss.class_weights()
+    if by_class is not None and min(by_class) == 0:
+        weights = np.array(by_class)[to_host(targets)]
+        sample_weight = weights if sample_weight is None else weights * sample_weight
+    if sample_weight is not None and not sample_weight.any():
+        classes = "" if by_class is None else f", class weights {by_class}"
+        raise DataError(f"expected weights that leave a row to train or test on, got none above 0{classes}")
+
+
+def warn_of_one_class(loss: Loss, targets: Any) -> None:
+    """Warn if all rows to train on, of several, are of one class: no network can learn to tell it from another."""
+    on_host = to_host(targets)
+    if loss.counts_correct and len(on_host) > 1 and (on_host == on_host[0]).all():
+        warn(
+            f"expected rows of at least two classes in y, got {len(on_host)} rows of one, {brief(on_host[0])}: the "
+            "network learns to answer it whatever x is",
+            DataWarning,
+        )
 
 
 def resolve_class_weight(
@@ -109,3 +169,18 @@ def resolve_class_weight(
     if checked.shape != (num_classes,):
         raise ShapeError(f"expected {num_classes} class weights, one a class, got shape {checked.shape}")
     return replace(loss, class_weight=tuple(checked.tolist()))
+
+
+def warn_of_pixels(x: Array) -> None:
+    """Warn if rows hold numbers from 0 to 255 in another dtype than uint8, like pixels: they are not scaled."""
+    if x.dtype == np.uint8 or x.ndim < 2 or backends.is_device_array(x):
+        return
+    glimpse = x[:GLIMPSE]
+    if not glimpse.size or glimpse.min() < 0 or not WHITE / 2 < glimpse.max() <= WHITE:
+        return
+    if x.min() == 0 and x.max() == WHITE:
+        warn(
+            f"x holds {x.dtype} numbers from 0 to 255, like pixels, and they are taken as they are; make them uint8, "
+            "which means x / 255, or divide x by 255",
+            DataWarning,
+        )

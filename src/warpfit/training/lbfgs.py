@@ -126,9 +126,9 @@ class _Objective:
     """The penalized loss of a model on some data and its gradient, as functions of what trains in one vector."""
 
     def __init__(self, model: Module, x: Any, y: Any, loss: Loss, l2: float, sample_weight: Any) -> None:
-        rows = as_rows("x", x)
+        rows = as_rows("x", x, dtype=model.dtype)
         network = network_of(model, rows.shape[1:])
-        targets = loss.prepare_targets(as_rows("y", y), network.output_shape, model.dtype)
+        targets = loss.prepare_targets(as_rows("y", y, dtype=model.dtype), network.output_shape, model.dtype)
         check_same_length("y", targets, len(rows))
         weights = as_sample_weight(sample_weight, len(rows), model.dtype)
         self.ops = backends.create(model.device)
@@ -136,7 +136,7 @@ class _Objective:
         self.x, self.y = moved(rows, self.ops, model.dtype), moved(targets, self.ops)
         self.weights = {} if weights is None else {"sample_weight": self.ops.asarray(weights)}
         total = len(rows) if weights is None else float(weights.sum(dtype=np.float64))
-        self.decay = l2 / total if total else 0.0
+        self.decay = l2 / total
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not self.parameters:
             raise ConfigError("expected parameters to train, but all of the model's have requires_grad=False")

@@ -17,6 +17,7 @@ from warpfit.backends.cuda.joined_updates import JoinedUpdates
 from warpfit.backends.cuda.launch import Kernels, scalar
 from warpfit.backends.cuda.layouts import copy_plan
 from warpfit.backends.cuda.tensors import TENSOR_THREADS, TensorPlan, plan_of
+from warpfit.checks import as_numbers
 from warpfit.errors import DeviceError, DTypeError
 from warpfit.permutation import domain_bits
 
@@ -105,12 +106,7 @@ class ArrayOps(Backend):
         """Return a view of another library's array on this device, or an uploaded copy of anything else."""
         if hasattr(value, "__cuda_array_interface__") or _is_on_device(value):
             return from_exporter(self.runtime, value)
-        # np.asarray of an object with __dlpack__ alone would give an array of one object.
-        if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
-            value = np.from_dlpack(value)
-        host = np.asarray(value)
-        if host.dtype.kind not in "fiub":
-            raise DTypeError(f"expected numbers, got an array of dtype {host.dtype}")
+        host = as_numbers(value)
         native = host.dtype.newbyteorder("=")
         array = DeviceArray.allocate(self.runtime, host.shape, native)
         self.runtime.upload(array.pointer, np.ascontiguousarray(host, native))

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from warpfit.backends.base import Array, Backend, Number
 from warpfit.backends.checks import check_float, check_same_shape, check_update
-from warpfit.errors import DTypeError
+from warpfit.checks import as_numbers
+from warpfit.errors import DataError
 from warpfit.permutation import permuted
 
 __all__ = ["ArrayOps"]
@@ -52,14 +53,19 @@ class ArrayOps(Backend):
         self._buffers = StepBuffers() if reuse else None
 
     def asarray(self, value: Any, dtype: str | None = None) -> Array:
-        array = np.asarray(value)
-        if array.dtype.kind not in "fiub":
-            raise DTypeError(f"expected numbers, got an array of dtype {array.dtype}")
+        array = as_numbers(value)
         if dtype is None or array.dtype == dtype:
             return array
         if array.dtype == np.uint8 and np.dtype(dtype).kind == "f":
             return np.divide(array, BYTE_SCALE, dtype=dtype)
-        return array.astype(dtype)
+        try:
+            with np.errstate(over="raise"):
+                return array.astype(dtype)
+        except FloatingPointError:
+            largest = np.abs(array[np.isfinite(array)]).max()
+            raise DataError(
+                f"expected numbers that {dtype} can hold, got one of magnitude {largest:g}"
+            ) from None
 
     def to_numpy(self, array: Array) -> npt.NDArray[Any]:
         return np.asarray(array)
