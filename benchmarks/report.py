@@ -481,7 +481,7 @@ def launch_costs(results: Results) -> str:
             f"{row['microseconds']['min']:.2f}",
             f"{row['expected']:.2f}",
             f"{row['expected'] / row['microseconds']['min']:.2f}",
-            row["layout"].partition(",")[0],
+            row["layout"].partition(",")[0].replace("share out", "partition"),  # in the words of its day
         ]
         for row in results["rows"]
     ]
@@ -629,10 +629,13 @@ def estimator_scores(results: Results) -> str:
 def ladder(results: Results) -> str:
     """Return a table for each network, with what there is to say of its rungs."""
     from warpfit.ladder import Result
+    from warpfit.ladder.peers import PEERS
+    from warpfit.ladder.rungs import RUNGS
     from warpfit.ladder.table import notes
     from warpfit.ladder.words import milliseconds, times
 
     text = ""
+    changes = {step.name: step.changes for step in (*RUNGS, *PEERS.values())}
     header = [
         "rung",
         "what it changes",
@@ -648,7 +651,7 @@ def ladder(results: Results) -> str:
         rows = [
             [
                 f"*{record.title}*" if record.is_peer else record.title,
-                record.changes,
+                changes.get(record.name, record.changes),
                 milliseconds(record.ms_per_epoch) + ("*" if record.is_scaled else ""),
                 "" if record.device_ms is None else milliseconds(record.device_ms),
                 times(record.gain),

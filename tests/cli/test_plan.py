@@ -23,7 +23,7 @@ def test_it_shows_layout_and_memory(invoke: Invoke) -> None:
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out.startswith("784-256-128-10, adam, cross_entropy, batch 128\n")
     whole = re.search(
-        r"4 clusters of 16 blocks that share out a batch, each of 8 warps, .* (\d+) bytes of shared",
+        r"4 clusters of 16 blocks that partition a batch, each of 8 warps, .* (\d+) bytes of shared",
         outcome.out,
     )
     assert whole
@@ -39,7 +39,7 @@ def test_it_shows_layout_and_memory(invoke: Invoke) -> None:
 
 def test_it_shows_a_whole_card_too(invoke: Invoke) -> None:
     out = invoke("plan", "--hidden", "512,512,512", "--batch-size", "32", "--card", "h200").out
-    whole = re.search(r"11 clusters of 8 blocks of 16 warps that share out all weights, (\d+) bytes", out)
+    whole = re.search(r"11 clusters of 8 blocks of 16 warps that partition all weights, (\d+) bytes", out)
     assert whole
     found = numbers(out)
     of_a_block = ("weights", "weights in float32", "biases", "batches of x and units", "parts of sums")

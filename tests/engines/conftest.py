@@ -50,7 +50,7 @@ def only_cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def only_cluster_in_roles(
     monkeypatch: pytest.MonkeyPatch, without_card: None
 ) -> Iterator[Callable[[int], None]]:
-    """Lets networks run by warps in roles in clusters of one size only."""
+    """Lets networks run by warp-specialized kernels in clusters of one size only."""
 
     def only(size: int) -> None:
         monkeypatch.setattr(one_launch, "CLUSTERS", (size,))

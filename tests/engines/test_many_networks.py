@@ -180,7 +180,7 @@ CASES: dict[str, dict[str, Any]] = {
         "activations": ("tanh", "silu"),
         "dropouts": (0.3, 0.0, 0.6),
     },
-    "weights of rows": {"sizes": (12, 24, 5), "batch": 50, "num_rows": 130, "weighted": True},
+    "sample weights": {"sizes": (12, 24, 5), "batch": 50, "num_rows": 130, "weighted": True},
     "weights of classes": {
         "sizes": (12, 24, 5),
         "batch": 20,
@@ -188,7 +188,7 @@ CASES: dict[str, dict[str, Any]] = {
         "weighted": True,
         "class_weights": True,
     },
-    "weights of rows, numbers": {"sizes": (9, 7, 3), "batch": 3, "loss": "mse", "weighted": True},
+    "sample weights, numbers": {"sizes": (9, 7, 3), "batch": 3, "loss": "mse", "weighted": True},
 }
 
 
@@ -313,8 +313,8 @@ CLUSTERS: dict[str, tuple[int, dict[str, Any]]] = {
         },
     ),
     "dropout": (1, {"sizes": (40, 50, 3), "batch": 32, "dropouts": (0.3, 0.0, 0.6)}),
-    "weights of rows": (1, {"sizes": (40, 50, 3), "batch": 3, "weighted": True}),
-    "weights of rows, two parts": (
+    "sample weights": (1, {"sizes": (40, 50, 3), "batch": 3, "weighted": True}),
+    "sample weights, two parts": (
         2,
         {"sizes": (60, 100, 4), "batch": 60, "loss": "mse", "weighted": True},
     ),

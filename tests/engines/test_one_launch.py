@@ -44,7 +44,7 @@ def only_cluster(only_cluster_in_roles: Callable[[int], None]) -> Callable[[int]
 
 @pytest.fixture
 def replicas(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
-    """Lets so many replicas share out any batch, on a device that has room for them."""
+    """Lets so many replicas partition any batch, on a device that has room for them."""
 
     def replicate(count: int) -> None:
         monkeypatch.setattr(one_launch, "REPLICAS", ((0, count),))
@@ -535,7 +535,7 @@ def test_replicas_that_share_out_batches(
     replicas(count)
     history = assert_follows_numpy(case.sizes, **case.settings)
     whole = "blocks" if case.cluster == 1 else f"clusters of {case.cluster} blocks"
-    assert f"{count} {whole} that share out a batch" in history.plan.reason
+    assert f"{count} {whole} that partition a batch" in history.plan.reason
 
 
 @pytest.mark.gpu

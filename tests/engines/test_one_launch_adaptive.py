@@ -218,7 +218,7 @@ def test_a_resumed_run_gives_the_bits_of_one_that_never_stopped(cuda: str, tmp_p
 @pytest.mark.parametrize(
     ("settings", "optimizer", "sizes"),
     [
-        ({"batch_size": 192}, {}, (6, 8, 3)),  # replicas share out nothing of it
+        ({"batch_size": 192}, {}, (6, 8, 3)),  # replicas partition nothing of it
         ({}, {"clip_norm": 1.0}, (6, 8, 3)),
         ({}, {"l2": 0.1}, (6, 8, 3)),
         ({"precision": "float32"}, {}, (6, 8, 3)),

@@ -1,4 +1,4 @@
-"""The one_launch engine on networks whose weights all blocks of a card share out."""
+"""The one_launch engine on networks whose weights all blocks of a card partition."""
 
 from __future__ import annotations
 

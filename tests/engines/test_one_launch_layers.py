@@ -207,7 +207,7 @@ def test_clipping(cuda: str, only_cluster: Callable[..., None], cluster: int, cl
 def test_scikit_learns_forms(
     cuda: str, only_cluster: Callable[..., None], cluster: int, nesterov: bool
 ) -> None:
-    """A penalty of weights that is shared out to the rows of a batch, and velocities with the learning rate in them."""
+    """A penalty of weights that is divided among the rows of a batch, and velocities with the learning rate in them."""
     only_cluster(cluster)
     settings = {"momentum": 0.9, "nesterov": nesterov, "l2": 0.5, "lr_in_velocity": True}
     assert_follows_numpy((6, 17 * cluster, 33, 3), activation=nn.Tanh, optimizer=settings)
@@ -360,7 +360,7 @@ def test_replicas_follow_numpy(
     only_replicas(replicas)
     history = assert_follows_numpy(case.sizes, **case.settings)
     blocks = "blocks" if case.cluster == 1 else f"clusters of {case.cluster} blocks"
-    assert (f"{replicas} {blocks} that share out a batch" in history.plan.reason) == (replicas > 1)
+    assert (f"{replicas} {blocks} that partition a batch" in history.plan.reason) == (replicas > 1)
 
 
 @pytest.mark.parametrize("cluster", [pytest.param(1, marks=pytest.mark.slow), 2])

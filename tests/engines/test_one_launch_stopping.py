@@ -251,7 +251,7 @@ def test_a_stopping_can_be_used_again(cuda: str) -> None:
 def test_where_shared_memory_is_short(
     cuda: str, launches: list[int], only_cluster: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What an optimizer remembers of a tile makes room, and the last byte of all is not taken."""
+    """The optimizer state of a tile makes room, and the last byte of all is not taken."""
     only_cluster(2)
     settings: dict[str, Any] = {"sizes": (17, 33, 20, 3), "make": adam, "patience": 3}
     settings |= {"rows": data((17, 3)), "validation_data": data((17, 3), num_rows=20)}

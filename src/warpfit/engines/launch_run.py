@@ -362,7 +362,7 @@ class Run:
         rules = rates.astype(np.float32)
         if is_adaptive:
             rules = step_settings(optimizer, rates, self.state.step + span.first_step)
-        # A network without a hidden layer has two arrays, not four; an optimizer remembers two of each, one or none.
+        # A network without a hidden layer has two arrays, not four; optimizer state is two of each, one or none.
         first, second = [*self.slots, [], []][:2]
         return [
             ops.asarray(rules),
@@ -457,7 +457,7 @@ class Run:
 
     @cached_property
     def _places(self) -> Array:
-        """Where parameters and what the optimizer remembers of them lie: they stay there."""
+        """Where parameters and their optimizer state lie: they stay there."""
         groups = zip(self.parameters, *self.slots, strict=True)
         return self.ops.asarray(np.array([array.pointer for arrays in groups for array in arrays], np.int64))
 

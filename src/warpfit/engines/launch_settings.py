@@ -149,7 +149,7 @@ def rule_settings(optimizer: OptimizerSpec) -> tuple[float, float, float, float]
 
 
 def scale_of_weights(plan: Plan) -> float:
-    """Return the power of two that weights are held times in SGD by warps in roles, one for the whole run.
+    """Return the power of two that weights are held times in SGD by warp-specialized kernels, one for the whole run.
 
     Gradients are then near the plan's loss scale times their mean over the batch, whether they come times the
     learning rate, without momentum, or not.

@@ -227,7 +227,7 @@ def shape_for(plan: Plan, data: TrainingData) -> Any:
 
 
 def bytes_of_network(shape: Any) -> int:
-    """Return the bytes on the device of a network's parameters, and of what the optimizer remembers of them."""
+    """Return the bytes on the device of a network's parameters, and of their optimizer state."""
     return 4 * (1 + shape.network.slots) * int(shape.num_parameters)
 
 
@@ -318,7 +318,7 @@ class Launch:
         return np.concatenate([np.zeros(0, np.uint8), *(rule.view(np.uint8) for rule in rules)])
 
     def _more_arrays(self) -> list[Array | None]:
-        """Return what kernels take for dropout and weights of rows; None for what networks do without."""
+        """Return what kernels take for dropout and sample weights; None for what networks do without."""
         dropouts = self.ops.asarray(self._dropouts()) if any(self.shape.network.drops) else None
         return [dropouts, self.rows.weights, *self._weights()]
 
@@ -409,7 +409,7 @@ class Launch:
         return step_settings(member.plan.optimizer, scale * rates, member.state.step)
 
     def _places(self, member: Member) -> Iterator[tuple[int, int, dict[str, Array], str]]:
-        """Yield of each parameter, and of what the optimizer remembers of it: in which row it lies, from where on."""
+        """Yield of each parameter, and of its optimizer state: in which row it lies, from where on."""
         slots = [member.state.slots[name] for name in member.plan.optimizer.slot_names]
         for row, arrays in enumerate([member.state.parameters, *slots]):
             for name, (first, _) in zip(self._names(member), self.shape.places, strict=True):

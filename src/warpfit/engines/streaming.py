@@ -32,7 +32,7 @@ from warpfit.errors import ConfigError
 __all__ = ["Cut", "Piece", "Stream", "cut_of"]
 
 # What a piece takes at most, on the host, and as batches. A launch costs the host some tenths of a millisecond, and a
-# piece of this size takes it some milliseconds to gather. Larger ones would share out what the order of a piece takes,
+# piece of this size takes it some milliseconds to gather. Larger ones would spread what the order of a piece takes,
 # however short it is (docs/performance.md), but take more pinned memory, more time before the first launch, and longer
 # until Ctrl-C is heard.
 PIECE_BYTES = 1 << 25

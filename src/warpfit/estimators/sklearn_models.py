@@ -1,4 +1,4 @@
-"""scikit-learn's fitted perceptrons as ours, and ours as scikit-learn's: weights, curves, and what optimizers remember.
+"""scikit-learn's fitted perceptrons as ours, and ours as scikit-learn's: weights, curves, and optimizer states.
 
 Attributes of the two have the same names and meanings, but for the optimizer, the best weights of early stopping, and
 the curve of validation losses, which scikit-learn has not.
@@ -63,7 +63,7 @@ def from_sklearn(fitted: Any) -> Any:
     """Return our estimator for one that scikit-learn has fitted: it predicts the same, and goes on from there.
 
     All parameters and fitted attributes are taken over, those that ours has besides have their defaults. Partial fits
-    go on with what scikit-learn's optimizer remembers, and warm starts with the counts and bests of early stopping.
+    go on with the state of scikit-learn's optimizer, and warm starts with the counts and bests of early stopping.
     Arrays are copied.
 
     Parameters
@@ -175,7 +175,7 @@ REMEMBERED: dict[type, dict[str, str]] = {
 
 
 def _take_optimizer(ours: Any, optimizer: Any) -> None:
-    """Let ours go on with what scikit-learn's optimizer remembers."""
+    """Let ours go on with the state of scikit-learn's optimizer."""
     if type(optimizer) not in REMEMBERED:
         known = ", ".join(kind.__name__ for kind in REMEMBERED)
         raise ConfigError(

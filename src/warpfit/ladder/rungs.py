@@ -138,7 +138,7 @@ RUNGS = (
     Rung(
         "register",
         "register tiles",
-        "each thread computes a tile of its own in registers, from copies that run ahead; blocks share out k",
+        "each thread computes a tile of its own in registers, from copies that run ahead; blocks partition k",
         "reads of shared memory, and waits; more blocks are at work on a small product",
         "the host is what a step waits for",
         (f"{_KERNELS}matmul_register.cu",),

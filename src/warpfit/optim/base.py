@@ -31,7 +31,7 @@ class OptimizerSpec:
     l2 : float
         scikit-learn's alpha: l2 / (2 n) · Σ w² joins the loss, n the rows of the batch, biases left out.
     l2_by_weight : bool
-        Whether n is the sum of the rows' weights, as scikit-learn's is.
+        Whether n is the sum of the sample weights, as scikit-learn's is.
     """
 
     kind: ClassVar[str] = ""
@@ -87,7 +87,7 @@ class OptimizerSpec:
     ) -> Array | None:
         """Add the penalty's gradient to the gradients, and return the penalty that joins the loss, if any.
 
-        `num_rows` is the sum of the rows' weights with `l2_by_weight`: an array of shape (), which stays where it is.
+        `num_rows` is the sum of the sample weights with `l2_by_weight`: an array of shape (), which stays where it is.
         """
         if not self.l2:
             return None

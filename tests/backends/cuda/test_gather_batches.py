@@ -1,4 +1,4 @@
-"""gather_batches: rows in the order of an epoch, rounded to half precision and shared out to blocks, as by NumPy."""
+"""gather_batches: rows in the order of an epoch, rounded to half precision and divided among blocks, as by NumPy."""
 
 from __future__ import annotations
 

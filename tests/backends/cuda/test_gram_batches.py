@@ -11,7 +11,7 @@ from warpfit.backends.cuda import CudaBackend
 
 
 class Shape(NamedTuple):
-    """Batches of rows whose features are shared out to parts of `width`, of which `features` count."""
+    """Batches of rows whose features are divided among parts of `width`, of which `features` count."""
 
     num_batches: int
     batch: int

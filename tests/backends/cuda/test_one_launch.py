@@ -149,7 +149,7 @@ def test_where_adam_remembers() -> None:
     # Of 49 tiles along the features, each of 8 warps has five with what is remembered of them, and one or two more.
     assert (launch.cluster, launch.warps_k, launch.near_k, launch.near_tiles) == (16, 8, 2, 49 - 5 * 8)
     assert launch.held == 8 * (7 + 2 * 5)
-    assert launch.shared_parts["what the optimizer remembers"] == 9 * 256 * 2 * 4
+    assert launch.shared_parts["optimizer state"] == 9 * 256 * 2 * 4
     assert launch.registers == (216, 72)
     assert launch.x_slots == 7
 
@@ -158,7 +158,7 @@ def test_batches_that_replicas_would_share_out_are_not_for_adam() -> None:
     assert (
         choose(of_size((6, 8, 3), batch=176, **ADAM), "sm_90a", SHARED_BYTES, MULTIPROCESSORS).replicas == 1
     )
-    with pytest.raises(ConfigError, match="adam with batches that replicas need not share out, got 177 rows"):
+    with pytest.raises(ConfigError, match="adam with batches that replicas need not partition, got 177 rows"):
         choose(of_size((6, 8, 3), batch=177, **ADAM), "sm_90a", SHARED_BYTES, MULTIPROCESSORS)
 
 
@@ -238,8 +238,8 @@ def test_how_many_replicas_share_out_a_batch(
     [
         ((1,), 64, "one block, "),
         ((4,), 64, "a cluster of 4 blocks, in each "),
-        ((1,), 256, "4 blocks that share out a batch, in each "),
-        ((4,), 256, "4 clusters of 4 blocks that share out a batch, in each block "),
+        ((1,), 256, "4 blocks that partition a batch, in each "),
+        ((4,), 256, "4 clusters of 4 blocks that partition a batch, in each block "),
     ],
 )
 def test_a_shape_says_its_numbers(

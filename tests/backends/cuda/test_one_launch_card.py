@@ -131,7 +131,7 @@ def test_cards_without_enough_clusters_are_refused(arch: str, number: int) -> No
 def test_a_shape_says_its_numbers() -> None:
     launch = chosen(network(784, 1024, 1024, 1024, 10))
     assert str(launch) == (
-        f"13 clusters of 8 blocks of 16 warps that share out all weights, {launch.shared_bytes} bytes of shared "
+        f"13 clusters of 8 blocks of 16 warps that partition all weights, {launch.shared_bytes} bytes of shared "
         "memory, 1 of 4 layers in float32 in device memory"
     )
 

@@ -124,7 +124,7 @@ def test_replicas_share_out_the_rows_of_long_batches() -> None:
     assert launch.replicas > 1
     assert launch.row_tiles * launch.replicas >= 16
     assert str(launch).startswith(
-        f"{launch.replicas} clusters of {launch.cluster} blocks that share out a batch, each of 8 warps"
+        f"{launch.replicas} clusters of {launch.cluster} blocks that partition a batch, each of 8 warps"
     )
     # A thread has every so many of its quads of weights in float32.
     assert launch.own_quads == -(-2 * launch.forward_tiles // launch.replicas)

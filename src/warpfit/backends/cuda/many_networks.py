@@ -94,7 +94,7 @@ class ManyNetworks:
 
     @property
     def held(self) -> int:
-        """Numbers that a thread holds: parameters, and what the optimizer remembers of them."""
+        """Numbers that a thread holds: parameters, and their optimizer state."""
         rows, cols = self.piece
         return (1 + self.network.slots) * self.pieces_of_warp * (8 * rows * cols + 2 * cols)
 

@@ -211,7 +211,7 @@ def choose_small(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> M
         raise ConfigError(
             f"expected at most {UNITS} features, a hidden layer of {LEAST_UNITS} to {UNITS} units and none of more, at "
             f"most {MOST_OUTPUTS} outputs, batches of at most {MOST_ROWS} rows, activations of "
-            f"{', '.join(ACTIVATIONS)}, and no dropout, weights of rows, penalty or clipping, got {network}"
+            f"{', '.join(ACTIVATIONS)}, and no dropout, sample weights, penalty or clipping, got {network}"
         )
     shapes = [
         ManySmallNetworks(network, in_block, shares_first)

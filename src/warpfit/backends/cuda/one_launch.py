@@ -50,7 +50,7 @@ MOST_AHEAD = 4
 LEAST_FEATURES = 48
 # To look ahead, a row warp can hold as many units of a block; and it pays where weight warps have as many tiles.
 AHEAD_UNITS, AHEAD_TILES = 32, 4
-# Replicas that share out a batch of so many tiles; threads have registers for what so many send, and no more.
+# Replicas that partition a batch of so many tiles; threads have registers for what so many send, and no more.
 REPLICAS = ((32, 8), (12, 4), (0, 1))
 MOST_REPLICAS = 8
 # Nanoseconds of each of a step's costs on an H200, fitted to what benchmarks/launch_costs.py measures.
@@ -80,7 +80,7 @@ class OneLaunch:
     ----------
     network : TrainedNetwork
     cluster : int
-        Blocks, which share out the units of a hidden layer, or the features if there is none.
+        Blocks, which partition the units of a hidden layer, or the features if there is none.
     warps_k, warps_u : int
         Groups of weight warps along a block's features, and along its units of the layer that takes them.
     row_warps, output_warps : int
@@ -94,9 +94,9 @@ class OneLaunch:
     x_slots, sum_slots : int
         Tiles of x in shared memory at once, and of sums between weight warps and row warps.
     replicas : int
-        Such clusters, which share out the rows of a batch and add up their gradients.
+        Such clusters, which partition the rows of a batch and add up their gradients.
     near_k : int
-        Tiles of a weight warp along the features of which shared memory has what an adaptive optimizer remembers.
+        Tiles of a weight warp along the features of which shared memory holds an adaptive optimizer's state.
     """
 
     network: TrainedNetwork
@@ -179,7 +179,7 @@ class OneLaunch:
 
     @property
     def parts(self) -> int:
-        """Parts that a batch's features are shared out to."""
+        """Parts that a batch's features are divided among."""
         return 1 if self.hidden else self.cluster
 
     @property
@@ -250,7 +250,7 @@ class OneLaunch:
 
     @property
     def near_tiles(self) -> int:
-        """Tiles along the features of which shared memory has what an adaptive optimizer remembers."""
+        """Tiles along the features of which shared memory holds an adaptive optimizer's state."""
         held = (self.tiles_of_features - self.near_k) * self.warps_k
         return max(0, self.block_features // 16 - held)
 
@@ -300,7 +300,7 @@ class OneLaunch:
             "gradients of outputs": 2 * rows * (outputs + 8),
             "biases of outputs": 4 * places * outputs,
             "losses": 16 * rows,
-            "what the optimizer remembers": 64 * self.network.slots * units * self.near_tiles,
+            "optimizer state": 64 * self.network.slots * units * self.near_tiles,
             "targets": 4 * self.target_steps * own_tiles * self.own_of_tile * network.target_words,
             "barriers": 8 * barriers,
         }
@@ -391,7 +391,7 @@ class OneLaunch:
                 if self.cluster == 1
                 else (f"clusters of {self.cluster} blocks", "each block")
             )
-            blocks = f"{self.replicas} {whole} that share out a batch, in {each}"
+            blocks = f"{self.replicas} {whole} that partition a batch, in {each}"
         ahead = ", products of a batch ahead" if self.looks_ahead else ""
         return (
             f"{blocks} {self.warps_k}x{self.warps_u} warps over features and units, {self.x_slots} tiles of rows in "
@@ -411,14 +411,14 @@ def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multip
     check_network(network, arch)
     if not suits(network):
         raise ConfigError(
-            f"expected one or two layers, without dropout, weights of rows and clipping, got {network}"
+            f"expected one or two layers, without dropout, sample weights and clipping, got {network}"
         )
     tiles = -(-network.batch // 16)
     wanted = next(count for least, count in REPLICAS if tiles >= least)
     if network.is_adaptive:
         if wanted > 1:
             raise ConfigError(
-                f"expected {network.optimizer} with batches that replicas need not share out, got {network.batch} rows"
+                f"expected {network.optimizer} with batches that replicas need not partition, got {network.batch} rows"
             )
         return _best(network, arch, max_shared_bytes, num_multiprocessors, 1)
     for replicas in range(wanted, MOST_REPLICAS):  # more need less each
@@ -555,7 +555,7 @@ def _may_look_ahead(shape: OneLaunch) -> bool:
 
 
 def _held(shape: OneLaunch) -> OneLaunch:
-    """Return the shape with as much in registers of what an adaptive optimizer remembers as there is room for."""
+    """Return the shape with as much in registers of an adaptive optimizer's state as there is room for."""
     if not shape.network.is_adaptive:
         return shape
     shapes = [replace(shape, near_k=near) for near in range(shape.tiles_of_features + 1)]

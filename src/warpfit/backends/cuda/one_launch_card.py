@@ -27,7 +27,7 @@ from warpfit.errors import ConfigError
 __all__ = ["CardLaunch", "choose_card", "share", "variants"]
 
 WARPS = 16
-# Blocks of a cluster: ranks, which share out the inputs of each layer.
+# Blocks of a cluster: ranks, which partition the inputs of each layer.
 CLUSTERS = (8, 4)
 MOST_ROWS = 128
 REGISTERS, MOST_REGISTERS = 65536, 255
@@ -47,7 +47,7 @@ NANOSECONDS = {
 
 
 def share(size: int, sharers: int) -> int:
-    """Return what each has of something that is shared out in tiles of 16."""
+    """Return what each has of something that is partitioned in tiles of 16."""
     return padded(-(-size // sharers))
 
 
@@ -67,7 +67,7 @@ class Tile:
 
     @property
     def float32_bytes(self) -> int:
-        """Bytes of the weights in float32, and of what the optimizer remembers of them."""
+        """Bytes of the weights in float32, and of their optimizer state."""
         return self.fragments * (1 + self.slots) * 512
 
 
@@ -79,11 +79,11 @@ class CardLaunch:
     ----------
     network : TrainedNetwork
     cluster : int
-        Blocks of a cluster, which share out the inputs of each layer.
+        Blocks of a cluster, which partition the inputs of each layer.
     clusters : int
-        They share out the units of each hidden layer.
+        They partition the units of each hidden layer.
     far : tuple of bool
-        Whether weights of each layer in float32, with what the optimizer remembers of them, lie in device memory.
+        Whether weights of each layer in float32, with their optimizer state, lie in device memory.
     warps : int
         Of a block.
     """
@@ -240,7 +240,7 @@ class CardLaunch:
     def __str__(self) -> str:
         far = sum(self.far)
         return (
-            f"{self.clusters} clusters of {self.cluster} blocks of {self.warps} warps that share out all weights, "
+            f"{self.clusters} clusters of {self.cluster} blocks of {self.warps} warps that partition all weights, "
             f"{self.shared_bytes} bytes of shared memory"
             f"{f', {far} of {len(self.far)} layers in float32 in device memory' if far else ''}"
         )
@@ -262,7 +262,7 @@ def _check(network: TrainedNetwork, arch: str) -> None:
     }
     for wanted, is_lacking in lacking.items():
         if is_lacking:
-            raise ConfigError(f"expected {wanted} for weights that all blocks share out")
+            raise ConfigError(f"expected {wanted} for weights that all blocks partition")
 
 
 @lru_cache(maxsize=256)

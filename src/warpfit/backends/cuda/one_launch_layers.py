@@ -32,7 +32,7 @@ __all__ = ["LayersLaunch", "choose_layers", "variants"]
 # Warps of a block: all take part in everything. With the best number of blocks, 16 gain 4 % at most and lose up to 16.
 WARPS = 8
 REGISTERS, MOST_REGISTERS = 65536, 255
-# What a thread needs beside its weights, and beside what an optimizer remembers of them.
+# What a thread needs beside its weights and their optimizer state.
 WORKING_REGISTERS, UPDATING_REGISTERS = 80, 96
 # ``StoppingState`` of the kernel, and ``WatchedPart``.
 STOPPING_STATE_BYTES, WATCHED_PART_BYTES = 112, 32
@@ -120,16 +120,16 @@ class LayersLaunch:
     ----------
     network : TrainedNetwork
     cluster : int
-        Blocks, which share out the units of each hidden layer.
+        Blocks, which partition the units of each hidden layer.
     x_slots : int
         Batches in shared memory at once.
     unit_copies : int
         Places for the first layer's units; with one, blocks meet before they send them, as they must where some have
         none to send.
     near_tiles : int
-        Tiles of weights of a warp of which shared memory has what the optimizer remembers.
+        Tiles of weights of a warp of which shared memory holds the optimizer state.
     replicas : int
-        Clusters, which share out the rows of a batch.
+        Clusters, which partition the rows of a batch.
     validates : bool
         Whether it goes over validation data after each epoch that is reported.
     stops : bool
@@ -206,7 +206,7 @@ class LayersLaunch:
         return [(features // 16, units // 16) for features, units in (first, *forward, *backward)]
 
     def groups(self, feature_tiles: int, unit_tiles: int) -> tuple[int, int]:
-        """Return how many groups of warps share out a matrix along features and units, as the kernel finds them."""
+        """Return how many groups of warps partition a matrix along features and units, as the kernel finds them."""
 
         def tiles_of_warp(groups: int) -> int:
             return -(-feature_tiles // (self.warps // groups)) * (unit_tiles // groups)
@@ -249,7 +249,7 @@ class LayersLaunch:
 
     @property
     def held_tiles(self) -> int:
-        """Tiles of weights of a warp of which registers have what the optimizer remembers."""
+        """Tiles of weights of a warp of which registers hold the optimizer state."""
         if not self.network.slots or self.replicas > 1:
             return 0
         left = max(0, self.registers - UPDATING_REGISTERS - 8 * self.tiles_of_warp)
@@ -264,12 +264,12 @@ class LayersLaunch:
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes of what the optimizer remembers of a tile of each warp."""
+        """Bytes of the optimizer state of a tile of each warp."""
         return 4 * 8 * self.network.slots * self.threads
 
     @property
     def far_bytes(self) -> int:
-        """Bytes of device memory for what the optimizer remembers of the last tiles."""
+        """Bytes of device memory for the optimizer state of the last tiles."""
         return self.cluster * self.far_tiles * self.slot_bytes
 
     @property
@@ -279,7 +279,7 @@ class LayersLaunch:
 
     @property
     def registers_of_thread(self) -> tuple[int, int]:
-        """Registers that a thread may have, and those for weights and what the optimizer remembers of them.
+        """Registers that a thread may have, and those for weights and their optimizer state.
 
         Of replicas each weight's 16 bits, and in float32 what the thread owns, with its places on the way back.
         """
@@ -324,7 +324,7 @@ class LayersLaunch:
             "gradients": numbers * sum(layer.gradient_reach for layer in layers),
             "derivatives": numbers * sum(up(layer.block_units, CHUNK) for layer in hidden),
             "biases": 4 * (1 + slots) * sum(layer.block_width for layer in layers),
-            "what the optimizer remembers": self.near_tiles * self.slot_bytes,
+            "optimizer state": self.near_tiles * self.slot_bytes,
             "losses and targets": 16 * rows + 4 * self.x_slots * self.target_rows * self.network.target_words,
             "dropout and norms": 16 * len(layers) + 4 * self.warps + 8 * self.cluster,
             "class weights": (4 * padded(self.network.outputs) + 16) * self.network.class_weights,
@@ -462,7 +462,7 @@ class LayersLaunch:
         blocks = "one block" if self.cluster == 1 else f"a cluster of {self.cluster} blocks"
         if self.replicas > 1:
             whole = "blocks" if self.cluster == 1 else f"clusters of {self.cluster} blocks"
-            blocks = f"{self.replicas} {whole} that share out a batch, each"
+            blocks = f"{self.replicas} {whole} that partition a batch, each"
         return (
             f"{blocks} of {self.warps} warps, layer by layer, {self.tiles_of_warp} tiles of weights in a warp's "
             f"registers, {self.shared_bytes} bytes of shared memory"
@@ -538,7 +538,7 @@ def _may_look_ahead(shape: LayersLaunch) -> bool:
 
 
 def _numbers_of_replicas(batch: int, cluster: int, num_multiprocessors: int) -> list[int]:
-    """Return how many clusters may share out a batch: one, or as many as leave each so many tiles of rows."""
+    """Return how many clusters may partition a batch: one, or as many as leave each so many tiles of rows."""
     return sorted(
         {
             replicas_with_rows(batch, cluster, num_multiprocessors, wanted)
@@ -554,7 +554,7 @@ def _time(shape: LayersLaunch) -> float:
 
 
 def _filled(shape: LayersLaunch, max_shared_bytes: int) -> LayersLaunch:
-    """Return the shape with as much in shared memory of what the optimizer remembers as there is room for."""
+    """Return the shape with as much in shared memory of the optimizer state as there is room for."""
     if not shape.far_tiles:
         return shape
     room = (max_shared_bytes - shape.shared_bytes) // shape.slot_bytes

@@ -232,7 +232,7 @@ def resident_clusters(cluster: int, num_multiprocessors: int) -> int:
 
 
 def replicas_with_rows(batch: int, cluster: int, num_multiprocessors: int, wanted: int) -> int:
-    """Return how many clusters can share out a batch, of those wanted, so that all are resident and have rows."""
+    """Return how many clusters can partition a batch, of those wanted, so that all are resident and have rows."""
     resident, tiles = resident_clusters(cluster, num_multiprocessors), -(-batch // 16)
     tiles_of_replica = -(-tiles // min(wanted, resident, tiles))
     return -(-tiles // tiles_of_replica)
