@@ -76,6 +76,8 @@ def test_the_examples_of_what_is_ones_own(
     names = run_page("docs/extending.md")
     printed = capsys.readouterr().out
     assert "95% after" in printed
+    assert len(names["scores"].scores) == 3
+    assert names["scores"].scores[0] < names["scores"].scores[-1]  # of each epoch's network
     assert names["sweep"].best["score"] > 0.8
     regressor, x = names["regressor"], names["x"]
     assert regressor.loss == names["LogCosh"](scale=2.0)
