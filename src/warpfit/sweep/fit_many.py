@@ -83,8 +83,9 @@ def fit_many(
 ) -> Sweep:
     """Train a network for every candidate, and for every fold if there are some, and say which is best.
 
-    Each network comes out with the bits that ``warpfit.manual_seed(seed)``, `build` and `fit` would give it alone, with
-    the same plan, and one BLAS thread on the CPU.
+    On the CPU each network comes out with the bits that ``warpfit.manual_seed(seed)``, `build` and `fit` with one BLAS
+    thread would give it. On a GPU it has the bits that it has when `fit_many` trains it alone: kernels that train many
+    networks add up in another order than those of `fit`, which train what they do not take. The plan says which.
 
     Parameters
     ----------

@@ -93,7 +93,8 @@ def fit(
         The last, shorter batch of an epoch counts, divided by its own size.
     validation_data : (x, y), optional
         Evaluated after every reported epoch: in float32, or, where the kernel of ``'one_launch'`` does it by itself
-        (see docs/one-launch.md), in the precision of training.
+        (see docs/one-launch.md), in the precision of training. ``'one_launch'`` may choose its kernel by whether there
+        are any, so that weights of runs with and without differ by rounding.
     class_weight : 'balanced', {class: weight} or sequence, optional
         For ``'cross_entropy'``.
     sample_weight : array_like (N,), optional
