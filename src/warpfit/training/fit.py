@@ -350,6 +350,11 @@ class _Job:
         # Whose rule the engine follows by itself.
         self.followed = self._followed()
 
+    @property
+    def looking(self) -> list[Callback]:
+        """The callbacks that look at the run after an epoch."""
+        return [callback for callback in self.callbacks if _looks_at_the_run(callback)]
+
     @cached_property
     def data_digests(self) -> dict[str, str]:
         """What a checkpoint says of the data."""
@@ -446,15 +451,23 @@ class _Job:
             if run.plan.reports(report.epoch):
                 run.history.reports.append(self._with_validation(report))
                 self._observe()
-                show(run.model, run.state)
-                self._tell(lambda callback: callback.on_epoch_end(run))
-                self._check_trained()
+                self._tell_of_epoch()
             if report.epoch < run.state.epoch:
                 continue  # the state is that of a later epoch, whose report is still to come
             self.whole = self._snapshot()
             self._save_checkpoints(due=lambda checkpoint: run.state.epoch % checkpoint.every == 0)
             if run.stop_reason is not None:
                 return
+
+    def _tell_of_epoch(self) -> None:
+        """Let callbacks act after an epoch; those that look at the run find the model up to date."""
+        run = self.run
+        is_seen = any(callback is not self.followed for callback in self.looking)
+        if is_seen:
+            show(run.model, run.state)
+        self._tell(lambda callback: callback.on_epoch_end(run))
+        if is_seen:
+            self._check_trained()
 
     def _check_trained(self) -> None:
         """Raise ConfigError if a callback has frozen parameters, or others than at the start."""
@@ -473,19 +486,17 @@ class _Job:
             (self.validation is not None and not self.engine_validates)
             or _watches_the_loss(self.run.plan.optimizer.lr)
             or any(
-                _looks_at_the_run(c) and c.may_act_after(epoch)
-                for c in self.callbacks
-                if c is not self.followed
+                callback.may_act_after(epoch) for callback in self.looking if callback is not self.followed
             )
         )
 
     def _follows_reports(self) -> bool:
         """Return whether what reports say, validation included, may decide how the run goes on."""
-        return _watches_the_loss(self.run.plan.optimizer.lr) or any(map(_looks_at_the_run, self.callbacks))
+        return _watches_the_loss(self.run.plan.optimizer.lr) or bool(self.looking)
 
     def _followed(self) -> EarlyStopping | None:
         """Return the only callback that looks at the run, if the engine can do between epochs all that it does."""
-        looking, plan = [c for c in self.callbacks if _looks_at_the_run(c)], self.run.plan
+        looking, plan = self.looking, self.run.plan
         if len(looking) != 1 or type(looking[0]) is not EarlyStopping or _watches_the_loss(plan.optimizer.lr):
             return None
         validation = self.validation if self.engine_validates else None
