@@ -5,13 +5,14 @@ from __future__ import annotations
 import gzip
 import os
 import struct
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from warpfit.data import read_idx, write_idx
-from warpfit.data.idx import gunzip
+from warpfit.data.idx import gunzip, parse_idx, unpacked
 from warpfit.errors import ConfigError, DataError, DTypeError, FileFormatError, ShapeError
 
 DTYPES = ("uint8", "int8", "int16", "int32", "float32", "float64")
@@ -85,7 +86,7 @@ def test_gzip_members_in_a_row_and_zero_padding(path: Path) -> None:
         (idx_bytes(0x08, (2, 3), b"abcde"), "is cut short: expected 6 bytes .* found 5"),
         (idx_bytes(0x0E, (2,), b"abcde"), "expected 16 bytes .* float64 of shape .2,., found 5"),
         (idx_bytes(0x08, (2, 3), b"abcdefg"), "is too long: expected 6 bytes .* found more"),
-        (idx_bytes(0x08, (2**32 - 1, 2**31), b"abc"), "is cut short: expected 9223372034707292160 bytes"),
+        (idx_bytes(0x08, (2**32 - 1, 2**31), b"abc"), "expected (9223372034707292160|at most) "),
         (idx_bytes(0x08, (2**32 - 1,) * 3, b"abc"), "implausible sizes"),
         (idx_bytes(0x08, (0, 2**32 - 1, 2**32 - 1), b""), "implausible sizes"),
     ],
@@ -125,6 +126,33 @@ def test_a_gzip_bomb_is_not_unpacked(path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(FileFormatError, match="is too long"):
         read_idx(path)
     assert max(sizes) == 8 + 1000 + 1
+
+
+def test_what_a_gzip_stream_may_unpack_to(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warpfit.data.idx.MAX_UNPACKED_BYTES", 1_000_000)
+    zeros = bytes(40_000_000)
+    bomb = gzip.compress(idx_bytes(0x08, (len(zeros),), zeros), compresslevel=9)
+    lying = gzip.compress(idx_bytes(0x08, (1000,), zeros), compresslevel=9)
+    foreign = gzip.compress(b"a" + zeros, compresslevel=9)
+    path.write_bytes(bomb)
+    for read, stored, message in (
+        (
+            read_idx,
+            bomb,
+            f"at most 1000000 bytes .* announces {8 + len(zeros)} bytes; if that is meant, unpack",
+        ),
+        (lambda path: unpacked(path.read_bytes(), path), bomb, "at most 1000000 bytes"),
+        (lambda path: unpacked(path.read_bytes(), path), foreign, "at most 1000000 bytes .* found more"),
+        (lambda path: parse_idx(unpacked(path.read_bytes(), path), path), lying, "is too long"),
+    ):
+        path.write_bytes(stored)
+        tracemalloc.start()
+        try:
+            with pytest.raises(FileFormatError, match=message):
+                read(path)
+            assert tracemalloc.get_traced_memory()[1] < 3_000_000
+        finally:
+            tracemalloc.stop()
 
 
 def test_missing_file_and_folder_in_its_place(tmp_path: Path) -> None:

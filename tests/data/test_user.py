@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -170,6 +171,77 @@ def test_damaged_npz_files(npz: Npz) -> None:
         with pytest.raises(FileFormatError, match=message) as error:
             load_user_data(path)
         assert str(path) in str(error.value)
+
+
+def npy(shape: str, descr: str = "'<f8'", body: bytes = b"", version: bytes = b"\1\0") -> bytes:
+    """Return a .npy file with this header."""
+    header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}".encode()
+    return b"\x93NUMPY" + version + len(header).to_bytes(2, "little") + header + body
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize(
+    ("member", "message"),
+    [
+        (npy("(10**12,)"), "no .npz file of plain arrays"),
+        (npy("(1000000000000, 8)"), "expected 64000000000[0-9]+ bytes in x.npy, as its header says, found"),
+        (npy("(3, 2)", body=bytes(40)), "as its header says, found"),
+        (npy("(3, 2)", body=bytes(56)), "as its header says, found"),
+        (npy("(-3, -2)", body=bytes(48)), "no .npz file of plain arrays"),
+        (npy("(3, 'a')", body=bytes(48)), "no .npz file of plain arrays"),
+        (npy("(3, 2)", descr="'O'", body=bytes(48)), "x.npy holds Python objects"),
+        (npy("(3, 2)", descr="'<f7'", body=bytes(48)), "no .npz file of plain arrays"),
+        (npy("(3, 2)", body=bytes(48), version=b"\3\0"), "expected version 1.0 or 2.0 of x.npy"),
+        (npy("(0, 2" + "0" * 40 + ")"), "no .npz file of plain arrays"),
+        (npy("(3, 2") + bytes(48), "no .npz file of plain arrays"),
+        (b"\x93NUMPY", "no .npz file of plain arrays"),
+    ],
+)
+def test_npz_headers_that_lie(npz: Npz, member: bytes, message: str, method: int) -> None:
+    path = npz(y=Y)
+    with zipfile.ZipFile(path, "a", method) as archive:
+        archive.writestr("x.npy", member)
+    tracemalloc.start()
+    try:
+        with pytest.raises(FileFormatError, match=message):
+            load_user_data(path)
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_npz_directories_that_lie(npz: Npz) -> None:
+    path = npz(y=Y)
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", member := npy("(1000000000, 1)", body=bytes(80)))
+    content = bytearray(path.read_bytes())
+    size = len(member).to_bytes(4, "little")
+    place = content.rindex(size, content.rindex(b"PK\1\2"))
+    content[place : place + 4] = (len(member) - 80 + 8 * 10**9 & 0xFFFFFFFF).to_bytes(4, "little")
+    path.write_bytes(content)
+    with pytest.raises(FileFormatError, match=r"x\.npy is not packed as NumPy does it"):
+        load_user_data(path)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("x.npy", npy("(3, 2)", body=bytes(48)))
+    with pytest.raises(FileFormatError, match=r"x\.npy is not packed as NumPy does it"):
+        load_user_data(path)
+
+
+def test_npz_larger_than_the_memory(npz: Npz, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_array(*args: object, **settings: object) -> None:
+        raise MemoryError("Unable to allocate 3 TiB")
+
+    monkeypatch.setattr("warpfit.data.npz.npy.read_array", read_array)
+    with pytest.raises(DataError, match="too large for this machine's memory: Unable to allocate 3 TiB"):
+        load_user_data(npz(x=X, y=Y))
+
+
+def test_npz_in_fortran_order_and_compressed(npz: Npz, tmp_path: Path) -> None:
+    plain = load_user_data(npz(x=X, y=Y))
+    np.savez_compressed(tmp_path / "toy.npz", x=np.asfortranarray(X), y=Y)
+    np.testing.assert_array_equal(load_user_data(tmp_path / "toy.npz").x_train, plain.x_train)
+    np.savez_compressed(tmp_path / "zeros.npz", x=np.zeros((1000, 50)), y=np.arange(1000) % 2)
+    assert load_user_data(tmp_path / "zeros.npz").x_train.shape == (800, 50)
 
 
 def test_npz_never_runs_code(npz: Npz, tmp_path: Path) -> None:

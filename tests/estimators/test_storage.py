@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -200,7 +201,7 @@ def test_models_and_estimators_are_told_apart(path: Path) -> None:
         (lambda h, a: h["fitted"].update(classes_={"numbers": [1], "dtype": "S99999999"}), "a dtype among"),
         (lambda h, a: h["fitted"].update(n_outputs_=7), "from 6 features to 7 outputs"),
         (lambda h, a: h["fitted"].update(n_features_in_=7), "from 7 features to 3 outputs"),
-        (lambda h, a: h["fitted"].update(out_activation_="eval"), "out_activation_ among .* found 'eval'"),
+        (lambda h, a: h["fitted"].update(out_activation_="eval"), "out_activation_ 'softmax', found 'eval'"),
         (lambda h, a: h["fitted"].update(coefs_=[]), r"outputs, found \[\]"),
         (lambda h, a: a.pop("coefs_/0"), "coefs_/0"),
         (lambda h, a: a.update({"coefs_/0": a["coefs_/0"].astype(np.float32)}), "6 features to 3"),
@@ -214,6 +215,75 @@ def test_forged_files_are_refused(path: Path, change: Any, message: str) -> None
     rewrite(path, change)
     with pytest.raises(FileFormatError, match=f"holds no MLPClassifier: .*{message}"):
         MLPClassifier.load(path)
+
+
+Change = Callable[[dict[str, Any]], object]
+
+
+def binarizer(**changes: Any) -> Change:
+    """Return what changes attributes of the binarizer; None takes one away."""
+
+    def change(fitted: dict[str, Any]) -> None:
+        pairs = dict(map(tuple, fitted["_label_binarizer"]["label_binarizer"]["dict"])) | changes
+        kept = [[name, value] for name, value in pairs.items() if value is not None]
+        fitted["_label_binarizer"] = {"label_binarizer": {"dict": kept}}
+
+    return change
+
+
+def member(**changes: Any) -> Change:
+    return lambda fitted: fitted["estimators_"][1]["network"]["fitted"].update(changes)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (binarizer(classes_=None), "classes_"),
+        (binarizer(y_type_=None), "y_type_"),
+        (binarizer(y_type_="continuous"), "of the continuous classes"),
+        (binarizer(y_type_="binary"), "expected 1 outputs of the binary classes"),
+        (binarizer(y_type_="multilabel-indicator"), "expected out_activation_ 'logistic', found 'softmax'"),
+        (binarizer(neg_label=1, pos_label=0), "expected 3 outputs"),
+        (binarizer(sparse_output=True), "expected 3 outputs"),
+        (binarizer(sparse_input_=7), "expected 3 outputs"),
+        (binarizer(classes_={"numbers": [0, 1, 3], "dtype": "int64"}), "expected 3 outputs"),
+        (binarizer(classes_={"numbers": [0, 1], "dtype": "int64"}), "expected 2 outputs"),
+        (lambda f: f.update(_label_binarizer=3), "y_type_"),
+        (lambda f: f.update(_label_binarizer={"label_binarizer": 3}), "not iterable"),
+        (lambda f: f.pop("_label_binarizer"), "_label_binarizer"),
+        (lambda f: f.pop("classes_"), "classes_"),
+        (lambda f: f.update(classes_=[0, 1, 2]), "classes_ to be an array, found list"),
+        (lambda f: f.update(classes_={"strings": ["a", "b", "b"], "is_object": False}), "expected 3 outputs"),
+        (lambda f: f.update(estimators_=3), "not iterable"),
+        (lambda f: f.update(estimators_=[]), "a list of networks like the first, found 0"),
+        (lambda f: f.update(estimators_=[1, 2]), "a list of networks like the first, found 2"),
+        (lambda f: f["estimators_"].append(None), "a list of networks like the first, found 3"),
+        (member(coefs_=[]), "from 6 features to 3 outputs"),
+        (member(out_activation_="identity"), "out_activation_ 'softmax', found 'identity'"),
+        (member(estimators_=[]), "a list of networks"),
+        (lambda f: f.update(n_layers_=7), "from 6 features to 3 outputs"),
+        (lambda f: f.update(n_features_in_=6.0), "n_features_in_ to be a count, found float"),
+        (lambda f: f.update(loss_curve_="low"), "loss_curve_ to be a list of numbers, found str"),
+        (lambda f: f.update(_best_weights=[]), "_best_weights to be two lists of arrays, found list"),
+        (lambda f: f.update(t_=-1), "t_ to be a count, found int"),
+        (
+            lambda f: f.update(feature_names_in_={"strings": ["a"], "is_object": True}),
+            "from 6 features to 3 outputs",
+        ),
+    ],
+)
+def test_forged_attributes_are_refused_before_they_are_used(path: Path, change: Change, message: str) -> None:
+    MLPClassifier(n_ensemble=2, **FEW).fit(X, Y).save(path)
+    rewrite(path, lambda header, arrays: change(header["fitted"]))
+    with pytest.raises(FileFormatError, match=f"holds no MLPClassifier: .*{message}"):
+        MLPClassifier.load(path)
+
+
+def test_an_ensemble_that_was_interrupted_comes_back(path: Path) -> None:
+    fitted = MLPRegressor(n_ensemble=3, **FEW).fit(X, Y)
+    del fitted.estimators_[1:]
+    fitted.save(path)
+    np.testing.assert_array_equal(MLPRegressor.load(path).predict(X), fitted.predict(X))
 
 
 def test_weights_that_are_not_finite_are_warned_of(path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +156,7 @@ def _convolutional() -> nn.Sequential:
     )
 
 
-def _use_model(path: Path, shape: tuple[int, ...]) -> None:
+def _use_model(shape: tuple[int, ...], path: Path) -> None:
     """Load a model, and run it, unless it says that it takes no such samples or is very large."""
     model = wf.load(path)
     try:
@@ -174,7 +176,57 @@ def model_files(folder: Path) -> Feed:
     for number, (model, shape) in enumerate(((_dense(), (5,)), (_convolutional(), (6, 6, 1)))):
         path = folder / f"model {number}.safetensors"
         wf.save(model, path, metadata={"a": [1, 2]})
-        feeds.append(_feeding(path, lambda path, shape=shape: _use_model(path, shape)))
+        feeds.append(_feeding(path, partial(_use_model, shape)))
+    return lambda rng: feeds[rng.integers(len(feeds))](rng)
+
+
+# -- estimators ----------------------------------------------------------------------------------------------
+
+SETTINGS: dict[str, Any] = {"hidden_layer_sizes": (4,), "max_iter": 3, "random_state": 0, "device": "cpu"}
+
+
+def _fitted_estimators() -> Iterator[Any]:
+    """Yield estimators of every kind of target, with what their files can hold besides."""
+    rng = np.random.default_rng(0)
+    x, labels = rng.normal(size=(40, 5)).astype("f4"), rng.integers(0, 3, 40)
+    topics = rng.integers(0, 2, (40, 4))
+    yield wf.MLPClassifier(**SETTINGS, early_stopping=True).fit(x, np.array(["a", "b", "c"])[labels])
+    yield wf.MLPClassifier(**SETTINGS, n_ensemble=2, class_weight={0: 1.0, 1: 2.0}).fit(x, labels > 0)
+    yield wf.MLPClassifier(**SETTINGS, solver="sgd").fit(x, topics)
+    yield wf.MLPRegressor("huber", **SETTINGS, n_ensemble=2).fit(x, labels)
+    yield wf.MLPRegressor(wf.losses.Huber(0.3), learning_rate=wf.optim.Step(0.01, every=3), **SETTINGS).fit(
+        x, topics
+    )
+
+
+def _use_estimator(kind: Any, path: Path) -> None:
+    """Load an estimator and do with it what can be done."""
+    estimator = kind.load(path)
+    with must_work():
+        rows = np.ones((2, estimator.n_features_in_), np.float32)
+        if estimator.device != "cpu":
+            estimator.set_params(device="cpu")
+        predicted = estimator.predict(rows)
+        assert len(predicted) == 2
+        if kind is wf.MLPClassifier:
+            probabilities = estimator.predict_proba(rows)
+            assert probabilities.shape == (2, len(estimator.classes_))
+            estimator.score(rows, predicted)
+        repr(estimator)
+        estimator.save(path)
+        kind.load(path)
+
+
+@family("estimator files")
+def estimator_files(folder: Path) -> Feed:
+    """Feed `MLPClassifier.load` and `MLPRegressor.load`, and the estimators that they return."""
+    feeds = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for number, estimator in enumerate(_fitted_estimators()):
+            path = folder / f"estimator {number}.safetensors"
+            estimator.save(path)
+            feeds.append(_feeding(path, partial(_use_estimator, type(estimator))))
     return lambda rng: feeds[rng.integers(len(feeds))](rng)
 
 

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from warpfit.errors import DataError, DTypeError, FileFormatError, ShapeError
 from warpfit.files import atomic_path
 
-__all__ = ["gunzip", "is_gzip", "parse_idx", "read_bytes", "read_idx", "write_idx"]
+__all__ = ["gunzip", "is_gzip", "parse_idx", "read_bytes", "read_idx", "unpacked", "write_idx"]
 
 PathLike = str | os.PathLike[str]
 
@@ -41,6 +41,7 @@ DTYPES: dict[int, np.dtype[Any]] = {
 CODES = {dtype.newbyteorder("="): code for code, dtype in DTYPES.items()}
 MAX_NDIM = 32  # what every NumPy that we accept can hold
 MAX_HEADER_BYTES = 4 + 4 * MAX_NDIM
+MAX_UNPACKED_BYTES = 1 << 31  # several times what any set of images has that is published this way
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,41 @@ def read_idx(path: PathLike) -> npt.NDArray[Any]:
         is never allocated for sizes that only the header claims.
     """
     content = read_bytes(path)
-    if is_gzip(content):
-        header = _parse_header(gunzip(content, path, limit=MAX_HEADER_BYTES), path)
-        content = gunzip(content, path, limit=header.num_bytes + header.body_bytes + 1)
-    return parse_idx(content, path)
+    return parse_idx(_unpacked_idx(content, path) if is_gzip(content) else content, path)
+
+
+def unpacked(stored: bytes, path: PathLike) -> bytes:
+    """Return the bytes of a file, unpacked if it is a gzip stream; `path` is for the messages only.
+
+    Of an IDX file no more is unpacked than its header announces, and a byte that tells that there is more.
+
+    Raises
+    ------
+    FileFormatError
+        If the stream is corrupt or cut short, or there is more in it than 2 GiB.
+    """
+    if not is_gzip(stored):
+        return stored
+    if gunzip(stored, path, limit=2) == b"\0\0":
+        return _unpacked_idx(stored, path)
+    content = gunzip(stored, path, limit=MAX_UNPACKED_BYTES + 1)
+    _check_unpacked_bytes(len(content), path, "more")
+    return content
+
+
+def _unpacked_idx(packed: bytes, path: PathLike) -> bytes:
+    header = _parse_header(gunzip(packed, path, limit=MAX_HEADER_BYTES), path)
+    num_bytes = header.num_bytes + header.body_bytes
+    _check_unpacked_bytes(num_bytes, path, f"an IDX header that announces {num_bytes} bytes")
+    return gunzip(packed, path, limit=num_bytes + 1)
+
+
+def _check_unpacked_bytes(num_bytes: int, path: PathLike, found: str) -> None:
+    if num_bytes > MAX_UNPACKED_BYTES:
+        raise FileFormatError(
+            f"{path}: expected at most {MAX_UNPACKED_BYTES} bytes in a gzip stream, found {found}; if that is meant, "
+            "unpack the file first"
+        )
 
 
 def parse_idx(content: bytes, path: PathLike) -> npt.NDArray[Any]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from warpfit.data.dataset import Dataset, split_rows, unit_floats
 from warpfit.data.download import fetch
-from warpfit.data.idx import PathLike, gunzip, is_gzip, parse_idx, read_bytes
+from warpfit.data.idx import PathLike, parse_idx, read_bytes, unpacked
 from warpfit.errors import ConfigError, DataError, FileFormatError
 
 __all__ = [
@@ -237,7 +237,7 @@ def _checked(stored: bytes, file: DataFile, where: str) -> bytes:
     """Return the unpacked content of a file whose known checksums agree."""
     if where.endswith(".gz"):
         _compare(stored, file.packed, where)
-    content = gunzip(stored, where) if is_gzip(stored) else stored
+    content = unpacked(stored, where)
     _compare(content, file.unpacked, f"the content of {where}")
     return content
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from warpfit.data.dataset import Dataset, split_rows, unit_floats
 from warpfit.data.idx import PathLike
+from warpfit.data.npz import npz_arrays
 from warpfit.errors import ConfigError, DataError, FileFormatError
 
 __all__ = ["load_user_data"]
@@ -109,7 +110,7 @@ def _dataset(
 
 
 def _read_npz(path: Path) -> Parts:
-    arrays = _npz_arrays(path)
+    arrays = npz_arrays(path)
     if set(NPZ_SPLIT_KEYS) <= arrays.keys():
         x, y, x_test, y_test = (arrays[key] for key in NPZ_SPLIT_KEYS)
         train = _checked_pair(path, x, y, "_train")
@@ -124,22 +125,6 @@ def _read_npz(path: Path) -> Parts:
             return *_checked_pair(path, arrays[x_key], arrays[y_key]), None
     found = ", ".join(arrays) or "none"
     raise DataError(f"{path}: expected arrays x_train, y_train, x_test, y_test, or x and y; found {found}")
-
-
-def _npz_arrays(path: Path) -> dict[str, Array]:
-    import zipfile
-    import zlib
-
-    if not zipfile.is_zipfile(path):
-        raise FileFormatError(
-            f"{path} is no .npz file: it is {'not a zip archive' if path.stat().st_size else 'empty'}"
-        )
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as members:
-            arrays = {key: members[key] for key in members.files}
-    except (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise FileFormatError(f"{path} is no .npz file of plain arrays: {error}") from error
-    return {key: value for key, value in arrays.items() if isinstance(value, np.ndarray)}
 
 
 def _checked_pair(

@@ -641,9 +641,9 @@ class BaseMLP(BaseEstimator, ABC):
         shared = self._predicted_rows
         X = shared.of(self) if shared is not None and shared.X is X else self._checked_rows(X)
         first, *others = self._fitted_networks()
-        total = self._activated(self._outputs(first._network(), X))
+        total = self._activated(self._outputs(self._network_of(first), X))
         for network in others:
-            total += self._activated(self._outputs(network._network(), X))
+            total += self._activated(self._outputs(self._network_of(network), X))
         return total / (1 + len(others)) if others else total
 
     def _checked_rows(self, X: Any) -> Any:
@@ -660,11 +660,11 @@ class BaseMLP(BaseEstimator, ABC):
         finally:
             del self._predicted_rows
 
-    def _network(self) -> Module:
-        """Return the network of the fitted weights; to a callback that asks while it trains, as it is by then."""
-        if self._run is not None:
-            return self._run.model
-        return self._model((self.coefs_, self.intercepts_)).to(resolve_device(self.device))
+    def _network_of(self, fitted: Self) -> Module:
+        """Return the network of its weights, where this one predicts; to a callback that asks, as it is by then."""
+        if fitted._run is not None:
+            return fitted._run.model
+        return self._model((fitted.coefs_, fitted.intercepts_)).to(resolve_device(self.device))
 
     def __getstate__(self) -> Any:
         state = super().__getstate__()

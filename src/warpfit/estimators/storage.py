@@ -6,6 +6,7 @@ What JSON has not is written as an object of one key that says what it is: ``{"t
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -16,7 +17,6 @@ from sklearn.preprocessing import LabelBinarizer
 from warpfit import losses
 from warpfit.backends.base import FLOAT_DTYPES
 from warpfit.errors import ConfigError, FileFormatError, WarpfitError
-from warpfit.estimators.recipes import OUTPUT_FUNCTIONS
 from warpfit.losses import Loss
 from warpfit.optim.schedules import Schedule, as_schedule
 from warpfit.training.storage import ESTIMATOR, read_file, write_file
@@ -47,7 +47,15 @@ def load_estimator(kind: type[E], path: PathLike) -> E:
         raise FileFormatError(f"expected {path} to hold a {kind.__name__}, found {header.get('estimator')!r}")
     try:
         return _Reader(kind, header["parameters"], arrays).estimator(header["fitted"])
-    except (WarpfitError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (
+        WarpfitError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise FileFormatError(f"{path} holds no {kind.__name__}: {error}") from error
 
 
@@ -128,7 +136,7 @@ class _Reader:
             if hasattr(self.kind, name) or name in self.parameters:
                 raise ValueError(f"expected names of attributes, found {name}")
             setattr(estimator, name, self.value(text))
-        _check_network(estimator)
+        _check_fitted(estimator)
         return estimator
 
     def value(self, text: Any) -> Any:
@@ -165,23 +173,121 @@ class _Reader:
 INTEGERS = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 
 
+BINARIZED = ("binary", "multiclass", "multilabel-indicator")
+
+
+def _check_fitted(estimator: Any) -> None:
+    """Raise ValueError, or what a missing or foreign attribute raises, unless the estimator can predict."""
+    for names, is_right, expected in ATTRIBUTES:
+        for name in names:
+            value = getattr(estimator, name, None)
+            if not (value is None or is_right(value)):
+                raise ValueError(f"expected {name} to be {expected}, found {type(value).__name__}")
+    _check_network(estimator)
+    if hasattr(estimator, "classes_") or hasattr(estimator, "_label_binarizer"):
+        _check_classes(estimator)
+    if estimator.out_activation_ != estimator._output_activation():
+        raise ValueError(
+            f"expected out_activation_ {estimator._output_activation()!r}, found {estimator.out_activation_!r}"
+        )
+    _check_members(estimator)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _are_arrays(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, np.ndarray) for item in value)
+
+
+# What attributes must be, if they are there and not None.
+ATTRIBUTES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
+    (
+        ("n_features_in_", "n_outputs_", "n_layers_", "n_iter_", "t_", "_no_improvement_count"),
+        _is_count,
+        "a count",
+    ),
+    (("loss_", "best_loss_", "best_validation_score_", "_rate_scale"), _is_number, "a number"),
+    (
+        ("loss_curve_", "validation_scores_", "validation_loss_curve_"),
+        lambda value: isinstance(value, list) and all(map(_is_number, value)),
+        "a list of numbers",
+    ),
+    (("coefs_", "intercepts_"), _are_arrays, "a list of arrays"),
+    (
+        ("_best_weights",),
+        lambda value: isinstance(value, tuple) and len(value) == 2 and all(map(_are_arrays, value)),
+        "two lists of arrays",
+    ),
+    (
+        ("feature_names_in_", "classes_"),
+        lambda value: isinstance(value, np.ndarray) and value.ndim == 1,
+        "an array",
+    ),
+)
+
+
 def _check_network(estimator: Any) -> None:
     """Raise ValueError unless the weights are those of one network from the features to the outputs."""
     weights, biases = estimator.coefs_, estimator.intercepts_
     sizes = [estimator.n_features_in_, *(bias.size for bias in biases)]
     is_whole = (
         len(weights) > 0
+        and min(sizes) > 0
         and [weight.shape for weight in weights] == list(pairwise(sizes))
         and [bias.shape for bias in biases] == [(size,) for size in sizes[1:]]
         and sizes[-1] == estimator.n_outputs_
+        and len(sizes) == estimator.n_layers_
         and len({array.dtype for array in (*weights, *biases)}) == 1
+        and len(getattr(estimator, "feature_names_in_", range(sizes[0]))) == sizes[0]
     )
     if not is_whole:
         shapes = [weight.shape for weight in weights]
         raise ValueError(
             f"expected weights from {sizes[0]} features to {estimator.n_outputs_} outputs, found {shapes}"
         )
-    if estimator.out_activation_ not in OUTPUT_FUNCTIONS:
+
+
+def _check_classes(estimator: Any) -> None:
+    """Raise ValueError unless classes and outputs go together."""
+    binarizer, classes = estimator._label_binarizer, estimator.classes_
+    expected = 1 if binarizer.y_type_ == "binary" else len(binarizer.classes_)
+    is_whole = (
+        type(binarizer) is LabelBinarizer
+        and binarizer.y_type_ in BINARIZED
+        and (binarizer.neg_label, binarizer.pos_label) == (0, 1)
+        and binarizer.sparse_output is False
+        and binarizer.sparse_input_ in (False, True)
+        and len(binarizer.classes_) == len(classes)
+        and np.array_equal(np.unique(classes), classes)
+        and np.array_equal(np.unique(binarizer.classes_), binarizer.classes_)
+        and (binarizer.y_type_ == "multilabel-indicator" or np.array_equal(classes, binarizer.classes_))
+        and (binarizer.y_type_ != "binary" or len(classes) <= 2)
+        and estimator.n_outputs_ == expected
+    )
+    if not is_whole:
         raise ValueError(
-            f"expected out_activation_ among {', '.join(OUTPUT_FUNCTIONS)}, found {estimator.out_activation_!r}"
+            f"expected {expected} outputs of the {binarizer.y_type_} classes {binarizer.classes_}, found "
+            f"{estimator.n_outputs_} of {classes}"
+        )
+
+
+def _check_members(estimator: Any) -> None:
+    """Raise ValueError unless the networks of an ensemble are alike; after Ctrl-C they are fewer than asked for."""
+    members = getattr(estimator, "estimators_", None)
+    if members is None:
+        return
+    alike = ("n_features_in_", "n_outputs_", "out_activation_")
+    is_whole = isinstance(members, list) and len(members) > 0
+    for member in members:
+        is_whole &= type(member) is type(estimator) and not hasattr(member, "estimators_")
+        is_whole &= all(getattr(member, name, None) == getattr(estimator, name) for name in alike)
+    if not is_whole:
+        raise ValueError(
+            f"expected estimators_ to be a list of networks like the first, found {len(members)}"
         )
