@@ -418,7 +418,7 @@ def test_round_trip_through_json(loss: Loss) -> None:
         ({"name": "hinge"}, "expected a loss among"),
         ({"name": ["mse"]}, "expected a loss among"),
         ({"name": "mse", "delta": 1}, "expected the settings of the loss mse, got {'delta': 1}"),
-        ({"name": "huber", "delta": "wide"}, "expected the settings of the loss huber"),
+        ({"name": "huber", "delta": "wide"}, "Huber: expected delta to be a number, got 'wide'"),
         ({"name": "huber", "delta": -1}, "expected a Huber delta above 0, got -1"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from numbers import Integral, Real
 from typing import Any
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from warpfit.errors import ConfigError, DataError, DTypeError, ShapeError, WarpfitError
 
-__all__ = ["as_numbers", "brief", "check_count", "check_fields", "check_unmasked"]
+__all__ = ["as_numbers", "as_tuple", "brief", "check_count", "check_fields", "check_number", "check_unmasked"]
 
 NUMERIC = "fiub"
 LONGEST = 80
@@ -35,6 +35,13 @@ def check_count(name: str, value: Any, lowest: int) -> int:
     return int(value)
 
 
+def check_number(name: str, value: Any, lowest: float) -> None:
+    """Raise ConfigError unless `value` is a number of at least `lowest`."""
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not is_number or not float(value) >= lowest:
+        raise ConfigError(f"expected {name} to be a number of at least {lowest}, got {brief(value)}")
+
+
 def check_fields(owner: str, settings: Any) -> None:
     """Raise ConfigError unless what a frozen dataclass declares as a number, a bool or a string is one.
 
@@ -51,6 +58,17 @@ def check_fields(owner: str, settings: Any) -> None:
         kind, words = DECLARED[declared]
         if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
             raise ConfigError(f"{owner}: expected {field.name} to be {words}, got {brief(value)}")
+
+
+def as_tuple(value: Any, kind: type) -> tuple[Any, ...] | None:
+    """Return what is a sequence of values of a kind, none a bool, as a tuple; None if it is something else."""
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        return None
+    try:
+        parts = tuple(value)
+    except TypeError:  # an array without axes, say
+        return None
+    return parts if all(isinstance(part, kind) and not isinstance(part, bool) for part in parts) else None
 
 
 def brief(value: Any) -> str:

@@ -7,10 +7,19 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+from warpfit.checks import brief
 from warpfit.errors import ConfigError, FileFormatError
 
-__all__ = ["ResultsFolder", "atomic_path", "check_is_file", "make_folder"]
+__all__ = ["ResultsFolder", "as_path", "atomic_path", "check_is_file", "make_folder"]
+
+
+def as_path(name: str, value: Any) -> Path:
+    """Return a path of the file system, or raise ConfigError if `value` is none."""
+    if not isinstance(value, str | os.PathLike) or "\0" in str(value):
+        raise ConfigError(f"expected {name} to be a path, got {brief(value)}")
+    return Path(value)
 
 
 @contextmanager
@@ -24,7 +33,9 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     ConfigError
         If the folder cannot be written to.
     """
-    target = Path(path)
+    target = as_path("path", path)
+    if target.name in ("", ".."):
+        raise ConfigError(f"expected the path of a file, got {str(path)!r}")
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
@@ -51,14 +62,15 @@ def _make_durable(folder: Path) -> None:
 
 def check_is_file(path: str | os.PathLike[str], expected: str) -> None:
     """Raise FileFormatError unless there is a file at `path`; `expected` says in words what it should be."""
-    if not Path(path).is_file():
-        found = "is a folder" if Path(path).is_dir() else "does not exist"
+    place = as_path("path", path)
+    if not place.is_file():
+        found = "is a folder" if place.is_dir() else "does not exist"
         raise FileFormatError(f"{path} {found}; expected {expected}")
 
 
 def make_folder(path: str | os.PathLike[str]) -> Path:
     """Return the folder `path`, made with its parents where missing, or raise ConfigError."""
-    folder = Path(path)
+    folder = as_path("path", path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from warpfit.autograd import Tensor, record
 from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import FLOAT_DTYPES, Number
 from warpfit.backends.transfer import moved, to_host
+from warpfit.checks import as_tuple, brief, check_fields
 from warpfit.errors import ConfigError, DataError, DTypeError, ShapeError
 
 __all__ = [
@@ -60,6 +62,9 @@ class Loss:
     name: ClassVar[str] = ""
     counts_correct: ClassVar[bool] = False
     by_name: ClassVar[dict[str, type[Loss]]] = {}
+
+    def __post_init__(self) -> None:
+        check_fields(type(self).__name__, self)
 
     def __init_subclass__(cls) -> None:
         if cls.name:
@@ -235,12 +240,16 @@ class SoftmaxCrossEntropy(Loss):
     class_weight: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.label_smoothing <= 1:
             raise ConfigError(f"expected label_smoothing in [0, 1], got {self.label_smoothing!r}")
         if self.class_weight is not None:
-            weights = tuple(float(weight) for weight in self.class_weight)
-            if not all(0 <= weight < float("inf") for weight in weights):
-                raise ConfigError(f"expected class weights that are finite and at least 0, got {weights}")
+            given = as_tuple(self.class_weight, Real)
+            weights = None if given is None else tuple(map(float, given))
+            if weights is None or not all(0 <= weight < float("inf") for weight in weights):
+                raise ConfigError(
+                    f"expected class weights that are finite and at least 0, got {brief(self.class_weight)}"
+                )
             object.__setattr__(self, "class_weight", weights)
 
     def vjp(
@@ -424,6 +433,7 @@ class Huber(_ElementLoss):
     delta: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.delta < float("inf"):
             raise ConfigError(f"expected a Huber delta above 0, got {self.delta!r}")
 

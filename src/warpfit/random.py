@@ -24,6 +24,7 @@ from itertools import count
 import numpy as np
 import numpy.typing as npt
 
+from warpfit.checks import brief
 from warpfit.errors import ConfigError
 
 __all__ = [
@@ -81,7 +82,7 @@ def philox(
 def check_seed(seed: int) -> int:
     """Return `seed` as an int, or raise ConfigError unless it is an integer in [0, 2**64)."""
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**64:
-        raise ConfigError(f"expected a seed that is an integer in [0, 2**64), got {seed!r}")
+        raise ConfigError(f"expected a seed that is an integer in [0, 2**64), got {brief(seed)}")
     return int(seed)
 
 

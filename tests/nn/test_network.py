@@ -401,3 +401,27 @@ def test_from_spec_refuses_arrays(change: dict[str, Any], error: Any, message: s
     arrays = {name: array for name, array in (arrays_of(mlp()) | change).items() if array is not None}
     with pytest.raises(error, match=message):
         Sequential.from_spec(spec_of(mlp(), 5), arrays)
+
+
+# -- layers that do not chain --------------------------------------------------------------------------------
+
+
+def unchained() -> Sequential:
+    return Sequential(linear(5, 4), ReLU(), Sequential(linear(4, 3), linear(2, 1)))
+
+
+def test_a_layer_that_does_not_chain_is_named_by_its_place() -> None:
+    match = (
+        r"layer 2.1: Linear: expected samples of shape \(2,\), got \(3,\), which layer 2.0 \(Linear\) gives"
+    )
+    with pytest.raises(ShapeError, match=match):
+        unchained().spec((5,))
+    with pytest.raises(ShapeError, match=r"layer 0: .* got \(6,\), which is a row of x"):
+        unchained().spec((6,))
+
+
+def test_so_it_is_in_a_call() -> None:
+    with pytest.raises(
+        ShapeError, match=r"^layer 2.1: linear: expected x of shape \(M, 2\) .* got x \(1, 3\)$"
+    ):
+        unchained()(np.zeros((1, 5)))

@@ -437,7 +437,8 @@ def test_numbers_become_constants(lr: Any) -> None:
         ({"name": ["step"]}, r"expected a schedule among constant, .*, got \['step'\]"),
         ({"name": "cosine"}, "expected the settings of the schedule cosine, got {}"),
         ({"name": "cosine", "lr": 0.1, "speed": 1}, "expected the settings of the schedule cosine"),
-        ({"name": "cosine", "lr": "fast"}, "expected the settings of the schedule cosine"),
+        ({"name": "cosine", "lr": "fast"}, "Cosine: expected lr to be a number, got 'fast'"),
+        (True, "expected a learning rate or a schedule, got True"),
         ({"name": "cosine", "lr": -1}, "Cosine: expected a learning rate that is finite and at least 0"),
     ],
 )

@@ -179,14 +179,16 @@ def test_it_watches_the_training_loss_without_validation_data() -> None:
     ("settings", "match"),
     [
         ({"monitor": "speed"}, "expected to monitor a loss or an accuracy, got 'speed'"),
-        ({"patience": 0}, "expected patience of at least 1"),
-        ({"min_delta": -1.0}, "min_delta of at least 0"),
+        ({"patience": 0}, "patience to be an integer of at least 1, got 0"),
+        ({"min_delta": -1.0}, "min_delta to be a number of at least 0, got -1.0"),
     ],
 )
 def test_settings_that_make_no_sense(settings: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         wf.EarlyStopping(**settings)
-    with pytest.raises(ConfigError, match="expected every to be at least 1, got 0"):
+    with pytest.raises(
+        ConfigError, match="expected Checkpoint's every to be an integer of at least 1, got 0"
+    ):
         wf.Checkpoint("file", every=0)
 
 

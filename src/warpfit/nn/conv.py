@@ -66,6 +66,7 @@ class Conv2dSpec(LayerSpec):
             object.__setattr__(self, name, as_size("Conv2d", name, getattr(self, name)))
         for name, least in (("kernel_size", 1), ("stride", 1), ("padding", 0), ("dilation", 1)):
             object.__setattr__(self, name, as_pair("Conv2d", name, getattr(self, name), least))
+        super().__post_init__()
 
     def parameters(self) -> dict[str, ParameterSpec]:
         taps = self.kernel_size[0] * self.kernel_size[1]

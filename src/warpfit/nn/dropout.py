@@ -33,6 +33,7 @@ class DropoutSpec(LayerSpec):
     layer_idx: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.p < 1:
             raise ConfigError(f"Dropout: expected p in [0, 1), got {self.p!r}")
 

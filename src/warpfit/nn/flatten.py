@@ -25,6 +25,7 @@ class FlattenSpec(LayerSpec):
     end_dim: int = -1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.start_dim == 0:
             raise ConfigError("Flatten: expected start_dim of a sample's axis, got 0, which is the batch")
 

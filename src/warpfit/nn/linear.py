@@ -58,6 +58,7 @@ class LinearSpec(LayerSpec):
     def __post_init__(self) -> None:
         for name in ("in_features", "out_features"):
             object.__setattr__(self, name, as_size("Linear", name, getattr(self, name)))
+        super().__post_init__()
 
     def parameters(self) -> dict[str, ParameterSpec]:
         fans = (self.in_features, self.out_features)

@@ -11,7 +11,7 @@ from typing import Any
 from warpfit.autograd import Tensor
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import HALF_DTYPES
-from warpfit.errors import ConfigError, FileFormatError
+from warpfit.errors import ConfigError, FileFormatError, ShapeError
 from warpfit.nn.activations import ActivationSpec
 from warpfit.nn.conv import Conv2dSpec
 from warpfit.nn.layer import Layer
@@ -45,9 +45,19 @@ class NetworkSpec:
     def shapes(self) -> tuple[Shape, ...]:
         """Shape of a sample before the first layer and after each layer, or ShapeError."""
         shapes = [self.input_shape]
-        for _, spec in self.layers:
-            shapes.append(spec.output_shape(shapes[-1]))
+        for idx, (name, spec) in enumerate(self.layers):
+            try:
+                shapes.append(spec.output_shape(shapes[-1]))
+            except ShapeError as error:
+                raise ShapeError(f"layer {name}: {error}, which {self._source(idx)}") from None
         return tuple(shapes)
+
+    def _source(self, idx: int) -> str:
+        """Return in words what gives a layer its input."""
+        if idx == 0:
+            return "is a row of x"
+        name, spec = self.layers[idx - 1]
+        return f"layer {name} ({type(spec).__name__.removesuffix('Spec')}) gives"
 
     @property
     def output_shape(self) -> Shape:
@@ -179,8 +189,14 @@ class Sequential(Module):
         return ((str(idx), layer) for idx, layer in enumerate(self.layers))
 
     def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = layer(x)
+        for idx, layer in enumerate(self.layers):
+            try:
+                x = layer(x)
+            except ShapeError as error:
+                told = str(error)
+                inner = told.removeprefix("layer ") if isinstance(layer, Sequential) else None
+                where = f"{idx}.{inner}" if inner not in (None, told) else f"{idx}: {told}"
+                raise ShapeError(f"layer {where}") from None
         return x
 
     def __len__(self) -> int:

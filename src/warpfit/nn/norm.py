@@ -73,6 +73,7 @@ class BatchNormSpec(LayerSpec):
     affine: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.num_dims not in (1, 2):
             raise ConfigError(f"BatchNorm: expected num_dims 1 or 2, got {self.num_dims!r}")
         object.__setattr__(self, "num_features", as_size(self.layer, "num_features", self.num_features))
@@ -145,6 +146,7 @@ class LayerNormSpec(LayerSpec):
     bias: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         sizes = tuple(as_size("LayerNorm", "normalized_shape", size) for size in self.normalized_shape)
         if not sizes:
             raise ConfigError("LayerNorm: expected normalized_shape of at least one axis, got ()")

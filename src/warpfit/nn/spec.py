@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import Number
+from warpfit.checks import check_fields
 from warpfit.errors import FileFormatError
 
 __all__ = ["Call", "LayerSpec", "ParameterSpec", "Pullback", "Shape"]
@@ -66,6 +67,9 @@ class LayerSpec:
     def __init_subclass__(cls) -> None:
         if cls.kind:
             LayerSpec.by_kind[cls.kind] = cls
+
+    def __post_init__(self) -> None:
+        check_fields(type(self).__name__.removesuffix("Spec"), self)
 
     def parameters(self) -> dict[str, ParameterSpec]:
         """Return the arrays that training changes, by name."""

@@ -13,6 +13,7 @@ from warpfit.autograd import Tensor
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import Number
 from warpfit.backends.transfer import device_of, moved, to_host
+from warpfit.checks import check_fields
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.optim.schedules import Constant, Schedule
 
@@ -46,6 +47,7 @@ class OptimizerSpec:
         OptimizerSpec.by_kind[cls.kind] = cls
 
     def __post_init__(self) -> None:
+        check_fields(self.kind, self)
         self.require(
             self.clip_norm is None or self.clip_norm > 0, "clip_norm above 0 or None", self.clip_norm
         )

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from warpfit.checks import brief, check_fields
 from warpfit.errors import ConfigError
 
 __all__ = [
@@ -73,6 +74,7 @@ class Schedule:
             Schedule.by_name[cls.name] = cls
 
     def __post_init__(self) -> None:
+        check_fields(type(self).__name__, self)
         _require(0 <= self.lr < inf, self, "a learning rate that is finite and at least 0")
 
     def rate(self, progress: Progress) -> float:
@@ -333,7 +335,9 @@ def as_schedule(lr: float | Schedule | Mapping[str, Any]) -> Schedule:
         except TypeError as error:
             raise ConfigError(f"expected the settings of the schedule {name}, got {settings!r}") from error
     try:
-        rate = float(lr)
+        rate = None if isinstance(lr, bool) else float(lr)
     except (TypeError, ValueError):
-        raise ConfigError(f"expected a learning rate or a schedule, got {lr!r}") from None
+        rate = None
+    if rate is None:
+        raise ConfigError(f"expected a learning rate or a schedule, got {brief(lr)}")
     return Constant(rate)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 from warpfit.backends import Array
+from warpfit.checks import check_count, check_number
 from warpfit.engines.base import EpochReport, Stopping
 from warpfit.errors import ConfigError, FileFormatError
-from warpfit.files import atomic_path
+from warpfit.files import as_path, atomic_path
 from warpfit.training.history import COLUMNS
 from warpfit.training.run import Run
 
@@ -139,11 +139,8 @@ class EarlyStopping(StoppingRule):
     ) -> None:
         if monitor not in ("val_loss", "loss", "val_accuracy", "accuracy"):
             raise ConfigError(f"EarlyStopping: expected to monitor a loss or an accuracy, got {monitor!r}")
-        if patience < 1 or min_delta < 0:
-            raise ConfigError(
-                f"EarlyStopping: expected patience of at least 1 and min_delta of at least 0, "
-                f"got {patience!r} and {min_delta!r}"
-            )
+        check_count("EarlyStopping's patience", patience, 1)
+        check_number("EarlyStopping's min_delta", min_delta, 0)
         self.monitor, self.patience, self.min_delta, self.restore_best = (
             monitor,
             patience,
@@ -237,9 +234,10 @@ class Checkpoint(Callback):
     writes_file = True
 
     def __init__(self, path: str | os.PathLike[str], every: int = 1) -> None:
-        if every < 1:
-            raise ConfigError(f"Checkpoint: expected every to be at least 1, got {every!r}")
-        self.path, self.every = Path(path), every
+        self.path, self.every = (
+            as_path("Checkpoint's path", path),
+            check_count("Checkpoint's every", every, 1),
+        )
 
 
 class _Log(Callback):
@@ -249,7 +247,7 @@ class _Log(Callback):
     writes_file = True
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = as_path(f"{type(self).__name__}'s path", path)
 
     def on_start(self, run: Run) -> None:
         self._write(run.history.reports)
