@@ -1,4 +1,4 @@
-"""Losses as values: what a network's outputs are held against, as a mean over the batch.
+"""Losses as values: means over a batch, of a network's outputs and their targets.
 
 A loss is a frozen, printable setting; engines read it and call the backend's operations. The same object is
 callable on tensors, and offers ``forward_and_grad`` for the explicit style.
@@ -53,7 +53,7 @@ class _OnClassOrInstance:
 class Loss:
     """Base of all losses.
 
-    Subclasses set `name`, by which `fit` knows them, and `counts_correct` if they know right from wrong. They define
+    Subclasses set `name`, by which `fit` knows them, and `counts_correct` if they have an accuracy. They define
     `vjp`, and `prepare_targets` where targets are not floats of the outputs' shape. What outputs mean is said here
     too: a loss for classes defines `count_correct`, `probabilities` and `labels`, which have to agree; one for
     regression defines `values` if its outputs are not the predictions themselves.
@@ -121,7 +121,7 @@ class Loss:
         return None
 
     def slope(self, distance: float) -> float:
-        """Return how steep the loss of a row may be where its outputs are this far off, at least 1."""
+        """Return the largest derivative of a row's loss where its outputs are this far off, at least 1."""
         return 1.0
 
     def count_correct(self, ops: Backend, outputs: Array, targets: Array) -> Array | None:

@@ -89,7 +89,7 @@ class LossTerms:
     setting : float
         The share of label smoothing, or Huber's delta.
     of_term, of_slope : float
-        What a row's sum and its slopes are multiplied by; of a square the slope comes as half of what it is.
+        What a row's sum and its derivatives are multiplied by; the derivative of a square comes as half of it.
     """
 
     name: str

@@ -224,7 +224,7 @@ class EpochReport:
     loss : float
         Mean over the epoch's rows, each batch taken before its update.
     accuracy : float or None
-        Share of rows that were right, before their batch's update; None for losses that know no right and wrong.
+        Share of rows that were right, before their batch's update; None for losses without an accuracy.
     lr : float
         Learning rate of the epoch's last step.
     seconds : float

@@ -8,7 +8,7 @@ from warpfit.losses import Loss
 
 __all__ = ["LARGEST", "check_range", "suitable"]
 
-# What x, and the targets of a loss whose slope grows with them, may reach in magnitude for float16.
+# What x, and the targets of a loss whose gradient grows with them, may reach in magnitude for float16.
 LARGEST = 1024.0
 
 

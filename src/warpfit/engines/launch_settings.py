@@ -92,7 +92,7 @@ def loss_settings(loss: Loss, outputs: int) -> tuple[float, float, float]:
     if isinstance(loss, SoftmaxCrossEntropy):
         return loss.label_smoothing, 1.0, 1.0
     if isinstance(loss, MeanSquaredError):
-        # scikit-learn's form adds its slopes up over the outputs.
+        # scikit-learn's form sums its derivatives over the outputs.
         return (0.0, 0.5 / outputs, 1.0) if loss.half else (0.0, 1.0 / outputs, 2.0 / outputs)
     sums = isinstance(loss, BinaryCrossEntropy) and loss.sum_outputs
     factor = 1.0 if sums else 1.0 / outputs

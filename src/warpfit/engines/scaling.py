@@ -26,7 +26,7 @@ def resolve_loss_scale(
 ) -> float | str:
     """Return the loss scale of a plan, also for one that has it: a power of two, or ``'dynamic'``.
 
-    ``'auto'`` is a power of two near 1024 times the rows of the smallest batch, an epoch's last, over the slope. The
+    ``'auto'`` is a power of two near 1024 times the rows of the smallest batch, an epoch's last, over `slope`. The
     gradient of a mean over a batch has entries of at most slope / rows at the outputs, so this puts them below 1024,
     with six bits of room above, and everything down to 2**-34 of the largest above underflow.
 
@@ -34,10 +34,10 @@ def resolve_loss_scale(
     ----------
     loss_scale : float or str
     precision : str
-        That of gradients on their way from layer to layer.
+        That of gradients between layers.
     batch_size, num_rows : int
     slope : float
-        How steep the loss of a row may be to begin with, at least 1.
+        The largest derivative that a row's loss may have to begin with, at least 1.
 
     Raises
     ------

@@ -23,7 +23,7 @@ _trace: ContextVar[list[tuple[Module, tuple[int, ...]]] | None] = ContextVar("tr
 
 
 class Parameter(Tensor):
-    """A tensor that training changes.
+    """A tensor that is trained.
 
     Attributes
     ----------
@@ -142,7 +142,7 @@ class Module:
         return {name: np.array(to_host(holder.data)) for name, holder in self.named_arrays().items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the values in `state`; nothing changes if any name or shape differs.
+        """Copy the values in `state`; nothing changes if any name or shape differs.
 
         Raises
         ------
@@ -177,7 +177,7 @@ class Module:
         return self.train(False)
 
     def zero_grad(self) -> None:
-        """Forget the gradients of all parameters."""
+        """Clear the gradients of all parameters."""
         for parameter in self.parameters():
             parameter.grad = None
 

@@ -22,7 +22,7 @@ __all__ = ["Optimizer", "OptimizerSpec"]
 
 @dataclass(frozen=True)
 class OptimizerSpec:
-    """An optimizer's settings: all that an engine needs to know of it besides its slots.
+    """An optimizer's settings, without its state: a frozen value that engines read.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ class OptimizerSpec:
 
 
 class Optimizer:
-    """Parameters, the settings to change them by, and what is remembered of each.
+    """The parameters to train, an optimizer's settings, and its state: the slots.
 
     Attributes
     ----------
@@ -189,7 +189,7 @@ class Optimizer:
         self.step_count += 1
 
     def zero_grad(self) -> None:
-        """Forget the gradients of all parameters."""
+        """Clear the gradients of all parameters."""
         for parameter in self.parameters:
             parameter.grad = None
 
@@ -201,7 +201,7 @@ class Optimizer:
         return {"step_count": self.step_count, "slots": slots}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over slots and step count; nothing changes if names or shapes differ.
+        """Copy slots and step count from `state`; nothing changes if names or shapes differ.
 
         Raises
         ------

@@ -43,7 +43,7 @@ PREDICTIONS = ("outputs", "probabilities", "labels", "values")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Mean loss over all rows, share of rows that were right (None for losses that know no right and wrong)."""
+    """Mean loss over all rows, accuracy (None for losses without one) and the number of rows."""
 
     loss: float
     accuracy: float | None

@@ -27,7 +27,7 @@ __all__ = ["LossOps", "variants"]
 # Outputs of a row from which on a block may take it, where there are not enough rows for a warp each.
 LONG_ROW = 1024
 
-# Losses by the names of their terms in ``kernels/include/loss_terms.cuh``; of all, those that know right from wrong.
+# Losses by the names of their terms in ``kernels/include/loss_terms.cuh``; of all, those with an accuracy.
 ELEMENT_LOSSES = ("mse", "absolute_error", "huber", "binary_cross_entropy")
 COUNTING_LOSSES = ("cross_entropy", "binary_cross_entropy")
 
@@ -410,7 +410,7 @@ class LossOps(RowOps):
         divisor: float,
         *settings: float,
     ) -> Array:
-        """Return s · slope / (divisor · Σ s)."""
+        """Return s · derivative / (divisor · Σ s)."""
         check_prediction(op, prediction, target, sample_weight)
         _check_total(op, total_weight, prediction)
         gradient = self.empty(prediction.shape, prediction.dtype)
@@ -449,7 +449,7 @@ class LossOps(RowOps):
         slope_divisor: float | None = None,
         setting: float = 0.0,
     ) -> Array | None:
-        """Record term_scale · Σ s · term / (divisor · Σ s), and return scale · s · slope / (slope_divisor · Σ s).
+        """Record term_scale · Σ s · term / (divisor · Σ s), and return scale · s · derivative / (slope_divisor · Σ s).
 
         Divisors are the number of outputs by default.
         """
