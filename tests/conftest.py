@@ -36,9 +36,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"{count} skipped: {reason}")
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
-    """Let cases take turns, before any are deselected; a test reads whether each test has one left."""
+    """Let cases take turns, before any are deselected, and after what the folders' own conftest.py mark."""
     mark_turns(items)
     config.stash[NEVER_RUN] = never_run(items)
 

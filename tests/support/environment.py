@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import tempfile
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 
 __all__ = ["DATA", "cleaned", "start_clean"]
 
@@ -36,6 +39,18 @@ def cleaned(environment: Mapping[str, str]) -> dict[str, str]:
     return {**kept, **given, "LANG": "C.UTF-8"}
 
 
+def keep_bytecode() -> None:
+    """Where no bytecode may lie beside sources, let it lie elsewhere: compiling them takes half of a process's start."""
+    if not sys.dont_write_bytecode or sys.platform == "win32":
+        return
+    folder = Path(tempfile.gettempdir()) / f"warpfit-bytecode-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid == os.getuid():
+        sys.dont_write_bytecode, sys.pycache_prefix = False, str(folder)
+        os.environ["PYTHONPYCACHEPREFIX"] = str(folder)
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
 def start_clean() -> None:
     """Clean the environment of this process, and so of all that it starts, and let it hear Ctrl-C.
 
@@ -45,6 +60,7 @@ def start_clean() -> None:
     for name in set(os.environ) - set(clean):
         del os.environ[name]
     os.environ.update(clean)
+    keep_bytecode()
     main = threading.current_thread() is threading.main_thread()
     if main and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -9,7 +9,7 @@ import pytest
 
 from warpfit.backends.base import ACTIVATIONS, BINARY, COMPARISONS, UNARY
 from warpfit.backends.cuda.jit import KERNELS
-from warpfit.engines.launch_plan import OPTIMIZERS
+from warpfit.engines.launch_settings import OPTIMIZERS
 
 LABELS = ["Computes:", "Layout:", "Launch:", "Numerics:", "Cost:", "Reference:"]
 

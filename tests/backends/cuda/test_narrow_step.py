@@ -151,7 +151,7 @@ def test_narrow_steps_are_those_of_numpy(cuda: str, name: str, x_stages: int, dt
 
 @pytest.mark.parametrize("piece", PIECES)
 @pytest.mark.in_turns(2)
-def test_pieces_of_any_shape(cuda: str, piece: tuple[int, int]) -> None:
+def test_pieces(cuda: str, piece: tuple[int, int]) -> None:
     ops: Any = create(cuda, precision="float16", loss_scale=LOSS_SCALE)
     network = Network(ops, "float16", 70, (20, 72, 50, 3), (RELU, RELU, IDENTITY), LOSSES["mse"])
     assert_as_expected(network, NarrowStep(network.network, piece=piece))
