@@ -48,9 +48,9 @@ def every_epoch(epoch: int) -> bool:
 class Plan:
     """How a run is computed, and why so.
 
-    Runs of equal plans and seeds on the same data, with the same validation data and callbacks, are bit-identical on one
-    machine, on the CPU with the same number of BLAS threads. Validation data and `EarlyStopping` alone may make the
-    engine `one_launch` choose another kernel, which adds up in another order.
+    Runs of equal plans and seeds on the same data, with the same validation data and callbacks, are
+    bit-identical on one machine, on the CPU with the same number of BLAS threads. Validation data and
+    `EarlyStopping` alone may make the engine `one_launch` choose another kernel, which sums in another order.
 
     Parameters
     ----------
