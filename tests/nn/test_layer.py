@@ -10,7 +10,7 @@ import pytest
 import warpfit as wf
 from support.devices import no_gpu
 from support.numeric import assert_derivative
-from warpfit import Tensor, no_grad
+from warpfit import Tensor, nn, no_grad
 from warpfit.backends import Activation, Array, Backend
 from warpfit.errors import ConfigError, DeviceError, DTypeError, FileFormatError
 from warpfit.nn import GELU, Layer, LeakyReLU, Linear, LogSoftmax, Parameter, ReLU, Sequential, Softmax
@@ -299,3 +299,28 @@ def test_from_dict_refuses(description: dict[str, Any], message: str) -> None:
 
 def test_repr_shows_the_specs_fields() -> None:
     assert repr(Layer(SettingsSpec(3))) == "Layer(size=3, mode='same')"
+
+
+# -- sizes without room --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: Linear(10**6, 10**9),
+            r"^Linear: .* got a weight of shape \(1000000, 1000000000\), which takes ",
+        ),
+        (
+            lambda: Linear(1, 10**15),
+            r"^Linear: .* weight of shape \(1, 10{15}\), which takes 7,450,580.6 GiB",
+        ),
+        (lambda: Linear(10**10, 10**10), r"^Linear: .* weight of shape \(10000000000, 10000000000\)"),
+        (lambda: nn.Conv2d(10**7, 10**7, 3), r"^Conv2d: .* weight of shape \(3, 3, 10000000, 10000000\)"),
+        (lambda: nn.BatchNorm1d(10**15), r"^BatchNorm1d: .* running_mean of shape \(10{15},\)"),
+        (lambda: nn.LayerNorm((10**8, 10**8)), r"^LayerNorm: .* weight of shape \(100000000, 100000000\)"),
+    ],
+)
+def test_a_layer_that_has_no_room_is_named_with_its_size(make: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make()

@@ -15,7 +15,7 @@ import warpfit as wf
 from support.files import rewrite
 from support.training import Taped, adam, assert_same_weights, blobs, mlp
 from warpfit import losses, nn
-from warpfit.errors import ConfigError, DataWarning, FileFormatError
+from warpfit.errors import ConfigError, DataError, DataWarning, FileFormatError
 from warpfit.nn.spec import LayerSpec
 from warpfit.training.storage import CHECKSUM, HEADER, write_file
 
@@ -303,6 +303,17 @@ def test_weights_that_are_not_finite_are_warned_of(value: float, path: Path) -> 
         loaded = wf.load(path)
     assert [warning.filename for warning in caught] == [__file__]
     assert_same_weights(loaded, model)
+
+
+def test_a_file_that_the_memory_has_no_room_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Huge:
+        def __init__(self, path: str, framework: str) -> None:
+            raise MemoryError
+
+    wf.save(mlp(6, 8, 3), path)
+    monkeypatch.setattr("safetensors.safe_open", Huge)
+    with pytest.raises(DataError, match=r"is too large for this machine's memory: its arrays take 0\.0 GiB"):
+        wf.load(path)
 
 
 def test_rewriting_alone_is_harmless(path: Path) -> None:

@@ -8,8 +8,11 @@ deep feedforward neural networks (2010). He, Zhang, Ren, Sun: Delving Deep into 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import sqrt
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import prod, sqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +21,7 @@ from warpfit import random
 from warpfit.errors import ConfigError
 from warpfit.nn.spec import ParameterSpec
 
-__all__ = ["INITIALIZERS", "initial_values"]
+__all__ = ["INITIALIZERS", "initial_values", "memory_for"]
 
 # From (fan_in, fan_out) to the standard deviation of a weight; `default` is PyTorch's for Linear and Conv2d.
 _DEVIATIONS: dict[str, Callable[[int, int], float]] = {
@@ -65,3 +68,27 @@ def initial_values(
     if form == "normal":
         return deviation * random.normal(parameter.shape, key, tensor_idx)
     return deviation * sqrt(3) * (2 * random.uniform(parameter.shape, key, tensor_idx) - 1)
+
+
+@contextmanager
+def memory_for(layer: str, name: str, shape: tuple[int, ...]) -> Iterator[None]:
+    """Around the making of an array of a layer: a lack of memory becomes ConfigError, which names both and the size."""
+    num_bytes = prod(shape) * np.dtype(np.float64).itemsize
+    try:
+        # NumPy would say ValueError of impossible sizes, and the system may promise more memory than it has.
+        if num_bytes > min(sys.maxsize, _memory_of_host()):
+            raise MemoryError
+        yield
+    except MemoryError:
+        raise ConfigError(
+            f"{layer}: expected a size that this machine has the memory for, got a {name} of shape {shape}, "
+            f"which takes {num_bytes / 2**30:,.1f} GiB to make"
+        ) from None
+
+
+def _memory_of_host() -> int:
+    """Return the bytes of this machine's memory, where the system tells."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return sys.maxsize

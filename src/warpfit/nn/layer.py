@@ -12,9 +12,9 @@ from warpfit import backends
 from warpfit.autograd import Tensor, record
 from warpfit.backends import Array
 from warpfit.errors import DTypeError
-from warpfit.nn.init import initial_values
+from warpfit.nn.init import initial_values, memory_for
 from warpfit.nn.module import Buffer, Module, Parameter
-from warpfit.nn.spec import Call, LayerSpec, Pullback
+from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback
 from warpfit.random import check_seed, next_seed
 
 __all__ = ["Layer", "calling"]
@@ -69,13 +69,17 @@ class Layer(Module):
             raise DTypeError(f"expected dtype float32 or float64, got {dtype!r}")
         self.spec = spec
         ops = backends.get(device)
-        for name, value in spec.buffers().items():
-            setattr(self, name, Buffer(ops.asarray(initial_values(value, init, 0, 0), dtype)))
+
+        def made(name: str, part: ParameterSpec, seed: int, idx: int) -> Array:
+            with memory_for(type(self).__name__, name, part.shape):
+                return ops.asarray(initial_values(part, init, seed, idx), dtype)
+
+        for name, buffer in spec.buffers().items():
+            setattr(self, name, Buffer(made(name, buffer, 0, 0)))
         if parameters := spec.parameters():
             seed = next_seed() if seed is None else check_seed(seed)
             for idx, (name, parameter) in enumerate(parameters.items()):
-                values = initial_values(parameter, init, seed, idx)
-                setattr(self, name, Parameter(ops.asarray(values, dtype)))
+                setattr(self, name, Parameter(made(name, parameter, seed, idx)))
 
     @classmethod
     def from_spec(cls, spec: LayerSpec, **settings: Any) -> Layer:

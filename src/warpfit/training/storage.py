@@ -23,7 +23,7 @@ from warpfit.backends.base import FLOAT_DTYPES
 from warpfit.callers import warn
 from warpfit.engines.base import EpochReport, Plan, TrainState
 from warpfit.engines.scaling import LossScale
-from warpfit.errors import ConfigError, DataWarning, FileFormatError, ShapeError, WarpfitError
+from warpfit.errors import ConfigError, DataError, DataWarning, FileFormatError, ShapeError, WarpfitError
 from warpfit.files import atomic_path, check_is_file
 from warpfit.losses import Loss
 from warpfit.nn.network import NetworkSpec, Sequential
@@ -149,6 +149,11 @@ def _read_safetensors(path: Path, kind: str) -> tuple[str | None, str | None, Ho
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise FileFormatError(f"{path} is no readable {kind} file: {error}") from error
+    except MemoryError as error:
+        size = path.stat().st_size / 2**30
+        raise DataError(
+            f"{path} is too large for this machine's memory: its arrays take {size:,.1f} GiB"
+        ) from error
     return metadata.get(HEADER), metadata.get(CHECKSUM), arrays
 
 
