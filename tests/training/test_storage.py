@@ -408,3 +408,54 @@ def test_metadata_that_is_none(path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(FileFormatError, match="is no readable"):
         wf.load_metadata(path)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        {"kind": "flatten", "start_dim": "x", "end_dim": -1},
+        {"kind": "flatten", "start_dim": 1, "end_dim": None},
+        {"kind": "flatten", "start_dim": [1], "end_dim": -1},
+        {"kind": "flatten", "start_dim": 1.5, "end_dim": -1},
+        {"kind": "dropout", "p": "0.5", "layer_idx": 0},
+        {"kind": "dropout", "p": True, "layer_idx": 0},
+        {"kind": "dropout", "p": 0.5, "layer_idx": "x"},
+        {"kind": "softmax", "log": "no"},
+        {"kind": "activation", "activation": {"name": "leaky_relu", "slope": "x"}},
+        {"kind": "activation", "activation": {"name": "leaky_relu", "slope": None}},
+        {"kind": "activation", "activation": {"name": ["relu"], "slope": 0.01}},
+        {"kind": "activation", "activation": "relu"},
+        {"kind": "max_pool2d", "kernel_size": "2", "stride": 1, "padding": 0},
+        {"kind": "avg_pool2d", "kernel_size": [2, 2, 2], "stride": 1, "padding": 0},
+        {
+            "kind": "layer_norm",
+            "normalized_shape": "8",
+            "eps": 0.1,
+            "elementwise_affine": False,
+            "bias": False,
+        },
+        {"kind": "layer_norm", "normalized_shape": 8, "eps": 0.1, "elementwise_affine": False, "bias": False},
+        {
+            "kind": "layer_norm",
+            "normalized_shape": [8],
+            "eps": "x",
+            "elementwise_affine": False,
+            "bias": False,
+        },
+        {
+            "kind": "batch_norm",
+            "num_features": 8,
+            "num_dims": "1",
+            "eps": 0.1,
+            "momentum": 0.1,
+            "affine": False,
+        },
+    ],
+    ids=lambda layer: " ".join(map(str, layer.values())),
+)
+def test_forged_settings_of_a_layer_are_refused_before_they_are_used(
+    layer: dict[str, Any], path: Path
+) -> None:
+    wf.save(nn.Sequential(), path)
+    rewrite(path, lambda header, arrays: header.update(layers=[{"name": "0", **layer}]))
+    refused(path, "holds no model: ")
