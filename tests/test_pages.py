@@ -86,6 +86,32 @@ def test_the_examples_of_what_is_ones_own(
     assert "True" in printed.splitlines()  # the derivatives are right
 
 
+@pytest.mark.slow
+def test_a_loss_of_ones_own_is_the_same_on_every_device(cuda: str) -> None:
+    (code,) = (code for code in examples("docs/extending.md") if "class LogCosh" in code)
+    names: dict[str, Any] = {"__name__": "__main__", "np": np, "wf": wf, "losses": wf.losses}
+    exec(compile(code[: code.index("def curve")], "docs/extending.md", "exec", dont_inherit=True), names)
+    x = np.random.default_rng(0).uniform(-1, 1, (40, 2)).astype(np.float32)
+    curves = []
+    for device in ("cpu", cuda):
+        layers = wf.nn.Linear(2, 8, seed=0), wf.nn.Tanh(), wf.nn.Linear(8, 1, seed=1)
+        model = wf.nn.Sequential(*layers)
+        history = wf.fit(
+            model,
+            x,
+            x[:, :1],
+            loss=names["LogCosh"](scale=2.0),
+            optimizer=wf.optim.Adam(model.parameters(), lr=0.01),
+            epochs=2,
+            batch_size=16,
+            sample_weight=np.linspace(1, 2, 40),
+            device=device,
+        )
+        assert history.plan.engine == "layerwise"
+        curves.append(history["loss"])
+    np.testing.assert_allclose(*curves, rtol=1e-5)
+
+
 @pytest.fixture
 def few_images(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Dataset:
     """In place of MNIST: digits in its size, in a folder for what a page writes."""
