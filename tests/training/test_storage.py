@@ -294,6 +294,13 @@ def test_files_from_before_there_were_checksums(path: Path) -> None:
     assert_same_weights(loaded, mlp(6, 8, 3))
 
 
+def test_many_arrays_that_are_not_finite_make_one_sentence(path: Path) -> None:
+    forge(path, arrays={"0.weight": np.full((6, 8), np.nan, "f4"), "2.bias": np.full(3, np.inf, "f4")})
+    with pytest.warns(DataWarning, match=r"NaN or infinity in 0\.weight and 1 other arrays$") as caught:
+        wf.load(path)
+    assert len(caught) == 1
+
+
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_weights_that_are_not_finite_are_warned_of(value: float, path: Path) -> None:
     model = mlp(6, 8, 3)

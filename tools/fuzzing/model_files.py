@@ -17,7 +17,10 @@ from fuzzing.harness import Feed, Rng, family, must_work
 from fuzzing.mutations import altered, altered_bytes, nasty
 from warpfit import nn
 from warpfit.errors import DivergedError, ShapeError, WarpfitError
+from warpfit.training.jobs import prepare
+from warpfit.training.settings import TrainSettings
 from warpfit.training.storage import CHECKSUM, HEADER, checksum
+from warpfit.training.trained import load_trained
 
 Arrays = dict[str, np.ndarray]
 
@@ -178,6 +181,34 @@ def model_files(folder: Path) -> Feed:
         wf.save(model, path, metadata={"a": [1, 2]})
         feeds.append(_feeding(path, partial(_use_model, shape)))
     return lambda rng: feeds[rng.integers(len(feeds))](rng)
+
+
+# -- models of warpfit train ---------------------------------------------------------------------------------
+
+
+@family("files of warpfit train")
+def trained_files(folder: Path) -> Feed:
+    """Feed `load_trained`, and what ``warpfit evaluate`` asks of the model then."""
+    rng = np.random.default_rng(0)
+    rows = [f"{x:.2f},{y:.2f},{'v' if x > y else 'u'}" for x, y in rng.normal(size=(40, 2))]
+    table = folder / "table.csv"
+    table.write_text("\n".join(["width,height,colour", *rows]))
+    settings = {"data": str(table), "label_column": "colour", "epochs": 1, "device": "cpu", "quiet": True}
+    job = prepare(TrainSettings(**settings))
+    job.run(folder / "run", verbose=False)
+    dataset = job.dataset
+
+    def use(path: Path) -> None:
+        trained = load_trained(path)
+        with must_work():
+            outputs = wf.predict(
+                trained.model, np.zeros((2, *trained.card.network_shape), trained.model.dtype)
+            )
+            assert len(outputs) == 2
+            repr(trained.card)
+        trained.test_on(dataset, "all")
+
+    return _feeding(folder / "run" / "model.safetensors", use)
 
 
 # -- estimators ----------------------------------------------------------------------------------------------

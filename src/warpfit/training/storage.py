@@ -133,9 +133,15 @@ def read_file(path: PathLike, kind: str) -> tuple[dict[str, Any], HostArrays]:
     for name, array in arrays.items():
         if str(array.dtype) not in FLOAT_DTYPES:
             raise FileFormatError(f"{path}: expected float32 or float64 in {name}, found {array.dtype}")
-        if not np.isfinite(array).all():
-            warn(f"{path} holds NaN or infinity in {name}", DataWarning)
+    _warn_unless_finite(path, arrays)
     return header, arrays
+
+
+def _warn_unless_finite(path: PathLike, arrays: HostArrays) -> None:
+    names = [name for name, array in arrays.items() if not np.isfinite(array).all()]
+    if names:
+        more = f" and {len(names) - 1} other arrays" if len(names) > 1 else ""
+        warn(f"{path} holds NaN or infinity in {names[0]}{more}", DataWarning)
 
 
 def _read_safetensors(path: Path, kind: str) -> tuple[str | None, str | None, HostArrays]:
@@ -170,7 +176,9 @@ def _of_another_kind(path: PathLike, kind: str, header: Mapping[str, Any]) -> st
     found = header.get("format")
     if not isinstance(found, str) or found not in KINDS:
         return f"expected {path} to be a {kind} file, found format {found!r}"
-    reader = KINDS[found].reader.format(estimator=header.get("estimator"))
+    estimator = header.get("estimator")
+    named = isinstance(estimator, str) and estimator.isidentifier()
+    reader = KINDS[found].reader.format(estimator=estimator if named else "MLPClassifier")
     return f"expected {path} to be a {kind} file, found a {found} file, which {reader} reads"
 
 
