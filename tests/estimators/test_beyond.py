@@ -145,6 +145,18 @@ def test_schedules(numbers: Data, learning_rate: Any, first: float, last: float)
     np.testing.assert_allclose([rates.rates[0], rates.rates[-1]], [first, last])
 
 
+class LogLink(losses.MeanSquaredError):
+    def values(self, ops: Any, outputs: Any) -> Any:
+        return ops.unary("exp", outputs)
+
+
+@pytest.mark.parametrize("loss", [losses.BinaryCrossEntropy(), losses.SoftmaxCrossEntropy(), LogLink()])
+def test_a_regressors_outputs_are_its_predictions(numbers: Data, loss: Any) -> None:
+    name = type(loss).__name__
+    with pytest.raises(ConfigError, match=f"the values that are predicted, or poisson, got {name}"):
+        MLPRegressor(loss, **FEW).fit(*numbers)
+
+
 @pytest.mark.parametrize("kind", [MLPClassifier, MLPRegressor])
 def test_a_callback_may_predict_with_the_estimator_that_trains(
     kind: Any, labelled: Data, numbers: Data

@@ -13,9 +13,10 @@ from sklearn.utils import check_array, column_or_1d
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import validate_data
 
+from warpfit.errors import ConfigError
 from warpfit.estimators.mlp import FLOATS, BaseMLP, Rows
 from warpfit.estimators.recipes import REGRESSION_LOSSES
-from warpfit.losses import Loss
+from warpfit.losses import Loss, Poisson
 from warpfit.optim import Schedule
 from warpfit.training.callbacks import Callback
 
@@ -131,7 +132,13 @@ class MLPRegressor(RegressorMixin, BaseMLP):
         return check_array(y, dtype="numeric", ensure_2d=False, input_name="y_val")
 
     def _output_activation(self) -> str:
-        return "exp" if self._loss().name == "poisson" else "identity"
+        loss = self._loss()
+        if loss.counts_correct or (type(loss).values is not Loss.values and not isinstance(loss, Poisson)):
+            raise ConfigError(
+                "MLPRegressor: expected a loss whose outputs are the values that are predicted, or poisson, "
+                f"got {loss!r}; MLPClassifier predicts labels, and fit and predict take any loss"
+            )
+        return "exp" if isinstance(loss, Poisson) else "identity"
 
     def _loss(self) -> Loss:
         return self.loss if isinstance(self.loss, Loss) else REGRESSION_LOSSES[self.loss]
