@@ -425,3 +425,15 @@ def test_round_trip_through_json(loss: Loss) -> None:
 def test_resolve_refuses(loss: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         resolve(loss)
+
+
+def test_a_loss_that_inherits_from_another_does_not_take_its_name() -> None:
+    class HalvedError(MeanSquaredError):
+        def values(self, ops: Any, outputs: Any) -> Any:
+            return ops.binary("mul", outputs, 0.5)
+
+    assert resolve("mse") == MeanSquaredError()
+    assert HalvedError().to_dict() == {"name": "HalvedError", "half": False}
+    with pytest.raises(ConfigError, match=r"expected a loss among .*, got .HalvedError."):
+        resolve("HalvedError")
+    assert resolve(HalvedError()) == HalvedError()

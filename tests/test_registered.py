@@ -32,8 +32,11 @@ from warpfit.estimators import recipes as of_estimators
 from warpfit.losses import Loss
 from warpfit.nn import Layer
 from warpfit.nn.activations import ActivationSpec
+from warpfit.nn.linear import LinearSpec
+from warpfit.nn.spec import LayerSpec
 from warpfit.notebook.trainer import OPTIMIZERS as OF_DEMO
 from warpfit.optim.base import OptimizerSpec
+from warpfit.optim.schedules import Schedule
 from warpfit.playground.messages import BOUNDS
 from warpfit.training import recipes
 from warpfit.training.evaluate import network_of
@@ -346,6 +349,25 @@ def test_solvers_are_known_or_refused() -> None:
         of_estimators.make_schedule(MADE_UP, 0.1, power=0.5, num_rows=9, seen=0)
     unknown = type(MADE_UP, (), {})()
     assert_refused(lambda optimizer: sklearn_models._take_optimizer(SimpleNamespace(), optimizer), unknown)
+
+
+# -- names -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "attribute", "registry"),
+    [
+        (losses.MeanSquaredError, "name", Loss.by_name),
+        (optim.Cosine, "name", Schedule.by_name),
+        (type(made("sgd")), "kind", OptimizerSpec.by_kind),
+        (LinearSpec, "kind", LayerSpec.by_kind),
+    ],
+)
+def test_who_derives_from_a_class_does_not_take_its_name(kind: type, attribute: str, registry: Any) -> None:
+    before = dict(registry)
+    derived = type("Derived", (kind,), {})
+    assert registry == before
+    assert getattr(derived, attribute) == "Derived"
 
 
 # -- kernels ---------------------------------------------------------------------------------------------------

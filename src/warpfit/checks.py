@@ -12,7 +12,16 @@ import numpy.typing as npt
 
 from warpfit.errors import ConfigError, DataError, DTypeError, ShapeError, WarpfitError
 
-__all__ = ["as_numbers", "as_tuple", "brief", "check_count", "check_fields", "check_number", "check_unmasked"]
+__all__ = [
+    "as_numbers",
+    "as_tuple",
+    "brief",
+    "check_count",
+    "check_fields",
+    "check_number",
+    "check_unmasked",
+    "register",
+]
 
 NUMERIC = "fiub"
 LONGEST = 80
@@ -211,3 +220,15 @@ def _parts_of(value: Any) -> str:
         return ""
     kind = type(value).__name__
     return f" (a {kind} of {len(value)} parts, of shapes {brief(shapes)})"
+
+
+def register(kind: type, attribute: str, registry: dict[str, Any]) -> None:
+    """Enter a class under a name that it sets itself; one that would only inherit a name has its class's, and no entry.
+
+    So nobody who derives from a class of the package stands in its place, in files and for its name.
+    """
+    own = vars(kind).get(attribute)
+    if own is None:
+        setattr(kind, attribute, kind.__name__)
+    elif own:
+        registry[own] = kind

@@ -19,7 +19,7 @@ from warpfit.autograd import Tensor, record
 from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import FLOAT_DTYPES, Number
 from warpfit.backends.transfer import moved, to_host
-from warpfit.checks import as_tuple, brief, check_fields
+from warpfit.checks import as_tuple, brief, check_fields, register
 from warpfit.errors import ConfigError, DataError, DTypeError, ShapeError
 
 __all__ = [
@@ -67,8 +67,7 @@ class Loss:
         check_fields(type(self).__name__, self)
 
     def __init_subclass__(cls) -> None:
-        if cls.name:
-            Loss.by_name[cls.name] = cls
+        register(cls, "name", Loss.by_name)
         # Whoever has another formula must not inherit the operation of this one.
         own = set(vars(cls))
         if own & {"vjp", "count_correct"} and not own & {"train_step", "operation"}:

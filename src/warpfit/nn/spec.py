@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import Number
-from warpfit.checks import check_fields
+from warpfit.checks import check_fields, register
 from warpfit.errors import FileFormatError
 
 __all__ = ["Call", "LayerSpec", "ParameterSpec", "Pullback", "Shape"]
@@ -65,8 +65,7 @@ class LayerSpec:
     by_kind: ClassVar[dict[str, type[LayerSpec]]] = {}
 
     def __init_subclass__(cls) -> None:
-        if cls.kind:
-            LayerSpec.by_kind[cls.kind] = cls
+        register(cls, "kind", LayerSpec.by_kind)
 
     def __post_init__(self) -> None:
         check_fields(type(self).__name__.removesuffix("Spec"), self)

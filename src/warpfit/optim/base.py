@@ -13,7 +13,7 @@ from warpfit.autograd import Tensor
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import Number
 from warpfit.backends.transfer import device_of, moved, to_host
-from warpfit.checks import check_fields
+from warpfit.checks import check_fields, register
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.optim.schedules import Constant, Schedule
 
@@ -44,7 +44,7 @@ class OptimizerSpec:
     l2_by_weight: bool = field(default=False, kw_only=True)
 
     def __init_subclass__(cls) -> None:
-        OptimizerSpec.by_kind[cls.kind] = cls
+        register(cls, "kind", OptimizerSpec.by_kind)
 
     def __post_init__(self) -> None:
         check_fields(self.kind, self)

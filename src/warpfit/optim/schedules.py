@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from warpfit.checks import brief, check_fields
+from warpfit.checks import brief, check_fields, register
 from warpfit.errors import ConfigError
 
 __all__ = [
@@ -70,8 +70,7 @@ class Schedule:
     def __init_subclass__(cls) -> None:
         if cls.rate is Schedule.rate and cls.rates is Schedule.rates:
             raise ConfigError(f"expected {cls.__name__} to define rate or rates, got neither")
-        if cls.name:
-            Schedule.by_name[cls.name] = cls
+        register(cls, "name", Schedule.by_name)
 
     def __post_init__(self) -> None:
         check_fields(type(self).__name__, self)
