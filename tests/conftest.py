@@ -34,6 +34,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in skipped)
     for reason, count in reasons.most_common():
         terminalreporter.write_line(f"{count} skipped: {reason}")
+    if NO_GPU:
+        terminalreporter.write_line(f"what runs on the emulator did not run on a GPU: {NO_GPU}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
@@ -44,6 +46,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> No
 
 on_emulator = pytest.mark.skipif(NO_GXX is not None, reason=str(NO_GXX))
 on_gpu = pytest.mark.skipif(NO_GPU is not None, reason=str(NO_GPU))
+
+# A fixture's parameter; thousands of cases that are skipped take a minute.
+ON_A_GPU = [] if NO_GPU else [pytest.param("gpu", marks=pytest.mark.gpu)]
 
 
 class PoisonedRuntime(runtime.Runtime):
@@ -77,7 +82,7 @@ def emulated_runtime() -> EmulatedRuntime:
 
 
 @pytest.fixture(
-    params=[pytest.param("emulator", marks=on_emulator), pytest.param("gpu", marks=[pytest.mark.gpu, on_gpu])]
+    params=[pytest.param("emulator", marks=on_emulator), *ON_A_GPU],
 )
 def cuda(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The name of a CUDA device: an emulated one, and the first real one where there is one."""
@@ -91,7 +96,7 @@ def cuda(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any
     scope="session",
     params=[
         pytest.param("emulator", marks=on_emulator),
-        pytest.param("gpu", marks=[pytest.mark.gpu, on_gpu]),
+        *ON_A_GPU,
     ],
 )
 def kernel_runtime(request: pytest.FixtureRequest) -> Any:
@@ -104,7 +109,7 @@ def kernel_runtime(request: pytest.FixtureRequest) -> Any:
     params=[
         pytest.param("forward", marks=on_emulator),
         pytest.param("reverse", marks=on_emulator),
-        pytest.param("gpu", marks=[pytest.mark.gpu, on_gpu]),
+        *ON_A_GPU,
     ],
 )
 def kernel_runtime_of_any_order(request: pytest.FixtureRequest) -> Any:

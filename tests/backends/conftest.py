@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from conftest import on_emulator, on_gpu
+from conftest import ON_A_GPU, on_emulator
 from emulator.runtime import EmulatedRuntime
 from warpfit.backends import Backend, NumpyBackend
 from warpfit.backends.cuda import CudaBackend
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     params=[
         "numpy",
         pytest.param("emulator", marks=on_emulator),
-        pytest.param("cuda", marks=[pytest.mark.gpu, on_gpu]),
+        *ON_A_GPU,
     ],
 )
 def make_backend(request: pytest.FixtureRequest) -> Callable[..., Backend]:
