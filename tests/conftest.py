@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from typing import Any
 
@@ -36,6 +37,18 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"{count} skipped: {reason}")
     if NO_GPU:
         terminalreporter.write_line(f"what runs on the emulator did not run on a GPU: {NO_GPU}")
+
+
+def pytest_collection() -> None:
+    """Leave collecting garbage for later: the cases, a million objects, are none."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Let no test that collects garbage look through all cases once more."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
