@@ -33,7 +33,7 @@ def widths_short(results: Results) -> str:
         "warpfit, µs a step",
         "JAX scan",
         "PyTorch compile + CUDA graph",
-        "best peer over ours",
+        "speedup",
     ]
     return _table(header, rows) + _card(results)
 
@@ -77,7 +77,7 @@ def how_fast(results: Results) -> str:
         _ten_epochs(estimators["parts"]["gpu"]),
         _to_a_model(prompt, results["rows"]["784-256-10/64"]),
     ]
-    header = ["", "what", "warpfit", "best peer", "which", "times as fast"]
+    header = ["", "what", "warpfit", "best peer", "which", "speedup"]
     days = sorted({file["environment"]["date"].split()[0] for file in files})
     cards = " and ".join(sorted({file["environment"]["gpu"] for file in files}))
     return _table(header, rows) + f"\n{cards}, {days[0]} to {days[-1]}; medians.\n"
@@ -163,7 +163,7 @@ def one_epoch(results: Results) -> str:
         ]
         for suite, (file, numpy, ours) in found.items()
     ]
-    header = ["measured by", "when", "NumPy, an epoch", "one_launch, float16", "times as fast"]
+    header = ["measured by", "when", "NumPy, an epoch", "one_launch, float16", "speedup"]
     return _table(header, rows)
 
 

@@ -236,7 +236,7 @@ def one_launch(results: Results) -> str:
         for row in results["rows"].values()
     ]
     header = ["network", "batch", "warpfit float16, µs a step", "bfloat16", "best peer, µs a step", "which"]
-    header += ["its time over ours", "PyTorch eager, µs a step"]
+    header += ["speedup", "PyTorch eager, µs a step"]
     text = _table(header, rows) + _refused(results["rows"]) + _headline(results.get("headline", {}))
     text += _source(results)
     if "curves" in results:
@@ -258,7 +258,7 @@ def widths(results: Results) -> str:
         cells = [_quick(row, ours), precision, engine, rate, _quick(row, best), _peer_label(best), ratio]
         rows.append([_network(row), str(row["batch"]), *cells])
     header = ["network", "batch", "warpfit, µs a step", "precision", "engine", "TFLOP/s"]
-    header += ["best peer, µs a step", "which", "its time over ours"]
+    header += ["best peer, µs a step", "which", "speedup"]
     return _table(header, rows) + _source(results)
 
 
@@ -366,8 +366,8 @@ def report_run(results: Results) -> str:
         "seconds an epoch",
         f"{results['settings']['epochs']} epochs, whole call",
     ]
-    header += ["times as quick as NumPy here", "test accuracy, mean over the batch", "sum over the batch"]
-    note = f"\nHoped for: {LEAST_SPEED} times NumPy on the same machine.\n"
+    header += ["speedup over NumPy here", "test accuracy, mean over the batch", "sum over the batch"]
+    note = f"\nGoal: {LEAST_SPEED} times NumPy on the same machine.\n"
     text = _table(header, rows) + note + _source(results)
     return text + "\n![Seconds an epoch](images/report_run.png)\n"
 
@@ -531,13 +531,13 @@ def _seconds(measured: Results) -> str:
 
 def estimators_cpu(results: Results) -> str:
     """Return the tables of the estimators on the CPU, as shares of scikit-learn's time."""
-    header = ["on the CPU", "warpfit", "scikit-learn", "ratio", "spread", "hoped for"]
+    header = ["on the CPU", "warpfit", "scikit-learn", "ratio", "spread", "goal"]
     return _estimators(results, ("cpu", "tabular"), header, _share)
 
 
 def estimators_gpu(results: Results) -> str:
     """Return the tables of the estimators on a GPU, as multiples of speed, and of the stages of a fit."""
-    header = ["warpfit on a GPU", "warpfit", "scikit-learn", "times as quick", "spread", "hoped for"]
+    header = ["warpfit on a GPU", "warpfit", "scikit-learn", "speedup", "spread", "goal"]
     text = _estimators(results, ("gpu", "search"), header, _multiple)
     return text + _fit_stages(results["parts"]["gpu"]) if "gpu" in results["parts"] else text
 
@@ -680,7 +680,7 @@ def sweep(results: Results) -> str:
             [*sizes, *ours, f"{row['floor_us']:.4f}", _a_network(row, best), _sweep_peer(best), ratio]
         )
     header = ["network", "batch", "networks", "warpfit float16, µs per network and step", "bfloat16"]
-    header += ["floor: tensor cores", "best peer", "which", "its time over ours"]
+    header += ["floor: tensor cores", "best peer", "which", "speedup"]
     text = _table(header, rows) if rows else ""
     if "search" in results:
         text += ("\n" if text else "") + _search(results["search"])

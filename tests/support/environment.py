@@ -40,7 +40,7 @@ def cleaned(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def keep_bytecode() -> None:
-    """Where no bytecode may lie beside sources, let it lie elsewhere: compiling them takes half of a process's start."""
+    """Keep bytecode elsewhere where none may lie beside sources: compiling takes half of a process's start."""
     if not sys.dont_write_bytecode or sys.platform == "win32":
         return
     folder = Path(tempfile.gettempdir()) / f"warpfit-bytecode-{os.getuid()}"
