@@ -43,6 +43,10 @@ from warpfit.data import write_idx
         (["--seed", "-1"], "seed that is an integer"),
         (["--limit", "-1"], "limit to be an integer of at least 0"),
         (["--label-column", "y"], "label_column names a column of a .csv file"),
+        (["--image-size", "8"], "image_size is for a folder of images"),
+        (["--image-size", "8,8,3"], "image_size as height and width like 32,48, or 32 for both, got '8,8,3'"),
+        (["--image-size", "0"], "every side of image_size to be an integer of at least 1, got 0"),
+        (["--task", "ranking"], "task among auto, classification, regression, got 'ranking'"),
         (["--out", "blobs.npz"], "cannot make the folder blobs.npz"),
         (["--out", "blobs.npz/below"], "cannot make the folder"),
         (["--resume", "nothing.safetensors"], "nothing.safetensors"),
@@ -94,7 +98,8 @@ def with_nan() -> np.ndarray:
     [
         ({"x": np.ones(6), "y": np.arange(6) % 2}, "at least two dimensions; got shape (6,)"),
         ({"x": np.ones((6, 4)), "y": np.arange(5) % 2}, "expected as many rows"),
-        ({"x": with_nan(), "y": np.arange(6) % 2}, "nan in row 2, column 1"),
+        ({"x": np.ones((6, 4)) * np.inf, "y": np.arange(6) % 2}, "inf in row 0, column 0"),
+        ({"x": 2 * np.ones((6, 4)), "y": np.arange(6) % 2}, "as all cells are the same: x0, x1, x2, x3"),
         ({"x": np.ones((6, 4)), "y": with_nan()[:, 1]}, "nan in row 2"),
         ({"x": np.ones((0, 4)), "y": np.arange(0)}, "has no rows"),
         ({"a": np.ones(3)}, "found a"),
@@ -105,8 +110,37 @@ def test_arrays(misuse: Invoke, tmp_path: Path, arrays: dict[str, Any], message:
     assert message in misuse("train", "--data", "data.npz").err
 
 
-def test_label_column_of_a_known_dataset(misuse: Invoke) -> None:
+def test_missing_cells_that_are_not_to_be_filled(misuse: Invoke, tmp_path: Path) -> None:
+    save_npz(tmp_path / "data.npz", x=with_nan(), y=np.arange(6) % 2)
+    assert "NaN or infinity in row" in misuse("train", "--data", "data.npz", "--no-preprocess").err
+    (tmp_path / "data.csv").write_text("town,area,y\n" + "Ulm,3,0\nBonn,4,1\n" * 9)
+    assert "column 'town'" in misuse("train", "--data", "data.csv", "--no-preprocess").err
+
+
+def test_options_that_a_known_dataset_does_not_take(misuse: Invoke) -> None:
     assert "digits is a known dataset" in misuse("train", "--data", "digits", "--label-column", "y").err
+    assert "digits is a known dataset" in misuse("train", "--data", "digits", "--image-size", "8").err
+
+
+def test_a_file_that_is_not_there(misuse: Invoke, trained: Path) -> None:
+    model = trained / "model.safetensors"
+    assert "house.csv does not exist" in misuse("train", "--data", "house.csv").err
+    assert "sub/house does not exist" in misuse("train", "--data", "sub/house").err
+    assert "house.csv does not exist" in misuse("evaluate", model, "--data", "house.csv").err
+    assert "house.csv does not exist" in misuse("predict", model, "house.csv").err
+
+
+def test_a_data_dir_that_is_not_there(
+    misuse: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    for part in ("train", "t10k"):
+        write_idx(folder / f"{part}-images-idx3-ubyte", np.zeros((3, 28, 28), np.uint8))
+        write_idx(folder / f"{part}-labels-idx1-ubyte", np.array([0, 1, 9], np.uint8))
+    monkeypatch.setenv("WARPFIT_DATA", str(tmp_path))
+    for data in ([], ["--data", "mnist"]):
+        assert "data_dir /nope is no folder" in misuse("train", *data, "--data-dir", "/nope").err
 
 
 def test_labels_out_of_range(misuse: Invoke, tmp_path: Path) -> None:
@@ -146,9 +180,9 @@ def test_evaluate_on_other_data(misuse: Invoke, trained: Path, blobs: Path, tmp_
     x = np.zeros((4, 8, 8), np.float32)
     save_npz(tmp_path / "other.npz", x=x, y=np.array(["0", "1", "cat", "cat"]))
     assert "got cat" in misuse("evaluate", model, "--data", "other.npz", "--split", "all").err
-    save_npz(tmp_path / "floats.npz", x=x, y=np.ones(4))
+    save_npz(tmp_path / "floats.npz", x=x, y=np.ones(4) / 2)
     assert (
-        "expected labels of classes"
+        "has 0.5 in row 0; expected integers, booleans or text for classes"
         in misuse("evaluate", model, "--data", "floats.npz", "--split", "all").err
     )
     save_npz(tmp_path / "one.npz", x=x[:1], y=np.array([1]))
@@ -186,7 +220,12 @@ def test_images(misuse: Invoke, invoke: Invoke, trained: Path, blobs: Path, tmp_
 
     model = trained / "model.safetensors"
     assert "nothing.png does not exist" in misuse("predict", model, "nothing.png").err
-    assert "no readable image" in misuse("predict", model, blobs).err
+    (tmp_path / "text.png").write_text("text")
+    assert "no readable image" in misuse("predict", model, "text.png").err
+    assert "expected samples of shape (8, 8)" in misuse("predict", model, blobs).err
+    assert (
+        "--out for the predictions of a table" in misuse("predict", model, "text.png", "--out", "a.csv").err
+    )
     Image.fromarray(np.zeros((8, 8), np.uint16)).save("deep.png")
     assert "8 bits per channel" in misuse("predict", model, "deep.png").err
     Image.new("L", (8, 8)).save("fine.png")

@@ -93,7 +93,8 @@ def test_one_candidate_and_regression(invoke: Invoke, tmp_path: Path) -> None:
     assert outcome.code == 0, outcome
     assert len(rows(tmp_path / "results")) == 1
     assert "val_loss" in outcome.out
-    assert "test loss" in outcome.out
+    assert "targets standardised: mean" in outcome.out
+    assert "test R²" in outcome.out
 
 
 def test_quiet(invoke: Invoke, tmp_path: Path) -> None:

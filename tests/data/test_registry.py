@@ -126,6 +126,7 @@ def test_data_dir_then_environment_then_cache(
     labels = []
     for seed, root in enumerate((cache, tmp_path / "env", tmp_path / "given")):
         write_toy(root / "kmnist", seed=seed)
+        (tmp_path / "given").mkdir(exist_ok=True)
         labels.append(load_dataset("kmnist", data_dir=tmp_path / "given").y_train.tolist())
         assert available_datasets(tmp_path / "given")[2].location == str(root / "kmnist")
     assert labels[0] != labels[1] != labels[2]
@@ -174,12 +175,25 @@ def test_unpacked_files_without_a_known_checksum_are_checked_for_their_kind(tmp_
         load_dataset("kmnist", data_dir=tmp_path)
 
 
+def test_a_folder_that_is_named_and_not_there(
+    tmp_path: Path, toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WARPFIT_DATA", str(toy))
+    assert load_dataset("mnist").num_classes == 10
+    for look in (lambda folder: load_dataset("mnist", data_dir=folder), available_datasets):
+        for folder in (tmp_path / "nope", toy / "mnist" / "nope"):
+            with pytest.raises(ConfigError, match=r"data_dir .*nope is no folder; expected one that holds"):
+                look(folder)
+
+
 def test_nothing_found_and_no_network(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WARPFIT_DATA", str(tmp_path / "env"))
     write_toy(tmp_path / "env")
     (tmp_path / "env" / IDX_NAMES[1]).unlink()
+    given = tmp_path / "given"
+    given.mkdir()
     with pytest.raises(DataError) as error:
-        load_dataset("mnist", data_dir=tmp_path / "given")
+        load_dataset("mnist", data_dir=given)
     url = f"http://127.0.0.1:9/{IDX_NAMES[0]}"
     assert str(error.value) == (
         f"the dataset 'mnist' is not in {tmp_path}/given/mnist, {tmp_path}/given, {tmp_path}/env/mnist, "
@@ -213,6 +227,7 @@ def mirror(toy: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_download_into_the_cache_and_only_once(cache: Path, mirror: list[str], toy: Path) -> None:
+    (cache.parent / "empty").mkdir()
     data = load_dataset("mnist", data_dir=cache.parent / "empty")
     np.testing.assert_array_equal(data.x_test, load_dataset("mnist", data_dir=toy).x_test)
     assert mirror == [start + name for name in IDX_NAMES for start in ("dead://", "good://")]

@@ -6,9 +6,12 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["DEVICE_HELP", "Printer", "percent", "print_json"]
+if TYPE_CHECKING:
+    from warpfit.training.trained import Score
+
+__all__ = ["DEVICE_HELP", "Printer", "percent", "print_json", "r_squared", "score_rows"]
 
 DEVICE_HELP = "auto, cpu, cuda, cuda:1, ...; auto is the first GPU, or the CPU where there is none."
 
@@ -27,6 +30,11 @@ class Printer:
     def line(self, text: str = "", style: str | None = None) -> None:
         """Print a line of text, which is not broken however long it is."""
         self.console.print(text, style=style, soft_wrap=True)
+
+    def lines(self, texts: Iterable[str]) -> None:
+        """Print lines of text."""
+        for text in texts:
+            self.line(text)
 
     def fallback(self, asked: str, used: str) -> None:
         """Say in one line why the work goes to the CPU, if that was not asked for."""
@@ -58,6 +66,22 @@ class Printer:
 def percent(share: float | None) -> str:
     """Return a share as a percentage; ``-`` for None."""
     return "-" if share is None else f"{share:.2%}"
+
+
+def r_squared(r2: float | None) -> str:
+    """Return a share of explained variance as text; ``-`` for None."""
+    return "-" if r2 is None else f"{r2:.4f}"
+
+
+def score_rows(score: Score, prefix: str = "") -> list[tuple[str, str]]:
+    """Return how a model does as names and values."""
+    evaluation, regression = score.evaluation, score.regression
+    rows = [("accuracy", percent(evaluation.accuracy))] if evaluation.accuracy is not None else []
+    if regression is not None:
+        rows += [("R²", r_squared(regression.r2)), ("mean absolute error", f"{regression.mae:.6g}")]
+        rows += [("root mean square error", f"{regression.rmse:.6g}")]
+    rows.append((f"loss ({score.loss_unit})" if score.loss_unit else "loss", f"{evaluation.loss:.4f}"))
+    return [(prefix + name, value) for name, value in rows]
 
 
 def print_json(value: Any) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from warpfit.cli.console import DEVICE_HELP, Printer, percent, print_json
+from warpfit.cli.console import DEVICE_HELP, Printer, percent, print_json, score_rows
+from warpfit.data.targets import CLASSIFICATION, REGRESSION
 
 __all__ = ["evaluate"]
 
@@ -28,14 +30,22 @@ def evaluate(
     device: Annotated[str, typer.Option(help=DEVICE_HELP, metavar="NAME")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say how good a model is: loss, accuracy, and each class."""
+    """Say how good a model is: accuracy with recall and precision of each class, or R² and errors; and the loss."""
     from warpfit.training.recipes import open_data
     from warpfit.training.trained import class_scores, load_trained
 
     trained = load_trained(model, device=device)
-    if data is None:
-        data, label_column = trained.card.data, label_column or trained.card.label_column
-    dataset = open_data(data, data_dir=data_dir, label_column=label_column)
+    card = trained.card
+    data = card.data if data is None else data
+    if label_column is None and data.lower().endswith(".csv"):
+        label_column = card.label_column
+    dataset = open_data(
+        data,
+        data_dir=data_dir,
+        label_column=label_column,
+        task=CLASSIFICATION if card.class_names else REGRESSION,
+        image_size=card.image_size if Path(data).expanduser().is_dir() else None,
+    )
     result = trained.test_on(dataset, split)
     scores = class_scores(result, trained.card.class_names)
     if as_json:
@@ -45,24 +55,19 @@ def evaluate(
                 "data": data,
                 "split": split,
                 **asdict(result.evaluation),
+                **(asdict(result.regression) if result.regression else {}),
                 "classes": [asdict(score) for score in scores],
             }
         )
         return
     printer = Printer()
     printer.fallback(device, trained.model.device)
-    evaluation = result.evaluation
-    printer.pairs(
-        [
-            ("rows", f"{evaluation.num_rows:,} ({split} rows of {dataset.name})"),
-            ("loss", f"{evaluation.loss:.4f}"),
-            ("accuracy", percent(evaluation.accuracy)),
-        ]
-    )
+    rows = ("rows", f"{result.evaluation.num_rows:,} ({split} rows of {dataset.name})")
+    printer.pairs([rows, *score_rows(result)])
     if scores:
         printer.line()
         printer.table(
-            ("class", "rows", "found", "right when named"),
+            ("class", "rows", "recall", "precision"),
             [(s.name, f"{s.num_rows:,}", percent(s.recall), percent(s.precision)) for s in scores],
-            right=("rows", "found", "right when named"),
+            right=("rows", "recall", "precision"),
         )

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from warpfit.cli.console import DEVICE_HELP
+from warpfit.data.targets import TASKS
 from warpfit.training.settings import LOSSES, MODELS, TrainSettings
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "RUN",
     "DataDir",
     "Device",
+    "ImageSize",
     "Integer",
     "LabelColumn",
     "LabelSmoothing",
@@ -25,8 +27,10 @@ __all__ = [
     "Nesterov",
     "Number",
     "Out",
+    "Preprocess",
     "Quiet",
     "Seed",
+    "Task",
     "Text",
     "default_of",
     "option",
@@ -59,7 +63,39 @@ Number = float | None
 
 # Of `warpfit train` and `warpfit sweep`.
 DataDir = Annotated[Text, option(DATA, "DIR", "Folder to look for known datasets in first.")]
-LabelColumn = Annotated[Text, option(DATA, "NAME", "Column of a .csv file that has the labels.")]
+LabelColumn = Annotated[
+    Text,
+    option(
+        DATA, "NAME", "Column of a .csv file that has the labels.", "label, target, class or y, else the last"
+    ),
+]
+Task = Annotated[
+    Text,
+    option(
+        DATA,
+        "NAME",
+        f"{', '.join(TASKS)}: what the labels are. auto takes floats, and integers with many values, as a regression.",
+        default_of("task"),
+    ),
+]
+ImageSize = Annotated[
+    Text,
+    option(
+        DATA,
+        "H,W|N",
+        "Size that the images of a folder are resized to.",
+        "their own; of mixed sizes their median, at most 64",
+    ),
+]
+Preprocess = Annotated[
+    bool | None,
+    switch(
+        DATA,
+        "--preprocess/--no-preprocess",
+        "Standardise columns and float targets, encode text and few-valued columns, fill missing cells; or take "
+        "numbers as they are. (default: preprocess)",
+    ),
+]
 Model = Annotated[Text, option(NETWORK, "NAME", f"{' or '.join(MODELS)}.", default_of("model"))]
 Nesterov = Annotated[
     bool | None, switch(OPTIMIZER, "--nesterov/--no-nesterov", "Look ahead along the momentum.")

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from warpfit.cli.console import DEVICE_HELP, Printer, percent, print_json
+from warpfit.errors import ConfigError
 
 if TYPE_CHECKING:
     from warpfit.training.images import ImagePrediction, Skipped
+    from warpfit.training.tables import TablePredictions
 
 __all__ = ["predict"]
+
+SHOWN_COLUMNS = 8
 
 
 def predict(
     model: Annotated[str, typer.Argument(help="The model.safetensors of a run.", metavar="MODEL")],
-    images: Annotated[
-        str, typer.Argument(help="An image file, or a folder of them.", metavar="IMAGE_OR_FOLDER")
+    samples: Annotated[
+        str,
+        typer.Argument(
+            help="A .csv or .npz file of rows, an image file, or a folder of images.",
+            metavar="FILE_OR_FOLDER",
+        ),
     ],
     invert: Annotated[
         bool,
@@ -26,22 +35,54 @@ def predict(
             "white paper."
         ),
     ] = False,
-    top: Annotated[int, typer.Option(help="How many classes to show.", metavar="N")] = 3,
+    top: Annotated[int, typer.Option(help="How many classes of an image to show.", metavar="N")] = 3,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the predictions for a file of rows go (default: <its name>-predictions.csv, here).",
+            metavar="FILE",
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help=DEVICE_HELP, metavar="NAME")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say what is on an image, or on every image in a folder."""
+    """Predict the rows of a table, into a .csv file; or say what is on an image, or on every image in a folder."""
     from warpfit.training.images import predict_images
+    from warpfit.training.tables import TABLE_SUFFIXES, predict_table
     from warpfit.training.trained import load_trained
 
+    path, printer = Path(samples), Printer(quiet=as_json)
+    is_table = path.suffix.lower() in TABLE_SUFFIXES
+    if (is_table and invert) or (not is_table and out is not None):
+        raise ConfigError("--invert is for images, --out for the predictions of a table")
     trained = load_trained(model, device=device)
-    found, skipped = predict_images(trained, images, invert=invert, top=top)
+    printer.fallback(device, trained.model.device)
+    if is_table:
+        predictions, file = predict_table(trained, path), out or f"{path.stem}-predictions.csv"
+        predictions.write(file)
+        _print_table(printer, predictions, file)
+        if as_json:
+            rows = [dict(zip(predictions.header, row, strict=True)) for row in predictions.rows]
+            print_json({"model": model, "file": file, "notes": predictions.notes, "predictions": rows})
+        return
+    found, skipped = predict_images(trained, path, invert=invert, top=top)
+    _print(printer, found, skipped)
     if as_json:
         print_json(_as_json(model, found, skipped))
-        return
-    printer = Printer()
-    printer.fallback(device, trained.model.device)
-    _print(printer, found, skipped)
+
+
+def _print_table(printer: Printer, predictions: TablePredictions, file: str) -> None:
+    printer.lines(predictions.notes)
+    rows, header = predictions.rows, predictions.header[:SHOWN_COLUMNS]
+    printer.table(
+        header,
+        [
+            [f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row[:SHOWN_COLUMNS]]
+            for row in rows[:5]
+        ],
+        right=header[1:],
+    )
+    printer.line(f"{len(rows):,} rows, {len(predictions.header)} columns: {file}")
 
 
 def _print(printer: Printer, found: list[ImagePrediction], skipped: list[Skipped]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from warpfit.backends.base import PRECISIONS
-from warpfit.cli.console import Printer, percent
+from warpfit.cli.console import Printer, percent, r_squared
 from warpfit.cli.options import (
     DATA,
     NETWORK,
@@ -15,6 +15,7 @@ from warpfit.cli.options import (
     RUN,
     DataDir,
     Device,
+    ImageSize,
     Integer,
     LabelColumn,
     LabelSmoothing,
@@ -23,8 +24,10 @@ from warpfit.cli.options import (
     Nesterov,
     Number,
     Out,
+    Preprocess,
     Quiet,
     Seed,
+    Task,
     Text,
     default_of,
     option,
@@ -52,6 +55,9 @@ def sweep(
     ] = None,
     data_dir: DataDir = None,
     label_column: LabelColumn = None,
+    task: Task = None,
+    image_size: ImageSize = None,
+    preprocess: Preprocess = None,
     limit: Annotated[Integer, option(DATA, "N", "Use the first N training rows only; 0 for all.")] = None,
     model: Model = None,
     hidden: Annotated[
@@ -73,7 +79,7 @@ def sweep(
     ] = None,
     nesterov: Nesterov = None,
     weight_decay: Annotated[
-        Text, option(OPTIMIZER, "X,...", "Weight decay.", "0.01 for adamw, else 0")
+        Text, option(OPTIMIZER, "X,...", "Weight decay.", "0.01 for adamw, 10 / rows for tables, else 0")
     ] = None,
     clip_norm: Annotated[
         Text, option(OPTIMIZER, "X,...", "Largest norm of all gradients together; 0 for any.")
@@ -161,6 +167,7 @@ def _print_plan(printer: Printer, job: SweepJob, plan: SweepPlan) -> None:
 
     printer.fallback(job.settings.base.device, plan.device)
     printer.line(str(job.dataset), style="bold")
+    printer.lines(job.card.notes(job.dataset))
     for name, values in job.settings.grid.items():
         printer.line(f"{name}: {', '.join(map(value_text, values))}")
     printer.line(f"{len(job.settings.candidates()):,} candidates; validation: {job.validation_source}")
@@ -180,6 +187,8 @@ def _print_outcome(printer: Printer, job: SweepJob, outcome: SweepOutcome) -> No
         name, value = "test loss", f"{evaluation.loss:.4f}"
         if evaluation.accuracy is not None:
             name, value = "test accuracy", percent(evaluation.accuracy)
+        elif outcome.test.regression is not None:
+            name, value = "test R²", r_squared(outcome.test.regression.r2)
         pairs.append((name, f"{value}, of the best network"))
     printer.pairs(pairs)
     printer.line()

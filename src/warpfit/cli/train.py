@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from warpfit.backends.base import PRECISIONS
-from warpfit.cli.console import Printer, percent
+from warpfit.cli.console import Printer, score_rows
 from warpfit.cli.options import (
     DATA,
     NETWORK,
@@ -17,6 +17,7 @@ from warpfit.cli.options import (
     RUN,
     DataDir,
     Device,
+    ImageSize,
     Integer,
     LabelColumn,
     LabelSmoothing,
@@ -25,8 +26,10 @@ from warpfit.cli.options import (
     Nesterov,
     Number,
     Out,
+    Preprocess,
     Quiet,
     Seed,
+    Task,
     Text,
     default_of,
     option,
@@ -66,6 +69,9 @@ def train(
     ] = None,
     data_dir: DataDir = None,
     label_column: LabelColumn = None,
+    task: Task = None,
+    image_size: ImageSize = None,
+    preprocess: Preprocess = None,
     limit: Annotated[Integer, option(DATA, "N", "Train on the first N rows only; 0 for all.")] = None,
     model: Model = None,
     hidden: Annotated[
@@ -86,7 +92,9 @@ def train(
         Number, option(OPTIMIZER, "X", "For sgd and rmsprop.", "0.9 for sgd, 0 for rmsprop")
     ] = None,
     nesterov: Nesterov = None,
-    weight_decay: Annotated[Number, option(OPTIMIZER, "X", "Weight decay.", "0.01 for adamw, else 0")] = None,
+    weight_decay: Annotated[
+        Number, option(OPTIMIZER, "X", "Weight decay.", "0.01 for adamw, 10 / rows for tables, else 0")
+    ] = None,
     clip_norm: Annotated[
         Number, option(OPTIMIZER, "X", "Largest norm of all gradients together; 0 for any.")
     ] = None,
@@ -192,6 +200,7 @@ class _Narrator(Callback):
             line(f"MNIST was not found and could not be downloaded: training on {settings.data} instead.")
         self.printer.fallback(settings.device, plan.device)
         line(str(job.dataset), style="bold")
+        self.printer.lines(job.trained.card.notes(job.dataset))
         line(job.trained.model.summary(job.trained.card.network_shape))
         line(
             f"{job.optimizer.spec.kind}, lr {settings.lr:g} {settings.schedule}, {job.loss.name}; "
@@ -218,10 +227,7 @@ def _print_outcome(printer: Printer, outcome: Outcome) -> None:
         ("epochs", f"{len(history)}" + ("" if history.stopped_by == "epochs" else f" ({history.stopped_by})"))
     ]
     if outcome.test is not None:
-        evaluation = outcome.test.evaluation
-        if evaluation.accuracy is not None:
-            rows.append(("test accuracy", percent(evaluation.accuracy)))
-        rows.append(("test loss", f"{evaluation.loss:.4f}"))
+        rows += score_rows(outcome.test, "test ")
     rows.append(("seconds", f"{seconds:.2f}"))
     rows.append(("samples/s", f"{num_rows / seconds:,.0f}"))
     printer.line()

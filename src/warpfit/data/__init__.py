@@ -1,4 +1,8 @@
-"""Data: the IDX format, known datasets, the user's own data, and batches in the epoch order."""
+"""Data: the IDX format, known datasets, the user's own data and tables, and batches in the epoch order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from warpfit.data.dataset import Dataset
 from warpfit.data.idx import read_idx, write_idx
@@ -7,9 +11,13 @@ from warpfit.data.order import epoch_order
 from warpfit.data.registry import available_datasets, dataset_names, load_dataset
 from warpfit.data.user import load_user_data
 
+if TYPE_CHECKING:
+    from warpfit.data.preprocessing import TablePreprocessor
+
 __all__ = [
     "DataLoader",
     "Dataset",
+    "TablePreprocessor",
     "available_datasets",
     "dataset_names",
     "epoch_order",
@@ -18,3 +26,12 @@ __all__ = [
     "read_idx",
     "write_idx",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the preprocessor when it is first asked for: scikit-learn and pandas take long to import."""
+    if name == "TablePreprocessor":
+        from warpfit.data.preprocessing import TablePreprocessor
+
+        return TablePreprocessor
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

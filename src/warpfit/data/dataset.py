@@ -11,7 +11,7 @@ import numpy.typing as npt
 from warpfit.data.order import epoch_order
 from warpfit.errors import DataError
 
-__all__ = ["Dataset", "split_rows", "unit_floats"]
+__all__ = ["Dataset", "as_floats", "is_frame", "is_table", "joined", "split_rows", "taken", "unit_floats"]
 
 Array = npt.NDArray[Any]
 
@@ -24,10 +24,14 @@ class Dataset:
     ----------
     name : str
     x_train, x_test : ndarray (N, ...) or (M, ...)
-        Samples: float32, or uint8 as stored.
+        Samples: float32, or uint8 as stored; of a table float64 where that says more, or a pandas frame.
     y_train, y_test : ndarray (N,) or (M,) int64
         Labels in [0, num_classes); float32 (N,) or (N, outputs) if `class_names` is empty (regression).
     class_names : tuple of str
+    label_column : str, optional
+        The column of a table that the labels come from.
+    notes : tuple of str
+        What was decided when the data were read.
 
     Raises
     ------
@@ -36,11 +40,13 @@ class Dataset:
     """
 
     name: str
-    x_train: Array
+    x_train: Any
     y_train: Array
-    x_test: Array
+    x_test: Any
     y_test: Array
     class_names: tuple[str, ...]
+    label_column: str | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for part, x, y in (("train", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
@@ -72,15 +78,55 @@ class Dataset:
         return len(self.class_names)
 
     def __repr__(self) -> str:
-        sample = "×".join(map(str, self.x_train.shape[1:]))
+        if is_frame(self.x_train):
+            sample = f"{self.x_train.shape[1]} columns"
+        else:
+            sample = "×".join(map(str, self.x_train.shape[1:])) + f" {self.x_train.dtype}"
         target = f"{self.num_classes} classes" if self.class_names else "regression"
         counts = f"{len(self.x_train)} + {len(self.x_test)} samples"
-        return f"Dataset({self.name}: {counts}, {sample} {self.x_train.dtype}, {target})"
+        return f"Dataset({self.name}: {counts}, {sample}, {target})"
 
 
 def unit_floats(x: Array, top: int = 255) -> npt.NDArray[np.float32]:
     """x / top as float32: stored integers 0..top become numbers in [0, 1]."""
     return np.divide(x, np.float32(top), dtype=np.float32)
+
+
+def as_floats(x: Array) -> Array:
+    """Return samples as floats: uint8 as x/255, other numbers as float32, or as float64 where that holds more."""
+    if x.dtype == np.uint8:
+        return unit_floats(x)
+    return x.astype(np.result_type(x.dtype, np.float32) if x.ndim == 2 else np.float32, copy=False)
+
+
+def is_frame(x: Any) -> bool:
+    """Return whether x is a frame, as pandas has them: columns with names, each of a kind of its own."""
+    return hasattr(x, "iloc")
+
+
+def is_table(x: Any) -> bool:
+    """Return whether x has columns that may differ in scale: a frame, or rows of numbers that are no pixels.
+
+    Rows of uint8, and those whose numbers all lie in [0, 1], have one scale already.
+    """
+    if is_frame(x):
+        return True
+    x = np.asarray(x)
+    return x.ndim == 2 and x.dtype != np.uint8 and not (x.size and x.min() >= 0 and x.max() <= 1)
+
+
+def joined(x: Any, other: Any) -> Any:
+    """Return the rows of two arrays, or of two frames, below each other."""
+    if is_frame(x):
+        import pandas as pd
+
+        return pd.concat([x, other], ignore_index=True)
+    return np.concatenate([x, other])
+
+
+def taken(x: Any, rows: Any) -> Any:
+    """Return rows of an array or of a frame, by their numbers or a slice."""
+    return x.iloc[rows] if is_frame(x) else x[rows]
 
 
 def split_rows(

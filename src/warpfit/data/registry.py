@@ -98,6 +98,7 @@ def dataset_names() -> tuple[str, ...]:
 
 def available_datasets(data_dir: PathLike | None = None) -> list[DatasetListing]:
     """Return each known dataset and where it was found; nothing is read or downloaded."""
+    _check_folder(data_dir)
     listings = []
     for record in DATASETS.values():
         paths = _find(record, data_dir)
@@ -138,7 +139,7 @@ def load_dataset(
     Raises
     ------
     ConfigError
-        If the name is unknown.
+        If the name is unknown, or `data_dir` is no folder.
     DataError
         If the dataset was neither found nor could be downloaded, or a file has the wrong checksum.
     FileFormatError
@@ -147,6 +148,7 @@ def load_dataset(
     record = DATASETS.get(name)
     if record is None:
         raise ConfigError(f"unknown dataset {name!r}; expected one of {', '.join(DATASETS)}")
+    _check_folder(data_dir)
     paths = _find(record, data_dir)
     if paths is None:
         paths = _download(record, data_dir, download)
@@ -174,6 +176,12 @@ def user_cache() -> Path:
 def _pixels(x: Array, top: int, *, flat: bool, raw: bool) -> Array:
     x = x.reshape(len(x), math.prod(x.shape[1:])) if flat else x
     return x if raw else unit_floats(x, top)
+
+
+def _check_folder(data_dir: PathLike | None) -> None:
+    """Raise ConfigError for a folder that was named and is not there: data from elsewhere would be a surprise."""
+    if data_dir is not None and not Path(data_dir).expanduser().is_dir():
+        raise ConfigError(f"data_dir {data_dir} is no folder; expected one that holds datasets")
 
 
 def _folders(record: DatasetRecord, data_dir: PathLike | None) -> Iterator[Path]:

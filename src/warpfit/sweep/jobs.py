@@ -20,10 +20,10 @@ from warpfit.sweep.plots import plot_sweep
 from warpfit.sweep.records import Record, Sweep
 from warpfit.sweep.settings import SweepSettings
 from warpfit.training.callbacks import EarlyStopping
-from warpfit.training.jobs import hold_out, model_card, num_outputs, opened
-from warpfit.training.recipes import make_loss, make_model, make_optimizer, network_shape
+from warpfit.training.jobs import hold_out, model_card, num_outputs, opened, resolved_for
+from warpfit.training.recipes import make_loss, make_model, make_optimizer
 from warpfit.training.settings import TrainSettings
-from warpfit.training.trained import Score, TrainedModel
+from warpfit.training.trained import ModelCard, Score, TrainedModel
 
 __all__ = ["SweepJob", "SweepOutcome", "prepare_sweep"]
 
@@ -53,21 +53,19 @@ class SweepJob:
         With the rows to train on, less those held out for validation.
     validation : (x, y) or None
         Rows held out from the training set; None with folds.
+    card : ModelCard
+        What the data are to every network.
     """
 
     settings: SweepSettings
     dataset: Dataset
     validation: Rows | None
+    card: ModelCard
 
     def resolved(self, candidate: Candidate) -> TrainSettings:
         """Return the settings of a candidate with nothing left open; all train as long, unless they say otherwise."""
-        epochs = candidate.get("epochs", self._resolved(self.settings.base).epochs)
-        return self._resolved(replace(self.settings.of(candidate), epochs=epochs))
-
-    def _resolved(self, settings: TrainSettings) -> TrainSettings:
-        return settings.resolved(
-            num_rows=len(self.dataset.x_train), has_classes=bool(self.dataset.class_names)
-        )
+        epochs = candidate.get("epochs", resolved_for(self.settings.base, self.dataset).epochs)
+        return resolved_for(replace(self.settings.of(candidate), epochs=epochs), self.dataset)
 
     @property
     def validation_source(self) -> str:
@@ -86,7 +84,6 @@ class SweepJob:
         WarpfitError
             As `fit_many`; ConfigError if the folder cannot be written to.
         """
-        shape = network_shape(self.settings.base.model, self.dataset.x_train.shape[1:])
         results = ResultsFolder(folder)
 
         def start(plan: SweepPlan) -> None:
@@ -94,35 +91,36 @@ class SweepJob:
             on_plan(plan)
 
         try:
-            outcome = SweepOutcome(self._sweep(shape, start))
+            outcome = SweepOutcome(self._sweep(start))
             _clear(results.path)
-            self._write(results.path, outcome, shape)
+            self._write(results.path, outcome)
         finally:
             results.remove_if_empty()
         return outcome
 
-    def _sweep(self, shape: tuple[int, ...], on_plan: Callable[[SweepPlan], None]) -> Sweep:
-        """Train all networks, for samples of a shape."""
+    def _sweep(self, on_plan: Callable[[SweepPlan], None]) -> Sweep:
+        """Train all networks."""
         base, first = self.settings.base, self.resolved({})
-        x, y = self.dataset.x_train, self.dataset.y_train
+        card = self.card
         loss = make_loss(first)
         outputs = num_outputs(self.dataset, loss)
 
         def build(candidate: Candidate) -> Any:
             settings = self.resolved(candidate)
-            model = make_model(settings, shape, outputs)
+            model = make_model(settings, card.network_shape, outputs)
             return model, make_optimizer(settings, model)
 
         return fit_many(
             build,
-            x.reshape(len(x), *shape),
-            y,
+            card.inputs(self.dataset.x_train),
+            card.targets(self.dataset.y_train),
             candidates=self.settings.candidates(),
             folds=self.settings.folds or None,
             loss=loss,
             epochs=first.epochs or 1,
             batch_size=base.batch_size,
-            validation_data=self.validation and (self.validation[0].reshape(-1, *shape), self.validation[1]),
+            validation_data=self.validation
+            and (card.inputs(self.validation[0]), card.targets(self.validation[1])),
             metric=self.settings.metric,
             halving=self.settings.halving,
             device=base.device,
@@ -136,12 +134,12 @@ class SweepJob:
             verbose=not base.quiet,
         )
 
-    def _write(self, folder: Path, outcome: SweepOutcome, shape: tuple[int, ...]) -> None:
+    def _write(self, folder: Path, outcome: SweepOutcome) -> None:
         sweep = outcome.sweep
         outcome.files.append(folder / TABLE)
         _write_csv(outcome.files[-1], sweep.rows())
         if any(record["rank"] == 1 for record in sweep):
-            self._write_best(folder, outcome, shape)
+            self._write_best(folder, outcome)
         if find_spec("matplotlib") is None:
             outcome.missing = (
                 "matplotlib is not installed, so there is no picture: pip install 'warpfit[plot]'"
@@ -152,7 +150,7 @@ class SweepJob:
         with atomic_path(outcome.files[-1]) as temporary:
             figure.savefig(temporary, format="png", dpi=120)
 
-    def _write_best(self, folder: Path, outcome: SweepOutcome, shape: tuple[int, ...]) -> None:
+    def _write_best(self, folder: Path, outcome: SweepOutcome) -> None:
         """Write the best candidate's settings, for ``warpfit train``, and without folds its model."""
         settings = self.resolved(outcome.sweep.best_candidate)
         outcome.files.append(folder / BEST)
@@ -160,8 +158,7 @@ class SweepJob:
             temporary.write_text(settings.to_toml(), encoding="utf-8")
         if self.settings.folds:
             return
-        card = model_card(settings, self.dataset, shape)
-        trained = TrainedModel(outcome.sweep.best_model, card)  # type: ignore[arg-type]
+        trained = TrainedModel(outcome.sweep.best_model, self.card)  # type: ignore[arg-type]
         outcome.files.append(folder / MODEL)
         trained.save(outcome.files[-1])
         if len(self.dataset.x_test):
@@ -198,7 +195,8 @@ def prepare_sweep(settings: SweepSettings) -> SweepJob:
     validation: Rows | None = None
     if not settings.folds:
         dataset, validation = hold_out(dataset, base.seed)
-    job = SweepJob(settings, dataset, validation)
+    card = model_card(resolved_for(base, dataset), dataset)
+    job = SweepJob(settings, dataset, validation, card)
     for candidate in settings.candidates():
         job.resolved(candidate)
     return job

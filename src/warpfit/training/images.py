@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warpfit.data.user import COLOUR_MODES, GRAY_MODES, IMAGE_SUFFIXES
+from warpfit.data.images import IMAGE_SUFFIXES, as_pixels, opened_image
 from warpfit.errors import ConfigError, DataError, FileFormatError, ShapeError
 from warpfit.training.trained import TrainedModel
 
@@ -130,18 +130,7 @@ def _read(path: Path, shape: tuple[int, ...], invert: bool) -> tuple[list[_Image
 
 def _read_image(path: Path, shape: tuple[int, ...], invert: bool) -> _Image:
     """Return the image with pixels of the shape (H, W), (H, W, 1) or (H, W, 3)."""
-    from PIL import Image
-
-    try:
-        with Image.open(path) as file:
-            image = file.copy()
-    except Exception as error:  # on damaged files Pillow's parsers raise almost anything
-        raise FileFormatError(f"{path} is no readable image: {error}") from error
-    if image.mode not in GRAY_MODES + COLOUR_MODES:
-        raise DataError(f"{path} has pixels of mode {image.mode}; expected 8 bits per channel")
-    size, own_size = (shape[1], shape[0]), image.size
-    image = image.convert("RGB" if shape[2:] == (3,) else "L")
-    if own_size != size:
-        image = image.resize(size, Image.Resampling.LANCZOS)
-    pixels = np.asarray(image).reshape(shape)
-    return _Image(path, 255 - pixels if invert else pixels, None if own_size == size else own_size)
+    with opened_image(path) as image:
+        pixels = as_pixels(image, shape)
+        own_size = None if image.size == (shape[1], shape[0]) else image.size
+    return _Image(path, 255 - pixels if invert else pixels, own_size)

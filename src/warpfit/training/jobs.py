@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
 from warpfit.data import Dataset, dataset_names
-from warpfit.data.dataset import split_rows
+from warpfit.data.dataset import is_frame, is_table, split_rows, taken
 from warpfit.errors import DataError
-from warpfit.losses import Loss
+from warpfit.losses import AbsoluteError, Huber, Loss, MeanSquaredError
 from warpfit.optim import Optimizer
 from warpfit.random import manual_seed
 from warpfit.training.callbacks import Callback, Checkpoint, EarlyStopping
@@ -32,12 +32,18 @@ from warpfit.training.run_folder import RunFolder
 from warpfit.training.settings import CHECKPOINT_NAME, TRACE_NAME, TrainSettings, checkpoint_file
 from warpfit.training.trained import ModelCard, Score, TrainedModel
 
-__all__ = ["Job", "Outcome", "hold_out", "model_card", "num_outputs", "opened", "prepare"]
+if TYPE_CHECKING:
+    from warpfit.data import TablePreprocessor
+
+__all__ = ["Job", "Outcome", "hold_out", "model_card", "num_outputs", "opened", "prepare", "resolved_for"]
 
 Array = npt.NDArray[Any]
 Rows = tuple[Array, Array]
 
 VALIDATION_FRACTION = 0.1
+
+# Losses of which targets may have any unit and zero.
+DISTANCES = (MeanSquaredError.name, AbsoluteError.name, Huber.name)
 
 
 @dataclass(frozen=True)
@@ -111,7 +117,7 @@ class Job:
         history = fit(
             self.trained.model,
             self.trained.inputs(x),
-            y,
+            self.trained.card.targets(y),
             loss=self.loss,
             optimizer=self.optimizer,
             epochs=settings.epochs or 0,
@@ -163,14 +169,13 @@ def prepare(settings: TrainSettings) -> Job:
     validation = (dataset.x_test, dataset.y_test) if len(dataset.x_test) else None
     if settings.watches_validation:
         dataset, validation = hold_out(dataset, settings.seed)
-    settings = settings.resolved(num_rows=len(dataset.x_train), has_classes=bool(dataset.class_names))
+    settings = resolved_for(settings, dataset)
     manual_seed(settings.seed)
-    shape = network_shape(settings.model, dataset.x_train.shape[1:])
-    loss = make_loss(settings)
-    model = make_model(settings, shape, num_outputs(dataset, loss))
-    trained = TrainedModel(model, model_card(settings, dataset, shape))
+    card, loss = model_card(settings, dataset), make_loss(settings)
+    model = make_model(settings, card.network_shape, num_outputs(dataset, loss))
     if validation is not None:
-        validation = (trained.inputs(validation[0]), validation[1])
+        validation = (card.inputs(validation[0]), card.targets(validation[1]))
+    trained = TrainedModel(model, card)
     return Job(settings, dataset, validation, trained, make_optimizer(settings, model), loss)
 
 
@@ -184,7 +189,13 @@ def opened(settings: TrainSettings) -> tuple[TrainSettings, Dataset]:
     """
     source = settings.data or mnist_or_digits(settings.data_dir)
     settings = _with_full_paths(replace(settings, data=source))
-    dataset = open_data(source, data_dir=settings.data_dir, label_column=settings.label_column)
+    dataset = open_data(
+        source,
+        data_dir=settings.data_dir,
+        label_column=settings.label_column,
+        task=settings.task,
+        image_size=settings.image_size,  # type: ignore[arg-type]
+    )
     if settings.limit:
         dataset = _with_training_rows(dataset, slice(settings.limit))
     return settings, dataset
@@ -202,7 +213,7 @@ def _with_full_paths(settings: TrainSettings) -> TrainSettings:
 
 
 def _with_training_rows(dataset: Dataset, rows: slice | Array) -> Dataset:
-    return replace(dataset, x_train=dataset.x_train[rows], y_train=dataset.y_train[rows])
+    return replace(dataset, x_train=taken(dataset.x_train, rows), y_train=dataset.y_train[rows])
 
 
 def hold_out(dataset: Dataset, seed: int) -> tuple[Dataset, Rows]:
@@ -212,7 +223,7 @@ def hold_out(dataset: Dataset, seed: int) -> tuple[Dataset, Rows]:
         raise DataError(
             f"{dataset.name} has {len(kept)} training rows, too few to hold out a tenth for validation"
         )
-    validation = (dataset.x_train[held_out], dataset.y_train[held_out])
+    validation = (taken(dataset.x_train, held_out), dataset.y_train[held_out])
     return _with_training_rows(dataset, kept), validation
 
 
@@ -222,15 +233,45 @@ def num_outputs(dataset: Dataset, loss: Loss) -> int:
     return loss.num_outputs(classes) if classes else prod(dataset.y_train.shape[1:])
 
 
-def model_card(settings: TrainSettings, dataset: Dataset, shape: tuple[int, ...]) -> ModelCard:
-    """Return what the file of a model that is trained on the dataset says of it."""
-    x = dataset.x_train
-    in_unit_interval = x.size > 0 and x.min() >= 0 and x.max() <= 1
+def resolved_for(settings: TrainSettings, dataset: Dataset) -> TrainSettings:
+    """Return the settings with nothing left open, for the dataset's rows to train on."""
+    return settings.resolved(
+        num_rows=len(dataset.x_train),
+        has_classes=bool(dataset.class_names),
+        is_table=settings.preprocess and is_table(dataset.x_train),
+    )
+
+
+def model_card(settings: TrainSettings, dataset: Dataset) -> ModelCard:
+    """Return what the file of a model says of the dataset that it is trained on, for resolved settings.
+
+    Raises
+    ------
+    ConfigError, DataError, ShapeError
+        If the model does not take such samples, or a table has nothing to learn from.
+    """
+    x, table = dataset.x_train, _preprocessor(settings, dataset)
+    features = x.shape[1:]
+    if table is not None and is_table(x):
+        features = (table.num_features(features),)
+    in_unit_interval = not is_frame(x) and x.size > 0 and x.min() >= 0 and x.max() <= 1
     return ModelCard(
         data=settings.data or dataset.name,
-        label_column=settings.label_column,
+        label_column=dataset.label_column,
         input_shape=x.shape[1:],
-        network_shape=shape,
+        network_shape=network_shape(settings.model, features),
         class_names=dataset.class_names,
         scale=255 if in_unit_interval else None,
+        columns=tuple(x.columns) if is_frame(x) else (),
+        table=None if table is None else table.to_dict(),
     )
+
+
+def _preprocessor(settings: TrainSettings, dataset: Dataset) -> TablePreprocessor | None:
+    """Return what prepares samples and targets, fitted on the rows to train on; None where nothing has to be done."""
+    targets = None if dataset.class_names or settings.loss not in DISTANCES else dataset.y_train
+    if not settings.preprocess or not (is_table(dataset.x_train) or targets is not None):
+        return None
+    from warpfit.data import TablePreprocessor
+
+    return TablePreprocessor().fit(dataset.x_train, targets)

@@ -35,26 +35,38 @@ PathLike = str | os.PathLike[str]
 Shape = tuple[int, ...]
 
 
-def open_data(source: str, *, data_dir: PathLike | None = None, label_column: str | None = None) -> Dataset:
+def open_data(
+    source: str,
+    *,
+    data_dir: PathLike | None = None,
+    label_column: str | None = None,
+    task: str = "auto",
+    image_size: tuple[int, int] | None = None,
+) -> Dataset:
     """Return a known dataset by its name, or the user's own data by their path.
 
     Raises
     ------
     ConfigError
-        If `source` is neither a known name nor there, or `label_column` does not apply.
+        If `source` is no known name nor looks like a path, or another argument does not apply.
     DataError
         As `load_dataset` and `load_user_data`.
     """
     if source in datasets.dataset_names():
-        if label_column is not None:
-            raise ConfigError(f"label_column names a column of a .csv file; {source} is a known dataset")
+        for name, value, what in (
+            ("label_column", label_column, "a column of a .csv file"),
+            ("image_size", image_size, "the size of a folder's images"),
+        ):
+            if value is not None:
+                raise ConfigError(f"{name} names {what}; {source} is a known dataset")
         return datasets.load_dataset(source, data_dir=data_dir)
-    if not Path(source).expanduser().exists():
+    path = Path(source).expanduser()
+    if not path.exists() and not path.suffix and path.name == source:
         raise ConfigError(
             f"unknown data {source!r}: expected a dataset among {', '.join(datasets.dataset_names())}, or the "
-            "path of an .npz file, a .csv file or a folder of images"
+            "path of an .npz file, a .csv file or a folder of images; there is no such file here either"
         )
-    return datasets.load_user_data(source, label_column=label_column)
+    return datasets.load_user_data(source, label_column=label_column, task=task, image_size=image_size)
 
 
 def mnist_or_digits(data_dir: PathLike | None = None) -> str:

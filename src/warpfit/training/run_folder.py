@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -109,11 +109,15 @@ def _report(history: History, test: Score | None) -> dict[str, Any]:
         report["test"] = {"loss": evaluation.loss, "rows": evaluation.num_rows}
         if evaluation.accuracy is not None:
             report["test"]["accuracy"] = evaluation.accuracy
+        if test.regression is not None:
+            report["test"] |= asdict(test.regression)
     return report
 
 
 def _in_words(test: Score) -> str:
     evaluation = test.evaluation
+    if test.regression is not None and test.regression.r2 is not None:
+        return f"R² {test.regression.r2:.4f} on {evaluation.num_rows:,} test rows"
     if evaluation.accuracy is None:
         return f"loss {evaluation.loss:.4g} on {evaluation.num_rows:,} test rows"
     return f"{evaluation.accuracy:.2%} of {evaluation.num_rows:,} test rows right"

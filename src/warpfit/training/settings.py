@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from itertools import count
@@ -15,6 +15,7 @@ from typing import Any, get_args, get_type_hints
 
 from warpfit.backends.base import ACTIVATIONS
 from warpfit.checks import check_count
+from warpfit.data.targets import TASKS
 from warpfit.errors import ConfigError
 from warpfit.losses import Loss
 from warpfit.optim.schedules import Cosine, ReduceOnPlateau, Schedule
@@ -30,6 +31,7 @@ __all__ = [
     "default_folder",
     "merged_settings",
     "parse_hidden",
+    "parse_image_size",
     "read_settings",
 ]
 
@@ -42,6 +44,7 @@ DEFAULT_LR = {"sgd": 0.05, "adam": 1e-3, "adamw": 1e-3, "rmsprop": 1e-3}
 OPTIMIZERS = tuple(DEFAULT_LR)
 DEFAULT_MOMENTUM = {"sgd": 0.9, "rmsprop": 0.0}
 DEFAULT_WEIGHT_DECAY = {"adamw": 0.01}
+TABLE_WEIGHT_DECAY, MOST_WEIGHT_DECAY = 10.0, 0.03
 DEFAULT_HIDDEN = {"mlp": (256,), "cnn": (128,)}
 DEFAULT_DROPOUT = {"mlp": 0.0, "cnn": 0.5}
 LEAST_EPOCHS = {"mlp": 5, "cnn": 10}
@@ -69,6 +72,12 @@ class TrainSettings:
         Folder to look for known datasets in first.
     label_column : str, optional
         Of a ``.csv`` file.
+    task : {'auto', 'classification', 'regression'}
+        What labels of the user's own data are, see `warpfit.data.load_user_data`.
+    image_size : tuple of int, optional
+        Height and width that the images of a folder are resized to.
+    preprocess : bool
+        Whether columns of tables and targets of regressions are prepared, see `warpfit.data.TablePreprocessor`.
     limit : int
         Train on the first rows of the training set only.
     model : {'mlp', 'cnn'}
@@ -80,7 +89,7 @@ class TrainSettings:
     optimizer : {'sgd', 'adam', 'adamw', 'rmsprop'}
     lr, momentum, weight_decay : float, optional
         By default the optimizer's: lr 0.05 and momentum 0.9 for sgd, else lr 0.001 and no momentum; weight
-        decay 0.01 for adamw, else none.
+        decay 0.01 for adamw, else none, but for tables 10 over the number of rows, at most 0.03.
     nesterov : bool
     clip_norm : float
         Largest joint norm of the gradients.
@@ -123,6 +132,9 @@ class TrainSettings:
     data: str | None = None
     data_dir: str | None = None
     label_column: str | None = None
+    task: str = "auto"
+    image_size: tuple[int, ...] | None = None
+    preprocess: bool = True
     limit: int = 0
     model: str = "mlp"
     hidden: tuple[int, ...] | None = None
@@ -154,6 +166,7 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         for name, choices in (
+            ("task", TASKS),
             ("model", MODELS),
             ("activation", ACTIVATIONS),
             ("optimizer", OPTIMIZERS),
@@ -167,6 +180,9 @@ class TrainSettings:
         check_count("batch_size", self.batch_size, 1)
         for width in self.hidden or ():
             check_count("every hidden width", width, 1)
+        if self.image_size is not None:
+            for side in _check_sides(self.image_size):
+                check_count("every side of image_size", side, 1)
         if self.epochs is not None:
             check_count("epochs", self.epochs, 1)
         check_seed(self.seed)
@@ -194,7 +210,7 @@ class TrainSettings:
         """Whether the validation loss decides over the run, and so must not come from the test set."""
         return self.early_stopping > 0 or self.schedule == ReduceOnPlateau.name
 
-    def resolved(self, *, num_rows: int, has_classes: bool) -> TrainSettings:
+    def resolved(self, *, num_rows: int, has_classes: bool, is_table: bool = False) -> TrainSettings:
         """Return the same settings with nothing left open but precision, device and engine.
 
         Parameters
@@ -203,6 +219,8 @@ class TrainSettings:
             Rows to train on.
         has_classes : bool
             Whether the targets are labels of classes.
+        is_table : bool
+            Whether the samples are a table that is prepared.
 
         Raises
         ------
@@ -223,10 +241,16 @@ class TrainSettings:
             dropout=_given(self.dropout, DEFAULT_DROPOUT[self.model]),
             lr=_given(self.lr, DEFAULT_LR[self.optimizer]),
             momentum=_given(self.momentum, DEFAULT_MOMENTUM.get(self.optimizer)),
-            weight_decay=_given(self.weight_decay, DEFAULT_WEIGHT_DECAY.get(self.optimizer, 0.0)),
+            weight_decay=_given(self.weight_decay, self._default_weight_decay(num_rows, is_table)),
             epochs=_given(self.epochs, enough),
             loss=loss,
         )
+
+    def _default_weight_decay(self, num_rows: int, is_table: bool) -> float:
+        """Return the optimizer's own; for a table of R rows as if 10 rows in all spoke for small weights."""
+        if self.optimizer in DEFAULT_WEIGHT_DECAY or not is_table:
+            return DEFAULT_WEIGHT_DECAY.get(self.optimizer, 0.0)
+        return min(TABLE_WEIGHT_DECAY / num_rows, MOST_WEIGHT_DECAY)
 
     def to_toml(self) -> str:
         """Return the settings as the text of a TOML file, which `read_settings` reads back."""
@@ -259,6 +283,27 @@ def parse_hidden(text: str, between: str = ",") -> tuple[int, ...]:
         ) from None
 
 
+def parse_image_size(text: str) -> tuple[int, ...]:
+    """Return height and width from text: ``'32,48'``, or ``'32'`` for both."""
+    try:
+        sides = tuple(int(side) for side in text.split(","))
+    except ValueError:
+        sides = ()
+    return _check_sides(sides * 2 if len(sides) == 1 else sides, text)
+
+
+def _check_sides(sides: tuple[int, ...], given: Any = None) -> tuple[int, ...]:
+    if len(sides) != 2:
+        raise ConfigError(
+            f"expected image_size as height and width like 32,48, or 32 for both, got {given or sides!r}"
+        )
+    return sides
+
+
+# Settings of several integers, and how they are read from text.
+PARSERS = {"hidden": parse_hidden, "image_size": parse_image_size}
+
+
 def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the settings in a TOML file, by the names of `TrainSettings`; ``-`` may stand for ``_``.
 
@@ -279,18 +324,18 @@ def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
         name = key.replace("-", "_")
         if name not in types:
             raise ConfigError(f"{path}: unknown setting {key!r}; expected one of {', '.join(types)}")
-        settings[name] = _hidden(value) if name == "hidden" else value
+        settings[name] = _integers(value, PARSERS[name]) if name in PARSERS else value
         if not _fits(settings[name], types[name]):
             raise ConfigError(f"{path}: expected {key} to be {_in_words(types[name])}, got {value!r}")
     return settings
 
 
-def _hidden(value: Any) -> Any:
-    """Return widths given as text, as one integer or as a list; what is none of these, as it is."""
+def _integers(value: Any, parse: Callable[[str], tuple[int, ...]]) -> Any:
+    """Return integers given as text, as one integer or as a list; what is none of these, as it is."""
     if isinstance(value, list):
         return tuple(value)
     try:
-        return parse_hidden(value) if isinstance(value, str) else (value,)
+        return parse(value) if isinstance(value, str) else parse(str(value))
     except ConfigError:
         return value
 
@@ -319,13 +364,14 @@ def merged_settings(flags: Mapping[str, Any], config: str | os.PathLike[str] | N
     Parameters
     ----------
     flags : mapping
-        By the names of `TrainSettings`; None means not given, and `hidden` may be text.
+        By the names of `TrainSettings`; None means not given, and `hidden` and `image_size` may be text.
     config : path, optional
         If None and the flags have `resume`, the settings that lie beside that checkpoint.
     """
     given = {name: value for name, value in flags.items() if value is not None}
-    if isinstance(given.get("hidden"), str):
-        given["hidden"] = parse_hidden(given["hidden"])
+    for name, parse in PARSERS.items():
+        if isinstance(given.get(name), str):
+            given[name] = parse(given[name])
     if "resume" in given:
         beside = checkpoint_file(given["resume"]).with_name(CONFIG_NAME)
         config = beside if config is None and beside.is_file() else config

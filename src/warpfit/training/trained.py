@@ -5,20 +5,34 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from warpfit.data import Dataset
+from warpfit.data.dataset import is_frame, joined
 from warpfit.errors import ConfigError, DataError, FileFormatError, ShapeError, WarpfitError
 from warpfit.losses import SoftmaxCrossEntropy
 from warpfit.nn.network import Sequential
 from warpfit.training.evaluate import Evaluation, evaluate, loss_of, network_of, predict
+from warpfit.training.inputs import as_rows
 from warpfit.training.storage import load, load_metadata, save
 
-__all__ = ["ClassScore", "ModelCard", "Score", "TrainedModel", "class_scores", "load_trained"]
+if TYPE_CHECKING:
+    from warpfit.data import TablePreprocessor
+
+__all__ = [
+    "ClassScore",
+    "ModelCard",
+    "RegressionScore",
+    "Score",
+    "TrainedModel",
+    "class_scores",
+    "load_trained",
+]
 
 PathLike = str | os.PathLike[str]
 Array = npt.NDArray[Any]
@@ -33,6 +47,7 @@ class ModelCard:
     data : str
         Name of the dataset, or path of the user's data.
     label_column : str or None
+        The column of a table that the labels came from.
     input_shape : tuple of int
         Shape of one sample as the data have it.
     network_shape : tuple of int
@@ -41,6 +56,10 @@ class ModelCard:
         Empty for regression.
     scale : int or None
         The pixel value that became 1: 255 if the samples lie in [0, 1], else unknown.
+    columns : tuple of str
+        Names of a frame's columns; empty for arrays.
+    table : dict or None
+        How samples become the network's inputs, and targets its outputs: see `TablePreprocessor.to_dict`.
     """
 
     data: str
@@ -49,17 +68,75 @@ class ModelCard:
     network_shape: tuple[int, ...]
     class_names: tuple[str, ...]
     scale: int | None
+    columns: tuple[str, ...] = ()
+    table: dict[str, Any] | None = None
 
     @classmethod
     def from_metadata(cls, metadata: dict[str, Any]) -> ModelCard:
         """Return the card in a model file's metadata, or raise FileFormatError."""
         try:
-            card = cls(**{**metadata, **{name: tuple(metadata[name]) for name in _TUPLES}})
+            tuples = {name: tuple(metadata[name]) for name in _TUPLES if name in metadata}
+            card = cls(**{**metadata, **tuples})
         except (KeyError, TypeError):
             card = None
         if card is None or not card._is_sound():
             raise FileFormatError("expected a model that `warpfit train` wrote, found one without its card")
         return card
+
+    @property
+    def image_size(self) -> tuple[int, int] | None:
+        """Height and width of samples that may be images."""
+        return (self.input_shape[0], self.input_shape[1]) if len(self.input_shape) in (2, 3) else None
+
+    @cached_property
+    def preprocessor(self) -> TablePreprocessor | None:
+        """What `table` describes; FileFormatError if that is nothing."""
+        if self.table is None:
+            return None
+        from warpfit.data import TablePreprocessor
+
+        return TablePreprocessor.from_dict(self.table)
+
+    def inputs(self, x: Any) -> Array:
+        """Return samples x (N, *input_shape), or a frame of `columns`, as the network takes them.
+
+        Raises
+        ------
+        ShapeError, DTypeError, DataError
+            If they are not such samples.
+        """
+        if is_frame(x):
+            missing = [repr(name) for name in self.columns if name not in x.columns]
+            if missing or not self.columns:
+                raise DataError(
+                    f"expected the columns that the model was trained on, {', '.join(self.columns) or 'of an array'}; "
+                    f"missing are {', '.join(missing) or 'all'}"
+                )
+            x = x[list(self.columns)]
+        if x.shape[1:] != self.input_shape:
+            raise ShapeError(
+                f"expected samples of shape {self.input_shape}, as the model was trained on, got {x.shape[1:]}"
+            )
+        if self.preprocessor is not None:
+            x = self.preprocessor.transform(x)
+        return as_rows("x", x, min_rows=0).reshape(len(x), *self.network_shape)
+
+    def targets(self, y: Array) -> Array:
+        """Return targets as the network learns them."""
+        return y if self.preprocessor is None else self.preprocessor.transform_targets(y)
+
+    def values(self, outputs: Array) -> Array:
+        """Return what a network predicts in the units of the targets."""
+        return outputs if self.preprocessor is None else self.preprocessor.inverse_targets(outputs)
+
+    def notes(self, dataset: Dataset) -> tuple[str, ...]:
+        """Return what was decided when a dataset was read, and what is done with its columns and targets."""
+        return (*dataset.notes, *(self.preprocessor.describe() if self.preprocessor else ()))
+
+    def _num_inputs(self) -> int:
+        """Return how many numbers a sample gives the network."""
+        table = self.preprocessor
+        return prod(self.input_shape) if table is None else table.num_features(self.input_shape)
 
     def _is_sound(self) -> bool:
         sizes = (*self.input_shape, *self.network_shape)
@@ -67,7 +144,8 @@ class ModelCard:
             isinstance(self.data, str)
             and isinstance(self.label_column, str | None)
             and all(isinstance(size, int) and size >= 0 for size in sizes)
-            and prod(self.input_shape) == prod(self.network_shape)
+            and prod(self.network_shape) == self._num_inputs()
+            and all(isinstance(name, str) for name in self.columns)
             and all(isinstance(name, str) for name in self.class_names)
             and self.scale in (None, 255)
         )
@@ -75,7 +153,28 @@ class ModelCard:
 
 SPLITS = ("test", "train", "all")
 
-_TUPLES = ("input_shape", "network_shape", "class_names")
+_TUPLES = ("input_shape", "network_shape", "class_names", "columns")
+
+
+@dataclass(frozen=True)
+class RegressionScore:
+    """How predictions do: share of the targets' variance explained (R²), mean absolute and root mean square error.
+
+    Errors are in the units of the targets; `r2` is None for fewer than two rows. Of several targets these are means.
+    """
+
+    r2: float | None
+    mae: float
+    rmse: float
+
+    @classmethod
+    def of(cls, targets: Array, predicted: Array) -> RegressionScore:
+        """Return the score of predictions for targets, (N,) or (N, ...)."""
+        from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
+
+        pair = targets.reshape(len(targets), -1), predicted.reshape(len(targets), -1)
+        r2 = float(r2_score(*pair)) if len(targets) > 1 else None
+        return cls(r2, float(mean_absolute_error(*pair)), float(root_mean_squared_error(*pair)))
 
 
 @dataclass(frozen=True)
@@ -85,12 +184,18 @@ class Score:
     Attributes
     ----------
     evaluation : Evaluation
+        Its loss is of what the network learns: of standardised targets, where the model's card has such.
     labels, predicted : ndarray (N,) int64, or None for regression
+    regression : RegressionScore or None
+    loss_unit : str
+        What the loss is of, where that is not the targets as they are.
     """
 
     evaluation: Evaluation
     labels: Array | None
     predicted: Array | None
+    regression: RegressionScore | None = None
+    loss_unit: str = ""
 
 
 @dataclass(frozen=True)
@@ -117,21 +222,17 @@ class TrainedModel:
         """Write both to a file; see `warpfit.save`."""
         save(self.model, path, metadata=asdict(self.card))
 
-    def inputs(self, x: Array) -> Array:
-        """Return samples x (N, *input_shape) as the network takes them, or raise ShapeError."""
-        if x.shape[1:] != self.card.input_shape:
-            raise ShapeError(
-                f"expected samples of shape {self.card.input_shape}, as the model was trained on, "
-                f"got {x.shape[1:]}"
-            )
-        return x.reshape(len(x), *self.card.network_shape)
+    def inputs(self, x: Any) -> Array:
+        """Return samples as the network takes them; see `ModelCard.inputs`."""
+        return self.card.inputs(x)
 
     def predictions(self, x: Array) -> Array:
         """Return what it predicts for samples x: the probability of each class, (N, C), or (N, ...) target values."""
         loss = loss_of(self.model) or SoftmaxCrossEntropy()
         found = predict(self.model, self.inputs(x), kind="probabilities" if loss.counts_correct else "values")
-        is_of_second = len(self.card.class_names) == 2 and found.shape[1:] == (1,)
-        return np.hstack([1 - found, found]) if is_of_second else found
+        if not self.card.class_names:
+            return self.card.values(found)
+        return np.hstack([1 - found, found]) if found.shape[1:] == (1,) else found
 
     def labels(self, y: Array, class_names: Sequence[str]) -> Array:
         """Return targets whose classes are numbered as the model's, by their names.
@@ -152,13 +253,16 @@ class TrainedModel:
             raise DataError(f"expected classes of the model ({', '.join(ours)}), got {', '.join(foreign)}")
         return np.array([ours.index(name) for name in class_names])[y] if class_names else y
 
-    def test(self, x: Array, y: Array) -> Score:
+    def test(self, x: Any, y: Array) -> Score:
         """Return how the model does on samples x (N, *input_shape) with targets y, numbered as its classes."""
         rows = self.inputs(x)
-        evaluation = evaluate(self.model, rows, y)
-        if not self.card.class_names:
-            return Score(evaluation, None, None)
-        return Score(evaluation, y, predict(self.model, rows, kind="labels"))
+        evaluation = evaluate(self.model, rows, self.card.targets(y))
+        if self.card.class_names:
+            return Score(evaluation, y, predict(self.model, rows, kind="labels"))
+        predicted = self.predictions(x).reshape(y.shape)
+        table = self.card.preprocessor
+        unit = "standardised targets" if table is not None and table.targets_ is not None else ""
+        return Score(evaluation, None, None, RegressionScore.of(y, predicted), unit)
 
     def test_on(self, dataset: Dataset, split: str = "test") -> Score:
         """Return how the model does on a part of a dataset: ``'test'``, ``'train'`` or ``'all'``.
@@ -178,33 +282,33 @@ class TrainedModel:
         return self.test(x, self.labels(y, dataset.class_names))
 
 
-def _rows_of(dataset: Dataset, split: str) -> tuple[Array, Array]:
+def _rows_of(dataset: Dataset, split: str) -> tuple[Any, Array]:
     if split == "train":
         return dataset.x_train, dataset.y_train
     if split == "test":
         return dataset.x_test, dataset.y_test
-    return (
-        np.concatenate([dataset.x_train, dataset.x_test]),
-        np.concatenate([dataset.y_train, dataset.y_test]),
-    )
+    return joined(dataset.x_train, dataset.x_test), np.concatenate([dataset.y_train, dataset.y_test])
 
 
 def class_scores(result: Score, class_names: Sequence[str]) -> list[ClassScore]:
     """Return the scores of every class, none for regression."""
     if result.labels is None or result.predicted is None:
         return []
-    rows, named, right = (
-        np.bincount(labels, minlength=len(class_names)).tolist()
-        for labels in (result.labels, result.predicted, result.labels[result.labels == result.predicted])
+    from sklearn.metrics import precision_recall_fscore_support
+
+    precision, recall, _, rows = precision_recall_fscore_support(
+        result.labels, result.predicted, labels=range(len(class_names)), zero_division=np.nan
     )
     return [
-        ClassScore(name, rows[i], _share(right[i], rows[i]), _share(right[i], named[i]))
-        for i, name in enumerate(class_names)
+        ClassScore(name, *scores)
+        for name, *scores in zip(
+            class_names, rows.astype(int).tolist(), _known(recall), _known(precision), strict=True
+        )
     ]
 
 
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
+def _known(shares: Array) -> list[float | None]:
+    return [None if np.isnan(share) else float(share) for share in shares]
 
 
 def load_trained(path: PathLike, *, device: str = "cpu") -> TrainedModel:

@@ -1,0 +1,286 @@
+"""A ``.csv`` file as a pandas frame, its labels apart: with a header or without, its index left out."""
+
+from __future__ import annotations
+
+import csv
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warpfit.errors import ConfigError, DataError, FileFormatError
+
+__all__ = ["Table", "read_features", "read_table"]
+
+Array = npt.NDArray[Any]
+
+LABEL_COLUMNS = ("label", "target", "class", "y")
+MISSING = ("", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None")
+INDEX_NAMES = ("index", "idx", "no", "nr", "row", "rownames")
+UNNAMED_FIRST = "column 1"
+DELIMITERS = ",;\t"
+PEEK_ROWS = 100
+MOSTLY = 0.95  # of a column's cells: numbers with a few texts among them are a mistake
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Features as a frame, labels as an array, the name of their column, and what was decided on the way."""
+
+    features: Any
+    labels: Array
+    label_column: str
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """What the first rows of a file tell of all."""
+
+    names: tuple[str, ...]
+    has_header: bool
+    delimiter: str
+
+    @property
+    def notes(self) -> list[str]:
+        notes = []
+        if not self.has_header:
+            last = self.names[-1]
+            notes.append(f"no header row: the columns are called {self.names[0]!r} to {last!r}")
+        if self.delimiter != ",":
+            notes.append(f"cells are separated by {self.delimiter!r}")
+        return notes
+
+
+def read_table(path: Path, label_column: str | None = None) -> Table:
+    """Return a file's features and labels.
+
+    Raises
+    ------
+    ConfigError
+        If there is no `label_column`.
+    DataError, FileFormatError
+        If the file has no rows or no features, rows of other lengths, or cells that cannot be used.
+    """
+    layout = _read_layout(path)
+    label = _label_column(path, layout.names, label_column)
+    frame = _read_frame(path, layout, label)
+    texts = frame.pop(label)
+    features, notes = _without_index(frame, layout)
+    if not len(features.columns):
+        raise DataError(f"{path} has no column but {label!r}; expected features and a label")
+    _check_cells(path, features)
+    labels = _labels(path, label, texts.fillna("").str.strip().tolist())
+    return Table(features, labels, label, (*layout.notes, *notes, f"labels: the column {label!r}"))
+
+
+def read_features(path: Path, names: Sequence[str], label_column: str | None) -> tuple[Any, tuple[str, ...]]:
+    """Return the columns `names` of a file as a frame, and what was decided; its labels may be there or not.
+
+    Raises
+    ------
+    DataError, FileFormatError
+        As `read_table`, or if a column is missing.
+    """
+    layout = _read_layout(path)
+    frame = _read_frame(path, layout, label_column if label_column in layout.names else None)
+    notes = layout.notes
+    if not layout.has_header and len(frame.columns) == len(names):
+        frame.columns = list(names)
+    missing = [name for name in names if name not in frame.columns]
+    if missing:
+        raise DataError(
+            f"{path} lacks {_quoted(missing)}; expected the columns that the model was trained on, "
+            f"found {_quoted(frame.columns)}"
+        )
+    more = [name for name in frame.columns if name not in (*names, label_column)]
+    if more:
+        notes.append(f"left out: {_quoted(more)}, which the model was not trained on")
+    features = frame[list(names)]
+    _check_cells(path, features)
+    return features, tuple(notes)
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in names)
+
+
+# -- layout
+
+
+def _read_layout(path: Path) -> _Layout:
+    """Return a file's layout, by its first rows."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        try:
+            line = next((line for line in file if line.strip()), "")
+            delimiter = max(DELIMITERS, key=line.count)
+            file.seek(0)
+            filled = (
+                row
+                for row in csv.reader(file, delimiter=delimiter, skipinitialspace=True)
+                if any(map(str.strip, row))
+            )
+            rows = [[cell.strip() for cell in row] for row in islice(filled, PEEK_ROWS)]
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise FileFormatError(f"{path} is no readable .csv file: {error}") from error
+    if not rows:
+        raise FileFormatError(f"{path} is empty; expected a row per sample")
+    first, *rest = rows
+    has_header = _is_header(first, rest)
+    if len(first) < 2:
+        raise DataError(f"{path} has one column, {first[0]!r}; expected features and a label")
+    if has_header and not rest:
+        raise DataError(f"{path} has a header but no rows")
+    given = first if has_header else [""] * len(first)
+    names = tuple(name or f"column {number}" for number, name in enumerate(given, start=1))
+    for name in names:
+        if names.count(name) > 1:
+            raise DataError(f"{path} has {names.count(name)} columns called {name!r}; expected one")
+    return _Layout(names, has_header, delimiter)
+
+
+def _is_header(first: list[str], rest: list[list[str]]) -> bool:
+    """Return whether the first row has names: texts above numbers, or texts that no row repeats."""
+    if not rest:
+        return not any(map(_is_number, first))
+    below = list(zip(*rest, strict=False))
+    numeric = [cells for cells in zip(first, below, strict=False) if _are_numbers(cells[1])]
+    if numeric:
+        return any(name not in MISSING and not _is_number(name) for name, _ in numeric)
+    return len(set(first)) == len(first) and not any(
+        name in cells for name, cells in zip(first, below, strict=False)
+    )
+
+
+def _are_numbers(cells: Iterable[str]) -> bool:
+    present = [cell for cell in cells if cell not in MISSING]
+    return bool(present) and all(map(_is_number, present))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _label_column(path: Path, names: tuple[str, ...], asked: str | None) -> str:
+    if asked is None:
+        lower = [name.lower() for name in names]
+        found = (names[lower.index(name)] for name in LABEL_COLUMNS if name in lower)
+        return next(found, names[-1])
+    if asked not in names:
+        raise ConfigError(f"{path} has no column {asked!r}; its columns are {', '.join(names)}")
+    return asked
+
+
+# -- cells
+
+
+def _read_frame(path: Path, layout: _Layout, label: str | None) -> Any:
+    """Return all columns of a file; those of the label are text as it stands there."""
+    import pandas as pd
+
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file, warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the first one
+            frame = pd.read_csv(
+                file,
+                sep=layout.delimiter,
+                header=0 if layout.has_header else None,
+                names=list(layout.names),
+                index_col=False,
+                skipinitialspace=True,
+                na_values={name: MISSING for name in layout.names if name != label},
+                keep_default_na=False,
+                dtype={label: str},
+                low_memory=False,
+            )
+    except (pd.errors.ParserError, pd.errors.ParserWarning, UnicodeDecodeError) as error:
+        raise FileFormatError(f"{path} is no readable .csv file: {str(error).strip()}") from error
+    if frame.iloc[:, -1].isna().any() or (frame.iloc[:, -1] == "").any():
+        _check_lengths(path, layout)
+    return frame
+
+
+def _check_lengths(path: Path, layout: _Layout) -> None:
+    """Raise DataError for a row that ends too early, whose last cells pandas takes as missing."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        rows = islice(filter(None, csv.reader(file, delimiter=layout.delimiter)), layout.has_header, None)
+        for number, row in enumerate(rows, start=1):
+            if len(row) != len(layout.names):
+                raise DataError(
+                    f"{path}: row {number} has {len(row)} cells; expected {len(layout.names)} as in the first row"
+                )
+
+
+def _without_index(frame: Any, layout: _Layout) -> tuple[Any, list[str]]:
+    """Return the features less a column that only numbers the rows, and what is to be said of it."""
+    for name, column in frame.items():
+        if _is_index(name, column, layout.has_header):
+            return frame.drop(columns=name), [f"left out: the column {name!r}, which only numbers the rows"]
+    return frame, []
+
+
+def _is_index(name: str, column: Any, has_header: bool) -> bool:
+    """Return whether a column is a frame's index that was written with it, or counts the rows under such a name."""
+    if name == UNNAMED_FIRST or name.startswith("Unnamed: "):
+        return has_header or _counts(column)
+    return (name.lower().endswith("id") or name.lower() in INDEX_NAMES) and _counts(column)
+
+
+def _counts(column: Any) -> bool:
+    """Return whether a column is 0, 1, 2, ... or 1, 2, 3, ..."""
+    if column.dtype.kind != "i" or len(column) < 2:
+        return False
+    return column.iloc[0] in (0, 1) and bool((np.diff(column) == 1).all())
+
+
+def _check_cells(path: Path, features: Any) -> None:
+    """Raise DataError for infinity, and for a text among numbers."""
+    import pandas as pd
+
+    for name, column in features.items():
+        if column.dtype.kind == "f":
+            bad = np.isinf(column.to_numpy())
+            expected = "a finite number"
+        elif pd.api.types.is_string_dtype(column):
+            bad = (pd.to_numeric(column, errors="coerce").isna() & column.notna()).to_numpy()
+            if bad.sum() > (1 - MOSTLY) * column.notna().sum():
+                continue
+            expected = "a number, as in nearly all rows, or an empty cell"
+        else:
+            continue
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise DataError(
+                f"{path}: row {row + 1}, column {name!r} is {column.iloc[row]!r}; expected {expected}"
+            )
+
+
+def _labels(path: Path, name: str, labels: list[str]) -> Array:
+    """Return labels as int64 if all are integers, as float64 if all are numbers, else as text."""
+    if "" in labels:
+        raise DataError(f"{path}: row {labels.index('') + 1}, column {name!r} is empty; expected a label")
+    try:
+        return np.array([int(label) for label in labels], dtype=np.int64)
+    except (ValueError, OverflowError):
+        pass
+    if not _are_numbers(labels):
+        return np.array(labels)
+    bad = [row for row, label in enumerate(labels) if not np.isfinite(_number(label))]
+    if bad:
+        raise DataError(
+            f"{path}: row {bad[0] + 1}, column {name!r} is {labels[bad[0]]}; expected a finite number"
+        )
+    return np.array(list(map(float, labels)))
+
+
+def _number(text: str) -> float:
+    return float(text) if _is_number(text) else np.nan

@@ -1,0 +1,137 @@
+"""Tables in .csv files: header or none, an index, delimiters, missing cells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris
+
+from warpfit.data import load_user_data
+from warpfit.data.csv_tables import read_features, read_table
+from warpfit.errors import DataError
+
+ROWS = "5.1,3.5,setosa\n4.9,3.0,setosa\n7.0,3.2,versicolor\n"
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "toy.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "num_rows"),
+    [
+        (f"length,width,species\n{ROWS}", ["length", "width"], 3),
+        (ROWS, ["column 1", "column 2"], 3),
+        ("1,2,3\n4,5,6\n", ["column 1", "column 2"], 2),
+        ("p,x,s\ne,x,s\np,y,s\n", ["column 1", "column 2"], 3),
+        ("edible,cap,odour\ne,x,s\np,y,s\n", ["edible", "cap"], 2),
+        ("?,3.5,a\n4.9,?,b\n", ["column 1", "column 2"], 2),
+        ("2019,2020,town\n1,2,a\n3,4,b\n", ["column 1", "column 2"], 3),
+        ("id,2019,town\n1,2,a\n3,4,b\n", ["id", "2019"], 2),
+        ("\n\na,b\n1,2\n\n3,4\n", ["a"], 2),
+        ("a;b;y\n1,5;2;3\n4,5;5;6\n", ["a", "b"], 2),
+        ("a\tb\ty\n1\t2\t3\n", ["a", "b"], 1),
+        ('"a, really", "b", y\n1, 2, 3\n', ["a, really", "b"], 1),
+    ],
+)
+def test_a_header_is_found_or_not_and_no_row_is_lost(
+    tmp_path: Path, text: str, names: list[str], num_rows: int
+) -> None:
+    table = read_table(write(tmp_path, text))
+    assert list(table.features.columns) == names
+    assert len(table.features) == len(table.labels) == num_rows
+    assert any("no header row" in note for note in table.notes) == (names[0] == "column 1")
+
+
+@pytest.mark.parametrize(
+    ("text", "left_out"),
+    [
+        (",a,y\n0,5,1\n1,7,2\n", "column 1"),
+        (",a,y\nfirst,5,1\nsecond,7,2\n", "column 1"),
+        ("Unnamed: 0,a,y\n4,5,1\n9,7,2\n", "Unnamed: 0"),
+        ("1,5.5,x\n2,7.5,z\n3,7.5,z\n", "column 1"),
+        ("0,5.5,x\n1,7.5,z\n", "column 1"),
+        ("Id,a,y\n1,5,1\n2,7,2\n", "Id"),
+        ("a,PassengerId,y\n5,1,1\n7,2,2\n", "PassengerId"),
+        ("index,a,y\n0,5,1\n1,7,2\n", "index"),
+        ("id,a,y\n17,5,1\n4,7,2\n", None),
+        ("day,a,y\n1,5,1\n2,7,2\n", None),
+        ("2,5.5,x\n1,7.5,z\n", None),
+    ],
+)
+def test_a_column_that_numbers_the_rows_is_left_out(tmp_path: Path, text: str, left_out: str | None) -> None:
+    table = read_table(write(tmp_path, text))
+    said = [note for note in table.notes if note.startswith("left out")]
+    assert said == ([f"left out: the column {left_out!r}, which only numbers the rows"] if left_out else [])
+    assert len(table.features.columns) == (1 if left_out else 2)
+    assert left_out not in table.features.columns
+
+
+def test_cells_keep_their_kinds(tmp_path: Path) -> None:
+    text = "n,f,b,t,y\n1,1.5,True,a,0\n2,,False,?,1\n3,NA,True, b,1\n"
+    features = read_table(write(tmp_path, text)).features
+    assert [features[name].dtype.kind for name in "nfb"] == ["i", "f", "b"]
+    assert features["f"].isna().tolist() == [False, True, True]
+    assert features["t"].fillna("").tolist() == ["a", "", "b"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind", "found"),
+    [
+        (["1", "2"], "i", [1, 2]),
+        (["1", "2.5"], "f", [1.0, 2.5]),
+        (["yes", "None"], "U", ["yes", "None"]),
+        (["1", "b"], "U", ["1", "b"]),
+    ],
+)
+def test_labels_are_what_stands_there(
+    tmp_path: Path, labels: list[str], kind: str, found: list[object]
+) -> None:
+    table = read_table(
+        write(tmp_path, "a,y\n" + "".join(f"{i}.5,{label}\n" for i, label in enumerate(labels)))
+    )
+    assert table.labels.dtype.kind == kind
+    assert table.labels.tolist() == found
+
+
+@pytest.mark.parametrize("missing", ["NA", "nan", "?"])
+def test_a_missing_number_among_targets_is_no_class(tmp_path: Path, missing: str) -> None:
+    with pytest.raises(
+        DataError, match=rf"row 2, column 'y' is {missing.replace('?', '[?]')}; expected a finite"
+    ):
+        read_table(write(tmp_path, f"a,y\n1,0.5\n2,{missing}\n3,0.7\n"))
+
+
+def test_features_are_found_by_name_in_any_order(tmp_path: Path) -> None:
+    path = write(tmp_path, "y,extra,b,a\n0,9,2,1\n1,9,4,3\n")
+    features, notes = read_features(path, ["a", "b"], "y")
+    assert features.to_numpy().tolist() == [[1, 2], [3, 4]]
+    assert notes == ("left out: 'extra', which the model was not trained on",)
+    features, notes = read_features(write(tmp_path, "b,a\n2,1\n"), ["a", "b"], "y")
+    assert (features.to_numpy().tolist(), notes) == ([[1, 2]], ())
+    with pytest.raises(DataError, match=r"toy.csv lacks 'c', 'd'; expected the columns that the model was"):
+        read_features(path, ["a", "c", "d"], "y")
+
+
+@pytest.mark.parametrize("text", [ROWS, "5.1,3.5\n4.9,3.0\n7.0,3.2\n"])
+def test_features_without_a_header_are_found_by_their_places(tmp_path: Path, text: str) -> None:
+    features, _ = read_features(write(tmp_path, text), ["column 1", "column 2"], "column 3")
+    assert features.to_numpy().tolist() == [[5.1, 3.5], [4.9, 3.0], [7.0, 3.2]]
+
+
+def test_iris_is_the_same_however_it_was_written(tmp_path: Path) -> None:
+    iris = load_iris(as_frame=True)
+    frame = iris.frame.assign(target=iris.target_names[iris.frame["target"]])
+    found = []
+    for options in ({"index": False}, {"index": False, "header": False}, {}, {"sep": ";", "index": False}):
+        frame.to_csv(tmp_path / "iris.csv", **options)
+        data = load_user_data(tmp_path / "iris.csv")
+        found.append((data.x_train.to_numpy(), data.y_train))
+        assert data.class_names == tuple(iris.target_names)
+    for x, y in found[1:]:
+        np.testing.assert_array_equal(x, found[0][0])
+        np.testing.assert_array_equal(y, found[0][1])
