@@ -183,6 +183,7 @@ SECTIONS = (
         (
             "load_dataset",
             "load_user_data",
+            "TablePreprocessor",
             "Dataset",
             "DataLoader",
             "available_datasets",

@@ -179,7 +179,8 @@ def _of_frame(frame: Any, name: str) -> npt.NDArray[Any]:
     if foreign:
         more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
         raise DTypeError(
-            f"{_numbers(name)}, got other columns: {', '.join(foreign[:3])}{more}; encode or drop them"
+            f"{_numbers(name)}, got other columns: {', '.join(foreign[:3])}{more}; "
+            "wf.data.TablePreprocessor encodes them"
         )
     array = np.asarray(frame)
     return array if array.dtype.kind in NUMERIC else frame.to_numpy(dtype="float64", na_value=np.nan)

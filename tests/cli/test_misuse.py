@@ -114,7 +114,7 @@ def test_missing_cells_that_are_not_to_be_filled(misuse: Invoke, tmp_path: Path)
     save_npz(tmp_path / "data.npz", x=with_nan(), y=np.arange(6) % 2)
     assert "NaN or infinity in row" in misuse("train", "--data", "data.npz", "--no-preprocess").err
     (tmp_path / "data.csv").write_text("town,area,y\n" + "Ulm,3,0\nBonn,4,1\n" * 9)
-    assert "column 'town'" in misuse("train", "--data", "data.csv", "--no-preprocess").err
+    assert "got other columns: 'town'" in misuse("train", "--data", "data.csv", "--no-preprocess").err
 
 
 def test_options_that_a_known_dataset_does_not_take(misuse: Invoke) -> None:

@@ -168,6 +168,12 @@ def test_what_a_file_keeps_gives_equal_numbers() -> None:
     assert again.get_feature_names_out().tolist() == table.get_feature_names_out().tolist()
 
 
+def test_no_rows() -> None:
+    table = TablePreprocessor().fit(frame(), RNG.normal(size=ROWS))
+    assert table.transform(frame()[:0]).shape == (0, len(table.get_feature_names_out()))
+    assert len(table.transform_targets(np.empty(0))) == 0
+
+
 def test_only_categories_or_only_numbers() -> None:
     for names in (["town", "owner"], ["age"], ["income"]):
         x = frame()[names]

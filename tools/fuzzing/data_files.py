@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import struct
 import zipfile
 import zlib
@@ -14,7 +15,7 @@ import numpy as np
 
 from fuzzing.harness import Feed, Rng, family, must_work
 from fuzzing.mutations import altered_bytes
-from warpfit.data import load_user_data, read_idx
+from warpfit.data import TablePreprocessor, load_user_data, read_idx
 
 # -- IDX -----------------------------------------------------------------------------------------------------
 
@@ -107,14 +108,18 @@ def npz_files(folder: Path) -> Feed:
 
 
 def _use_data(path: Path, **settings: Any) -> None:
-    """Load data, and look whether it is what every data set is."""
+    """Load data and prepare what is a table, and look whether it is what every data set is."""
     data = load_user_data(path, **settings)
+    table = TablePreprocessor().fit(data.x_train, data.y_train)
     with must_work():
-        for x, y in ((data.x_train, data.y_train), (data.x_test, data.y_test)):
+        again = TablePreprocessor.from_dict(json.loads(json.dumps(table.to_dict())))
+        for rows, y in ((data.x_train, data.y_train), (data.x_test, data.y_test)):
+            x = table.transform(rows)
             assert len(x) == len(y)
             assert x.dtype == np.float32
             assert np.isfinite(x).all()
-            assert np.isfinite(y).all()
+            assert np.isfinite(table.transform_targets(y)).all()
+            assert np.array_equal(x, again.transform(rows))
         assert len(data.x_train) > 0
         repr(data)
 

@@ -123,12 +123,15 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         check_is_fitted(self, "columns_")
         if self.columns_ is None:
             return np.asarray(x)
-        return np.asarray(self.transformer_.transform(self._canonical(self._framed(x))), np.float32)
+        canonical = self._canonical(self._framed(x))
+        if not len(canonical):  # scikit-learn refuses those
+            return np.empty((0, len(self.get_feature_names_out())), np.float32)
+        return np.asarray(self.transformer_.transform(canonical), np.float32)
 
     def transform_targets(self, y: Any) -> Array:
         """Return targets (N,) or (N, K) as the network learns them: standardised where they were in `fit`."""
         check_is_fitted(self, "columns_")
-        if self.targets_ is None:
+        if self.targets_ is None or not len(y):
             return np.asarray(y)
         return np.asarray(self.targets_.transform(_columns_of(y)), np.float32).reshape(np.shape(y))
 
@@ -362,7 +365,7 @@ def _some(names: Sequence[str], most: int = 8) -> str:
 def _columns_of(y: Any) -> npt.NDArray[np.float64]:
     """Return targets (N,) or (N, ...) as float64 (N, K)."""
     targets = np.asarray(y, np.float64)
-    return targets.reshape(len(targets), -1)
+    return targets.reshape(len(targets), math.prod(targets.shape[1:]))
 
 
 # -- state

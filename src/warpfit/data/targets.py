@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from warpfit.errors import ConfigError, DataError
 
-__all__ = ["CLASSIFICATION", "REGRESSION", "TASKS", "as_targets", "check_task"]
+__all__ = ["CLASSIFICATION", "REGRESSION", "TASKS", "as_targets", "check_kind", "check_task"]
 
 Array = npt.NDArray[Any]
 
@@ -45,12 +45,7 @@ def as_targets(y: Array, task: str, name: str) -> tuple[Array, str]:
     DataError
         If they are no targets of that task.
     """
-    is_row_of_floats = y.dtype.kind == "f" or (y.dtype.kind in "iu" and task == REGRESSION)
-    if y.dtype.kind not in "biufU" or (y.ndim != 1 and not is_row_of_floats):
-        raise DataError(
-            f"{name} must be integers, booleans or text of shape (N,) (classes) or floats (regression), "
-            f"got {y.dtype} of shape {y.shape}"
-        )
+    check_kind(y, task, name)
     found, why = _guess(y) if task == "auto" else (task, "as asked for")
     if found == CLASSIFICATION:
         labels = _as_labels(y, name)
@@ -58,6 +53,16 @@ def as_targets(y: Array, task: str, name: str) -> tuple[Array, str]:
     if y.dtype.kind == "U":
         raise DataError(f"{name} is text, as {str(y[0])!r}; expected numbers for a regression")
     return _as_numbers(y, name), f"a regression: {why}"
+
+
+def check_kind(y: Array, task: str, name: str) -> None:
+    """Raise DataError unless y has a dtype and a number of dimensions that targets may have."""
+    may_be_wide = y.dtype.kind == "f" or (y.dtype.kind in "iu" and task == REGRESSION)
+    if y.dtype.kind not in "biufU" or (y.ndim != 1 and not may_be_wide):
+        raise DataError(
+            f"{name} must be integers, booleans or text of shape (N,) (classes) or floats (regression), "
+            f"got {y.dtype} of shape {y.shape}"
+        )
 
 
 def _guess(y: Array) -> tuple[str, str]:

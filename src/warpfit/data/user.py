@@ -14,7 +14,7 @@ from warpfit.data.dataset import Dataset, as_floats, split_rows, taken
 from warpfit.data.idx import PathLike
 from warpfit.data.images import read_folder
 from warpfit.data.npz import npz_arrays
-from warpfit.data.targets import as_targets, check_task
+from warpfit.data.targets import as_targets, check_kind, check_task
 from warpfit.errors import ConfigError, DataError
 
 __all__ = ["load_user_data", "npz_samples"]
@@ -119,7 +119,10 @@ def _read(path: Path, label_column: str | None, image_size: tuple[int, int] | No
 
 
 def _dataset(path: Path, parts: _Parts, task: str, test_fraction: float, seed: int) -> Dataset:
-    y = parts.y if parts.test is None else np.concatenate([parts.y, parts.test[1]])
+    targets = [parts.y] if parts.test is None else [parts.y, parts.test[1]]
+    for each in targets:
+        check_kind(each, task, parts.y_name)
+    y = np.concatenate(targets)
     y, why = as_targets(y, task, parts.y_name)
     names: tuple[str, ...] = ()
     if y.dtype != np.float32:

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from warpfit import data as datasets
 from warpfit import nn
 from warpfit.checks import check_count
+from warpfit.data.dataset import is_table
 from warpfit.errors import ConfigError, DataError, ShapeError
 from warpfit.nn.module import Module
 from warpfit.training.recipes import mnist_or_digits, open_data
@@ -158,6 +160,8 @@ def _rows(data: str | tuple[Any, Any] | None, data_dir: Any) -> tuple[Any, Any, 
         if not dataset.class_names:
             raise DataError(f"expected data with classes, got {dataset.name}, whose targets are numbers")
         x, y, name, num_classes = dataset.x_train, dataset.y_train, dataset.name, dataset.num_classes
+        if is_table(x):
+            x = datasets.TablePreprocessor().fit_transform(x)
     flat = x.reshape(len(x), -1)
     floats = flat.astype(np.float32) / np.float32(255) if flat.dtype == np.uint8 else flat
     return np.ascontiguousarray(floats, np.float32), y.astype(np.int64), num_classes, name
