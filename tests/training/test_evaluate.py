@@ -162,9 +162,19 @@ def test_one_logit_tells_two_classes_apart() -> None:
 
 
 def test_where_no_loss_is_known() -> None:
-    for kind in ("probabilities", "labels", "values"):
-        with pytest.raises(ConfigError, match=r"set model.loss, or give loss='binary_cross_entropy' for one"):
-            wf.predict(mlp(6, 1), X, kind=kind)
+    refused = [
+        *(
+            lambda kind=kind: wf.predict(mlp(6, 1), X, kind=kind)
+            for kind in ("probabilities", "labels", "values")
+        ),
+        lambda: wf.predict(mlp(6, 3), X, kind="values"),
+        lambda: wf.evaluate(mlp(6, 1), X, np.zeros(50, np.int64)),
+    ]
+    for call in refused:
+        with pytest.raises(
+            ConfigError, match=r"set model.loss, or give loss=, such as 'binary_cross_entropy'"
+        ):
+            call()
     model = mlp(6, 1)
     given = wf.predict(model, X, kind="labels", loss="binary_cross_entropy")
     model.loss = "binary_cross_entropy"

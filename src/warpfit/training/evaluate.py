@@ -83,13 +83,16 @@ def loss_of(model: Module, loss: str | Loss | None = None) -> Loss | None:
         raise ConfigError(f"model.loss does not say what the outputs mean, give loss=: {error}") from error
 
 
-def _meaning(model: Module, loss: str | Loss | None, output_shape: tuple[int, ...]) -> Loss:
+def _meaning(
+    model: Module, loss: str | Loss | None, output_shape: tuple[int, ...], kind: str = "labels"
+) -> Loss:
     """Return the loss of a model; where none is known, outputs are taken for logits of two or more classes."""
     known = loss_of(model, loss)
-    if known is None and output_shape[-1:] in ((), (1,)):
+    if known is None and (kind == "values" or output_shape[-1:] in ((), (1,))):
+        shape = "".join(f", {size}" for size in output_shape)
         raise ConfigError(
-            f"expected to know what the model's outputs of shape (N{''.join(f', {n}' for n in output_shape)}) "
-            "mean, but no loss of it is known; set model.loss, or give loss='binary_cross_entropy' for one logit"
+            f"expected to know what the model's outputs (N{shape}) mean, but no loss of it is known; set model.loss, "
+            "or give loss=, such as 'binary_cross_entropy' for one logit or 'mse' for a regression"
         )
     return known or SoftmaxCrossEntropy()
 
@@ -172,8 +175,8 @@ def evaluate(
     y : array_like (N,) or (N, ...)
         As the loss takes them.
     loss : str or Loss, optional
-        By default the one that the model was trained with, ``model.loss``, class weights included; cross_entropy if
-        none is known.
+        By default the one that the model was trained with, ``model.loss``, class weights included; if none is known,
+        cross_entropy for two or more outputs.
     sample_weight : array_like (N,), optional
     batch_size : int
         Rows at a time; bounds the memory, and does not change the result beyond rounding.
@@ -183,8 +186,9 @@ def evaluate(
     ShapeError, DTypeError, DataError, ConfigError
         If an argument is not what is described here.
     """
-    rows, loss = as_rows("x", x, dtype=_dtype_of(model)), loss_of(model, loss) or SoftmaxCrossEntropy()
+    rows = as_rows("x", x, dtype=_dtype_of(model))
     network = network_of(model, rows.shape[1:])
+    loss = _meaning(model, loss, network.output_shape)
     targets = loss.prepare_targets(as_rows("y", y, dtype=model.dtype), network.output_shape, model.dtype)
     check_same_length("y", targets, len(rows))
     weights = as_sample_weight(sample_weight, len(rows), model.dtype)
@@ -237,7 +241,7 @@ def predict(
         raise ConfigError(f"expected kind among {', '.join(PREDICTIONS)}, got {kind!r}")
     rows = as_rows("x", x, min_rows=0, dtype=_dtype_of(model))
     network = network_of(model, rows.shape[1:])
-    meaning = None if kind == "outputs" else _meaning(model, loss, network.output_shape)
+    meaning = None if kind == "outputs" else _meaning(model, loss, network.output_shape, kind)
     if not is_called_from("warpfit"):
         warn_of_pixels(rows)
     result = predict_network(

@@ -78,7 +78,8 @@ def fit(
     Parameters
     ----------
     model : Module
-        A `Sequential` of the package's layers runs on every engine, any other module on ``layerwise``.
+        A `Sequential` of the package's layers runs on every engine, any other module on ``layerwise``. While it
+        trains it holds the run's own arrays, so that callbacks see it as it is; afterwards it knows its loss, too.
     x : array_like (N, ...)
         Rows of any numeric dtype; uint8 means x / 255. An array in C order is not copied where the device can
         read it. An array or ``np.memmap`` that the device has no room for stays on the host, and
