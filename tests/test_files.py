@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from warpfit.errors import ConfigError
-from warpfit.files import ResultsFolder, atomic_path, make_folder
+import warpfit as wf
+from warpfit.data import load_user_data, read_idx
+from warpfit.errors import ConfigError, FileFormatError
+from warpfit.files import ResultsFolder, atomic_path, check_is_file, make_folder
 
 
 def names(folder: Path) -> list[str]:
@@ -149,3 +153,28 @@ def test_a_folder_of_results_goes_if_nothing_came(tmp_path: Path) -> None:
     (folder.path / "result").touch()
     folder.remove_if_empty()
     assert (folder.path / "result").exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("nothing", "{} does not exist; expected a model file"),
+        ("no folder/nothing", "{} does not exist; expected a model file"),
+        ("folder", "{} is a folder; expected a model file"),
+        ("file/below", "cannot read {}: Not a directory; expected a model file"),
+        ("x" * 300, "cannot read {}: File name too long; expected a model file"),
+    ],
+)
+def test_what_is_no_file_is_named(tmp_path: Path, place: str, message: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    with pytest.raises(FileFormatError, match=re.escape(message.format(tmp_path / place))):
+        check_is_file(tmp_path / place, "a model file")
+    check_is_file(tmp_path / "file", "a model file")
+
+
+@pytest.mark.parametrize("read", [wf.load, wf.load_metadata, wf.MLPClassifier.load, read_idx, load_user_data])
+@pytest.mark.parametrize("path", [5, None, "a\0b"])
+def test_what_is_no_path_is_named(read: Any, path: Any) -> None:
+    with pytest.raises(ConfigError, match=f"^expected path to be a path, got {re.escape(repr(path))}$"):
+        read(path)

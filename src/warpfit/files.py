@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -63,9 +64,18 @@ def _make_durable(folder: Path) -> None:
 def check_is_file(path: str | os.PathLike[str], expected: str) -> None:
     """Raise FileFormatError unless there is a file at `path`; `expected` says in words what it should be."""
     place = as_path("path", path)
-    if not place.is_file():
-        found = "is a folder" if place.is_dir() else "does not exist"
-        raise FileFormatError(f"{path} {found}; expected {expected}")
+    try:
+        mode = place.stat().st_mode
+    except FileNotFoundError:
+        raise FileFormatError(f"{path} does not exist; expected {expected}") from None
+    except OSError as error:
+        raise FileFormatError(
+            f"cannot read {path}: {error.strerror or error}; expected {expected}"
+        ) from error
+    if not stat.S_ISREG(mode):
+        raise FileFormatError(
+            f"{path} is {'a folder' if stat.S_ISDIR(mode) else 'no file'}; expected {expected}"
+        )
 
 
 def make_folder(path: str | os.PathLike[str]) -> Path:

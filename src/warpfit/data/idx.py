@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit.errors import DataError, DTypeError, FileFormatError, ShapeError
-from warpfit.files import atomic_path
+from warpfit.files import as_path, atomic_path
 
 __all__ = ["gunzip", "is_gzip", "parse_idx", "read_bytes", "read_idx", "unpacked", "write_idx"]
 
@@ -159,7 +159,7 @@ def write_idx(path: PathLike, array: npt.ArrayLike) -> None:
 def read_bytes(path: PathLike) -> bytes:
     """Return the bytes of a file, or raise DataError naming the file and the reason."""
     try:
-        return Path(path).read_bytes()
+        return as_path("path", path).read_bytes()
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
 
@@ -169,8 +169,8 @@ def is_gzip(content: bytes) -> bool:
     return content.startswith(b"\x1f\x8b")
 
 
-def gunzip(packed: bytes, path: PathLike, limit: int = sys.maxsize) -> bytes:
-    """Unpack a gzip stream, or its first `limit` bytes; `path` is for the messages only.
+def gunzip(packed: bytes, path: PathLike, limit: int) -> bytes:
+    """Unpack the first `limit` bytes of a gzip stream; `path` is for the messages only.
 
     Members may follow each other, and zeros may follow the last, as in the gzip program.
 

@@ -16,6 +16,7 @@ from warpfit.data.images import read_folder
 from warpfit.data.npz import npz_arrays
 from warpfit.data.targets import as_targets, check_kind, check_task
 from warpfit.errors import ConfigError, DataError
+from warpfit.files import as_path
 
 __all__ = ["load_user_data", "npz_samples"]
 
@@ -88,7 +89,7 @@ def load_user_data(
     FileFormatError
         If a file cannot be read as what its name says.
     """
-    path = Path(path).expanduser()
+    path = as_path("path", path).expanduser()
     check_task(task)
     if not 0 <= test_fraction < 1:
         raise ConfigError(f"test_fraction must be in [0, 1), got {test_fraction}")

@@ -755,7 +755,13 @@ class BaseMLP(BaseEstimator, ABC):
         Raises
         ------
         FileFormatError
-            If the file is missing, cut short, of another kind or of another estimator.
+            If the file is missing, cut short, damaged (its content is not that of its checksum), of another kind or
+            of another estimator.
+
+        Warns
+        -----
+        DataWarning
+            If a weight is NaN or infinite.
         """
         from warpfit.estimators.storage import load_estimator
 

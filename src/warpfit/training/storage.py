@@ -24,7 +24,7 @@ from warpfit.callers import warn
 from warpfit.engines.base import EpochReport, Plan, TrainState
 from warpfit.engines.scaling import LossScale
 from warpfit.errors import ConfigError, DataError, DataWarning, FileFormatError, ShapeError, WarpfitError
-from warpfit.files import atomic_path, check_is_file
+from warpfit.files import as_path, atomic_path, check_is_file
 from warpfit.losses import Loss
 from warpfit.nn.network import NetworkSpec, Sequential
 from warpfit.nn.spec import LayerSpec, Shape
@@ -115,7 +115,7 @@ def read_file(path: PathLike, kind: str) -> tuple[dict[str, Any], HostArrays]:
 
     DataWarning is issued where an array holds NaN or infinity, and for a file of before there were checksums.
     """
-    text, stored_checksum, arrays = _read_safetensors(Path(path), kind)
+    text, stored_checksum, arrays = _read_safetensors(as_path("path", path), kind)
     header = _parsed(text, path, kind)
     if header.get("format") != kind:
         raise FileFormatError(_of_another_kind(path, kind, header))
@@ -237,7 +237,13 @@ def load(path: PathLike) -> Sequential:
     Raises
     ------
     FileFormatError
-        If the file is missing, cut short, of another kind, or its arrays do not fit its layers.
+        If the file is missing, cut short, damaged (its content is not that of its checksum), of another kind, or its
+        arrays do not fit its layers.
+
+    Warns
+    -----
+    DataWarning
+        If a weight is NaN or infinite.
     """
     header, arrays = read_file(path, MODEL)
     dtype = header.get("dtype")
