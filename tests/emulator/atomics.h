@@ -25,6 +25,7 @@ T change(T* address, Change change) {
     const T old = *address;
     *address = change(old);
     if (*address != old) ++progress;
+    if (writes_are_late) see_atomic(address, sizeof *address);
     return old;
 }
 

@@ -123,6 +123,12 @@ unsigned to_cluster_address(const char* name, const void* pointer, unsigned rank
 unsigned char* at_cluster_address(const char* name, unsigned address, unsigned bytes);
 unsigned rank_of_address(unsigned address);
 
+// Late writes to global memory (late_writes.cpp), where a launch has them; the last two tell of what was done.
+extern bool writes_are_late;
+void fence();
+void see_atomic(const void* place, size_t bytes);
+void store_late(const void* place, size_t bytes);
+
 // Fails if a thread has had very many atomic operations since it last waited for others.
 void count_atomic();
 

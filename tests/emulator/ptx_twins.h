@@ -340,12 +340,15 @@ inline void store_relaxed(Words* pointer, Words words) {
     emulator::check_aligned("store_relaxed", pointer, sizeof(Words));
     if (std::memcmp(pointer, &words, sizeof words) != 0) ++emulator::progress;
     *pointer = words;
+    if (emulator::writes_are_late) emulator::store_late(pointer, sizeof words);
 }
 
 inline unsigned load_system(const unsigned* pointer) { return __atomic_load_n(pointer, __ATOMIC_ACQUIRE); }
 
 inline void store_system(unsigned* pointer, unsigned word) {
     __atomic_store_n(pointer, word, __ATOMIC_RELEASE);
+    emulator::fence();
+    if (emulator::writes_are_late) emulator::see_atomic(pointer, sizeof word);
 }
 
 inline unsigned uniform(unsigned number) { return number; }

@@ -30,6 +30,7 @@ __all__ = ["EmulatedGraph", "EmulatedRuntime", "EmulatedUploadBuffer", "Memory"]
 
 ALIGNMENT = 256
 POISON = 0xFF
+MOST_WATCHED = 1 << 20
 TENSOR_MAP = struct.Struct("=QQQQQIIII72x")  # as ptx_sm90a_twins.h has it
 TENSOR_MAP_MARK = 0x70616D5F726F736E
 Dimensions = tuple[int, int, int]
@@ -170,6 +171,9 @@ class EmulatedRuntime:
     sanitize : bool, optional
         Compile with AddressSanitizer and UndefinedBehaviorSanitizer; unless told, in processes that can load such
         kernels (:mod:`emulator.sanitized`).
+    late_writes : bool, optional
+        Let other blocks see what a block writes as late as CUDA lets them (late_writes.cpp), in arrays of up to
+        `MOST_WATCHED` bytes; unless told, where the order is reversed, too.
     num_multiprocessors : int
         What the emulated device says it has.
     arch : str
@@ -186,6 +190,7 @@ class EmulatedRuntime:
         *,
         reverse: bool | None = None,
         sanitize: bool | None = None,
+        late_writes: bool | None = None,
         num_multiprocessors: int = 4,
         arch: str = "sm_90a",
         folder: Path | None = None,
@@ -194,6 +199,7 @@ class EmulatedRuntime:
         self.arch, self.max_shared_bytes = arch, shared_bytes_of(arch)
         self._reverse = "WARPFIT_EMULATE_REVERSED" in os.environ if reverse is None else reverse
         self._sanitize = is_sanitized() if sanitize is None else sanitize
+        self._late_writes = self._reverse if late_writes is None else late_writes
         self._folder = folder
         self._graph: EmulatedGraph | None = None  # that is being captured
 
@@ -393,8 +399,23 @@ class EmulatedRuntime:
     ) -> None:
         sizes = ctypes.c_uint * 3
         settings = shared_bytes, parameters, cluster, is_cooperative, self._reverse
-        if function(sizes(*grid), sizes(*block), *settings) != 0:
+        with _watched() if self._late_writes else nullcontext():
+            failed = function(sizes(*grid), sizes(*block), *settings)
+        if failed:
             raise DeviceError(_scheduler().emulator_error().decode())
+
+
+@contextmanager
+def _watched() -> Iterator[None]:
+    """Let writes to all memory that is not large be late."""
+    found = [memory for place in _LIVE.values() if (memory := place()) and memory.nbytes <= MOST_WATCHED]
+    begins = (ctypes.c_void_p * len(found))(*(memory.pointer for memory in found))
+    nbytes = (ctypes.c_ulonglong * len(found))(*(memory.nbytes for memory in found))
+    _scheduler().emulator_watch(begins, nbytes, len(found))
+    try:
+        yield
+    finally:
+        _scheduler().emulator_watch(None, None, 0)
 
 
 def _copied(name: str, parameters: int) -> list[bytes]:

@@ -208,7 +208,17 @@ void copy_bytes(unsigned char* to, const unsigned char* from, size_t count) {
 #endif
 }
 
+// A block's turn ends: other blocks see of its writes to watched memory what they must.
+void end_turn() {
+    for (unsigned t = block->first; t < block->first + num_threads; ++t) fibers[t]->thread.end_turn(rounds);
+    hide_writes();
+}
+
 void enter(Block& next) {
+    if (writes_are_late && block != &next) {
+        if (block) end_turn();
+        show_writes(next.number);
+    }
     const size_t static_bytes = next.static_bytes.size();
     if (block != &next && static_bytes > 0) {
         if (block) copy_bytes(block->static_bytes.data(), launched->static_begin, static_bytes);
@@ -563,6 +573,7 @@ void run_blocks() {
         const bool any_ran = run_round();
         if (failed) return;
         if (progress != progress_before) idle_rounds = 0;
+        if (progress != progress_before) continue;
         if (!any_ran || idle_rounds == MOST_IDLE_ROUNDS) return record_waiting("deadlock", blocks[0]);
     }
 }
@@ -587,7 +598,10 @@ void run_grid() {
                               static_cast<unsigned>(turn / width / gridDim.y)});
         run_blocks();
         check_fences(shared);
+        if (writes_are_late && block) end_turn();
+        end_blocks();
     }
+    end_late_writes();
     dynamic_shared = nullptr;
 }
 
@@ -683,6 +697,10 @@ int barrier(const char* name, bool predicate, Site site) {
 }
 
 void cluster_barrier(const char* name, Site site) {
+    if (writes_are_late) {
+        fence();
+        see_atomic(nullptr, 0);
+    }
     const unsigned cluster = block->number / launched->cluster, count = launched->cluster * num_threads;
     meet(cluster_meetings[cluster], cluster * count, count, name, false, site);
 }

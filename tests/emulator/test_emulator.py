@@ -791,3 +791,20 @@ def test_a_graph_finds_memory_that_has_gone(at: int) -> None:
         DeviceError, match="expected the memory of a graph to be there, got that of write_number"
     ):
         graph.launch()
+
+
+# ------------------------------------------------------------------------------------------------- late writes
+
+
+@ORDERS
+@pytest.mark.parametrize("has_fences", [True, False])
+def test_what_other_blocks_see_without_a_fence_comes_late(reverse: bool, has_fences: bool) -> None:
+    blocks = np.arange(12)
+    left, sums = np.zeros(12, np.int32), np.zeros(13, np.int32)
+    arrivals, marks = np.zeros(1, np.uint32), np.zeros((12, 2), np.uint32)
+    device = Device(reverse=reverse, late_writes=True)
+    sizes: dict[str, Any] = {"grid": 12, "block": 1, "is_cooperative": True}
+    device.run("late", left, sums, arrivals, marks, FENCES=str(int(has_fences)), **sizes)
+    np.testing.assert_array_equal(left, blocks + 1)  # when the grid has ended, all of it is there
+    np.testing.assert_array_equal(marks, np.stack([blocks + 7, np.ones(12)], axis=1))
+    assert (sums[0] == left.sum(), (sums[1:12] == blocks[1:] + 7).all()) == (has_fences, has_fences)

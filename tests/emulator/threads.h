@@ -51,6 +51,13 @@ struct Accumulator {
     unsigned num_products;
 };
 
+// A relaxed store that other blocks have not seen, and the round at whose end they do.
+struct RelaxedStore {
+    const void* place;
+    size_t bytes;
+    unsigned long long round;
+};
+
 // What a thread keeps from one call to the next.
 struct Thread {
     std::vector<PendingCopy> copies;
@@ -60,6 +67,7 @@ struct Thread {
     std::vector<PendingStore> stores;
     unsigned store_groups = 0;
     std::vector<LateWrite> late_writes;
+    std::vector<RelaxedStore> relaxed;
     std::vector<Product> products;
     std::vector<Accumulator> accumulators;
     unsigned product_groups = 0, products_issued = 0;
@@ -70,11 +78,15 @@ struct Thread {
         copies_issued = groups_committed = 0;
         stores.clear();
         late_writes.clear();
+        relaxed.clear();
         products.clear();
         accumulators.clear();
         store_groups = product_groups = products_issued = 0;
         gave_registers = false;
     }
+
+    // Lets other blocks see relaxed stores, when the turn of the block ends.
+    void end_turn(unsigned long long round);
 
     // Lets those copies land for which is_due(copy).
     template <class F>
@@ -92,6 +104,12 @@ struct Thread {
 };
 
 extern Thread* current;
+
+// A block's turn ends, or begins; all of those that take turns have left, and the whole grid (late_writes.cpp).
+void hide_writes();
+void show_writes(unsigned block);
+void end_blocks();
+void end_late_writes();
 
 // Waits until it holds.
 void wait_for(Condition& condition);

@@ -24,8 +24,8 @@ inline int __syncthreads_and(int predicate, emulator::Site site = emulator::Site
     return emulator::barrier("__syncthreads_and", predicate == 0, site) == 0;
 }
 
-inline void __threadfence() {}
-inline void __threadfence_system() {}
+inline void __threadfence() { emulator::fence(); }
+inline void __threadfence_system() { emulator::fence(); }
 inline void __threadfence_block() {}
 
 inline void __nanosleep(unsigned, emulator::Site site = emulator::Site::here()) {

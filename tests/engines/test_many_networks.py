@@ -125,7 +125,7 @@ class Sweep:
         y = first.loss.prepare_targets(self.y, first.network.output_shape, "float32")
         outcomes = train_many(members, DeviceRows(first, TrainingData(self.x, y, self.weights)))
         for i, member in zip(chosen, members, strict=True):
-            write_back(member.state, self.models[i], self.optimizers[i])
+            write_back(member.state, self.models[i], self.optimizers[i], member.plan.loss)
         return outcomes
 
 

@@ -286,6 +286,19 @@ def test_the_order_of_threads_changes_no_bit(
     np.testing.assert_equal(*found)
 
 
+@on_emulator
+def test_what_replicas_leave_each_other_may_come_late(
+    monkeypatch: pytest.MonkeyPatch, only_cluster: Callable[..., None], only_replicas: Callable[[int], None]
+) -> None:
+    """In the reversed order writes without a fence do."""
+    only_cluster(1)
+    only_replicas(2)
+    found = []
+    for _ in open_in_both_orders(monkeypatch):
+        found.append(numbers(run(wf.EarlyStopping(patience=3), batch_size=44)[1]))
+    np.testing.assert_equal(*found)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_debug_builds(
