@@ -95,24 +95,27 @@ def test_how_fast_has_the_best_peer_of_each_row(digests: Any, monkeypatch: pytes
 
 
 def test_one_epoch_stands_beside_itself(digests: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def epochs(numpy: float, ours: float) -> dict[str, Any]:
-        seconds = zip(("NumPy float32", "one_launch float16"), (numpy, ours), strict=True)
-        return {name: {"mean": {"epoch_seconds": {"median": value}}} for name, value in seconds}
-
-    records = [{"name": "numpy", "ms_per_epoch": 500.0}, {"name": "one-launch", "ms_per_epoch": 2.5}]
-    programs = {"warpfit NumPy float32": 0.6, "warpfit one_launch float16": 0.003}
+    report = {"NumPy float32": 1.0613, "one_launch float16": 0.00304}
+    rows = {name: {"mean": {"epoch_seconds": {"median": seconds}}} for name, seconds in report.items()}
+    ladder = {"numpy": 500.0, "torch-preloaded": 768.0, "one-launch": 2.5}
+    records = [{"name": name, "ms_per_epoch": ms} for name, ms in ladder.items()]
+    train = {"warpfit NumPy float32": 0.6, "torch_eager float32": 0.9, "warpfit one_launch float16": 0.003}
+    programs = {name: {"epoch_seconds": seconds} for name, seconds in train.items()}
+    ours = {"torch_eager float32": us(1400.0), "warpfit float16": us(3.2)}
     files = {
-        "layerwise": {"mlp": {"64": {"numpy": {"median": 1000.0}}}},
-        "train": {"rows": {"64": {"programs": {name: {"epoch_seconds": s} for name, s in programs.items()}}}},
+        "layerwise": {"mlp": {"64": {"numpy": {"median": 1000.0}, "torch_eager": {"median": 900.0}}}},
+        "train": {"rows": {"64": {"programs": programs}}},
         "ladder": {"networks": {"mlp": {"records": records}}},
+        "one_launch": {"rows": {"784-256-10/64": {"programs": ours}}},
     }
     monkeypatch.setattr(digests, "_other", lambda name: {"environment": ENVIRONMENT, **files[name]})
-    table = digests.one_epoch({"environment": ENVIRONMENT, "rows": epochs(1.0613, 0.00304)})
+    table = digests.one_epoch({"environment": ENVIRONMENT, "rows": rows})
     assert table.splitlines()[2:] == [
-        "| `warpfit bench layerwise` | today | 938 ms | - | - |",
-        "| `warpfit bench report-run` | today | 1,061 ms | 3.04 ms | 349 |",
-        "| `warpfit bench train` | today | 600 ms | 3.00 ms | 200 |",
-        "| `warpfit bench ladder` | today | 500 ms | 2.50 ms | 200 |",
+        "| `warpfit bench layerwise` | today | 938 ms | 844 ms | - | - |",
+        "| `warpfit bench one-launch` | today | - | 1,313 ms | 3.00 ms | - |",
+        "| `warpfit bench report-run` | today | 1,061 ms | - | 3.04 ms | 349 |",
+        "| `warpfit bench train` | today | 600 ms | 900 ms | 3.00 ms | 200 |",
+        "| `warpfit bench ladder` | today | 500 ms | 768 ms | 2.50 ms | 200 |",
     ]
 
 
