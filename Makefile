@@ -15,7 +15,7 @@ SETUP  ?= $(VENV)/.dev
 SANITIZER := compute-sanitizer
 CHECKED   ?= tests/backends/test_contract.py tests/backends/cuda tests/engines/test_one_launch_card.py -m gpu -k "float32_agrees_with_float64 or half_precision or updates or whole_numbers or narrow_steps or tf32 or follows_numpy"
 
-.PHONY: train playground test test-all test-gpu sanitize lint bench notebook docs clean
+.PHONY: train playground test test-all test-gpu sanitize mutants lint bench notebook docs clean
 
 train: $(VENV)/.train
 	$(BIN)/warpfit train $(ARGS)
@@ -42,6 +42,10 @@ sanitize: $(SETUP)
 	@$(RUN) -c 'import sys; from warpfit.backends.cuda.runtime import why_unavailable; sys.exit(why_unavailable())'
 	$(SANITIZER) --tool memcheck --error-exitcode 1 $(RUN) -m pytest $(CHECKED) $(ARGS)
 	$(SANITIZER) --tool racecheck --error-exitcode 1 $(RUN) -m pytest $(CHECKED) $(ARGS)
+
+# Plants bugs, one at a time, and says which of them the tests do not catch; ARGS: parts of their names, --jobs 2
+mutants: $(VENV)/.dev
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python tools/mutants.py $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/pre-commit run --all-files

@@ -22,6 +22,7 @@ FILTERS = (
     *(f"default::{name}" for name in OF_THE_FUTURE),
     *(f"error::warpfit.errors.{name}" for name in CATEGORIES),
     "ignore:device 'auto' is the CPU:UserWarning",
+    "ignore:It looks like `register_random` was passed",  # of frozen objects it finds no referrers
 )
 
 # The same, as near as Python's own filters come to it, for processes that tests start.

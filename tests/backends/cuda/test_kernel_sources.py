@@ -130,6 +130,31 @@ def test_only_counters_are_atomic(path: Path) -> None:
         assert re.fullmatch(r"atomicAdd\([^;]*, 1u\)", call), call
 
 
+# Words that tell other threads that something lies in memory, and what waits for them. Numbers are only handed out by the
+# others; a mark within the word that it marks needs no fence.
+TOLD = re.compile(r"atomicAdd\((arrivals|&returned), 1u\)|store_relaxed\(&(?:place\.epoch|published),")
+HEARD = re.compile(r"atomicAdd\((?:arrivals|&returned), 1u\)|load_relaxed\(&(?:place\.epoch|published)\)")
+HANDED_OUT = {"&taken", "&end"}
+FENCE = re.compile(r"__threadfence(?:_block|_system)?\(\);")
+
+
+def test_fences_stand_before_what_is_told_and_behind_what_is_heard() -> None:
+    """The emulator's threads see all that is written at once: it would not notice one that is missing."""
+    bodies = [part for path in HEADERS if path not in PTX for part in code(path).split("__device__")]
+    told = [(body, found) for body in bodies for found in TOLD.finditer(body)]
+    heard = [(body, found) for body in bodies for found in HEARD.finditer(body)]
+    assert (len(told), len(heard)) >= (6, 6)
+    for body, found in told:
+        assert FENCE.search(body[: found.start()]), body
+    for body, found in heard:
+        assert FENCE.search(body[found.end() :]), body
+
+
+def test_every_counter_is_known() -> None:
+    everything = "\n".join(map(code, (*SOURCES, *HEADERS)))
+    assert set(re.findall(r"atomicAdd\(([^,]+),", everything)) == HANDED_OUT | {"arrivals", "&returned"}
+
+
 def chosen_by_define() -> set[str]:
     """Return the functions that a kernel names by a define: FUNCTION, ACTIVATION, EPILOGUE or OPTIMIZER."""
     elementwise = {f"{name}_of" for name in (*UNARY, *BINARY, *COMPARISONS)}
