@@ -1,4 +1,4 @@
-"""Gradient check: derivatives held against central differences in float64.
+"""Gradient check: derivatives compared with central differences in float64.
 
 The check multiplies a function's output by fixed, uneven weights, so that one backward pass gives the gradient
 of one number with respect to every input; and moves each entry of each input up and down to see how that number

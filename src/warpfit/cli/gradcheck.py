@@ -21,7 +21,7 @@ def gradcheck(
     ] = None,
     device: Annotated[str, typer.Option(help=DEVICE_HELP, metavar="NAME")] = "auto",
 ) -> None:
-    """Hold every derivative against central differences, and show the worst entry of each."""
+    """Compare every derivative with central differences, and show the worst entry of each."""
     from warpfit.backends import resolve_device
     from warpfit.gradcheck import standard_checks
 
