@@ -251,6 +251,19 @@ def test_losses_agree_on_which_count_right_rows() -> None:
     assert {name for name, kind in Loss.by_name.items() if kind.counts_correct} == set(loss.COUNTING_LOSSES)
 
 
+def test_what_outputs_mean_is_known_or_refused() -> None:
+    outputs = np.zeros((2, 3), np.float32)
+    for meaning in (
+        lambda loss: loss.probabilities(OPS, outputs),
+        lambda loss: loss.labels(outputs),
+        lambda loss: loss.num_outputs(3),
+    ):
+        taken = {name for name, kind in Loss.by_name.items() if is_taken(meaning, kind())}
+        assert taken <= set(loss.COUNTING_LOSSES)
+        assert "cross_entropy" in taken
+        assert_refused(meaning, MadeUpLoss())
+
+
 def test_every_loss_is_documented_checked_and_has_its_operation() -> None:
     for kind in Loss.by_name.values():
         assert f"losses.{kind.__name__}(" in API
