@@ -219,6 +219,7 @@ SECTIONS = (
             "DTypeError",
             "DataError",
             "FileFormatError",
+            "IndexingError",
             "ConfigError",
             "DeviceError",
             "KernelError",

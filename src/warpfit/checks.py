@@ -13,13 +13,17 @@ import numpy.typing as npt
 from warpfit.errors import ConfigError, DataError, DTypeError, ShapeError, WarpfitError
 
 __all__ = [
+    "as_array",
+    "as_integers",
     "as_numbers",
     "as_tuple",
     "brief",
+    "check_choice",
     "check_count",
     "check_fields",
+    "check_flag",
     "check_number",
-    "check_unmasked",
+    "check_readable",
     "register",
 ]
 
@@ -51,6 +55,27 @@ def check_number(name: str, value: Any, lowest: float) -> None:
         raise ConfigError(f"expected {name} to be a number of at least {lowest}, got {brief(value)}")
 
 
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
+    """Raise ConfigError unless `value` is one of the strings."""
+    if not isinstance(value, str) or value not in choices:
+        raise ConfigError(f"expected {name} among {', '.join(choices)}, got {brief(value)}")
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """Return `value` as a bool, or raise ConfigError unless it is True or False, or 1 or 0."""
+    if not isinstance(value, bool | np.bool_ | int) or value not in (0, 1):
+        raise ConfigError(f"expected {name} to be True or False, got {brief(value)}")
+    return bool(value)
+
+
+def as_integers(name: str, value: Any, lowest: int = -(2**63)) -> tuple[int, ...]:
+    """Return an integer of at least `lowest`, or a sequence of such, as a tuple, or raise ShapeError."""
+    parts = as_tuple(value if isinstance(value, Iterable) else [value], Integral)
+    if parts is None or not all(lowest <= int(part) < 2**63 for part in parts):
+        raise ShapeError(f"expected {name} as an integer or several of at least {lowest}, got {brief(value)}")
+    return tuple(int(part) for part in parts)
+
+
 def check_fields(owner: str, settings: Any) -> None:
     """Raise ConfigError unless what a frozen dataclass declares as a number, a bool or a string is one.
 
@@ -77,24 +102,32 @@ def as_tuple(value: Any, kind: type) -> tuple[Any, ...] | None:
         parts = tuple(value)
     except TypeError:  # an array without axes, say
         return None
-    return parts if all(isinstance(part, kind) and not isinstance(part, bool) for part in parts) else None
+    strange = bool | np.timedelta64  # which are integers, too
+    return parts if all(isinstance(part, kind) and not isinstance(part, strange) for part in parts) else None
 
 
 def brief(value: Any) -> str:
     """Return a value in one short line, an array as its shape."""
     if isinstance(value, np.generic):
         value = value.item()
-    if hasattr(value, "shape") and hasattr(value, "dtype") and value.shape != ():
+    if (
+        not isinstance(value, type)
+        and hasattr(value, "shape")
+        and hasattr(value, "dtype")
+        and value.shape != ()
+    ):
         return f"an array of shape {tuple(value.shape)}"
     line = " ".join(repr(value).split())
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
 
 
-def check_unmasked(name: str, value: Any) -> Any:
-    """Return `value`, or raise DataError if it is a masked array, or a list of such, with masked entries.
+def check_readable(name: str, value: Any) -> Any:
+    """Return `value`, or raise if it is a masked array, or a list of such, or a tensor that requires a gradient.
 
-    NumPy would go on with what lies under the mask.
+    NumPy would go on with what lies under the mask, and does not read such a tensor.
     """
+    if _requires_grad(value):
+        raise DTypeError(f"expected {name} without a gradient to track, got a tensor; its detach() is one")
     parts = value if isinstance(value, list | tuple) else [value]
     masked = sum(int(np.ma.count_masked(part)) for part in parts if isinstance(part, np.ma.MaskedArray))
     if masked:
@@ -117,7 +150,7 @@ def as_numbers(value: Any, name: str = "") -> npt.NDArray[Any]:
     DataError
         If some of it is masked.
     """
-    array = value if type(value) is np.ndarray else _as_array(value, name)
+    array = as_array(value, name)
     if array.dtype.kind not in NUMERIC:
         raise DTypeError(f"{_numbers(name)}, got {_content_of(array)}{_remedy(name, array)}")
     return array
@@ -127,11 +160,14 @@ def _numbers(name: str) -> str:
     return f"expected {name} to hold numbers" if name else "expected numbers"
 
 
-def _as_array(value: Any, name: str) -> npt.NDArray[Any]:
+def as_array(value: Any, name: str = "") -> npt.NDArray[Any]:
+    """Return what lies on the host as an array of whatever it holds, or raise as `as_numbers` does."""
+    if type(value) is np.ndarray:
+        return value
     strange = _strange(value)
     if strange is not None:
         raise DTypeError(f"{_numbers(name)}, got {strange}")
-    check_unmasked(name or "numbers", value)
+    check_readable(name or "numbers", value)
     try:
         if hasattr(value, "dtypes") and hasattr(value, "to_numpy"):
             return _of_frame(value, name)
@@ -153,11 +189,7 @@ def _strange(value: Any) -> str | None:
         return f"a sparse {kind}; its toarray() is one"
     if isinstance(value, Iterator):
         return f"a {kind}, which can be read only once; make a list of it"
-    if (
-        getattr(value, "requires_grad", False) is True
-        and hasattr(value, "detach")
-        and hasattr(value, "layout")
-    ):
+    if _requires_grad(value):
         return f"a {kind} that requires a gradient; its detach() is one"
     if value is None or isinstance(value, str | bytes):
         return brief(value)
@@ -167,6 +199,11 @@ def _strange(value: Any) -> str | None:
         return None
     batches = "; pass its rows x and y" if kind.endswith("Loader") else ""
     return f"a {kind}{batches}"
+
+
+def _requires_grad(value: Any) -> bool:
+    """Return whether a value is a tensor of PyTorch's that is to track a gradient."""
+    return getattr(value, "requires_grad", False) is True and hasattr(value, "layout")
 
 
 def _of_frame(frame: Any, name: str) -> npt.NDArray[Any]:
@@ -205,7 +242,7 @@ def _content_of(array: npt.NDArray[Any]) -> str:
 
 def _remedy(name: str, array: npt.NDArray[Any]) -> str:
     is_text = array.size > 0 and isinstance(array.reshape(-1)[0], str | bytes)
-    return ENCODE if is_text and name.endswith(("y", "targets")) else ""
+    return ENCODE if is_text and name.split()[-1:] in (["y"], ["targets"]) else ""
 
 
 def _parts_of(value: Any) -> str:

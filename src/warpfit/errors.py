@@ -21,6 +21,7 @@ __all__ = [
     "DeviceWarning",
     "DivergedError",
     "FileFormatError",
+    "IndexingError",
     "KernelError",
     "ShapeError",
     "TrainingWarning",
@@ -43,6 +44,10 @@ class DTypeError(WarpfitError, TypeError):
 
 class ConfigError(WarpfitError, ValueError):
     """An argument, a flag or a configuration value is out of range or unknown."""
+
+
+class IndexingError(WarpfitError, IndexError):
+    """An index is no place of an array."""
 
 
 class DeviceError(WarpfitError, RuntimeError):

@@ -222,13 +222,13 @@ def test_neighbours_do_not_stay_together(num_rows: int) -> None:
 
 @pytest.mark.parametrize("num_rows", [-1, 2**31 + 1])
 def test_number_of_rows_out_of_range(num_rows: int) -> None:
-    with pytest.raises(ConfigError, match=rf"number of rows in \[0, 2\*\*31\], got {num_rows}"):
+    with pytest.raises(ConfigError, match=rf"number of rows .*, got {num_rows}"):
         order_at([], num_rows, seed=0, epoch=0)
 
 
 @pytest.mark.parametrize("epoch", [-1, 2**32])
 def test_epoch_out_of_range(epoch: int) -> None:
-    with pytest.raises(ConfigError, match=rf"expected an epoch in \[0, 2\*\*32\), got {epoch}"):
+    with pytest.raises(ConfigError, match=rf"expected an epoch .*, got {epoch}"):
         epoch_order(10, seed=0, epoch=epoch)
 
 

@@ -166,5 +166,5 @@ def test_gelu_refuses_other_approximations() -> None:
 
 @pytest.mark.parametrize("slope", [-0.1, float("nan")])
 def test_leaky_relu_refuses_slopes(slope: float) -> None:
-    with pytest.raises(ConfigError, match="expected a leaky_relu slope of at least 0, got"):
+    with pytest.raises(ConfigError, match="expected a leaky_relu slope to be a number of at least 0, got"):
         LeakyReLU(slope)

@@ -8,7 +8,17 @@ def npz_files(folder: Path) -> Feed:
     return feed
 """
 
-from fuzzing import data_files, model_files, texts
+from fuzzing import arguments, data_files, model_files, texts
 from fuzzing.harness import FAMILIES, Counts, Family, failure_of, run_family
 
-__all__ = ["FAMILIES", "Counts", "Family", "data_files", "failure_of", "model_files", "run_family", "texts"]
+__all__ = [
+    "FAMILIES",
+    "Counts",
+    "Family",
+    "arguments",
+    "data_files",
+    "failure_of",
+    "model_files",
+    "run_family",
+    "texts",
+]

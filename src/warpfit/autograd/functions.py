@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 from warpfit.autograd import formulas
 from warpfit.autograd.tensor import Tensor, apply
 from warpfit.backends import Array
+from warpfit.checks import brief
+from warpfit.errors import ConfigError, ShapeError
 
 __all__ = ["concatenate", "maximum", "minimum", "stack", "where"]
+
+
+MAX_AXES = 65  # one more than NumPy's arrays have
 
 
 def maximum(a: Any, b: Any) -> Tensor:
@@ -29,9 +35,21 @@ def where(condition: Array, a: Any, b: Any) -> Tensor:
 
 def concatenate(tensors: Sequence[Any], axis: int = 0) -> Tensor:
     """Return the tensors joined along an axis that they have."""
-    return apply(formulas.concatenate, *tensors, axis=axis)
+    return apply(formulas.concatenate, *_several("concatenate", tensors), axis=_axis("concatenate", axis))
 
 
 def stack(tensors: Sequence[Any], axis: int = 0) -> Tensor:
     """Return the tensors, all of one shape, joined along a new axis."""
-    return apply(formulas.stack, *tensors, axis=axis)
+    return apply(formulas.stack, *_several("stack", tensors), axis=_axis("stack", axis))
+
+
+def _several(op: str, tensors: Any) -> Sequence[Any]:
+    if not isinstance(tensors, list | tuple):
+        raise ConfigError(f"{op}: expected a list of tensors, got {brief(tensors)}")
+    return tensors
+
+
+def _axis(op: str, axis: Any) -> int:
+    if isinstance(axis, bool) or not isinstance(axis, Integral):
+        raise ShapeError(f"{op}: expected an axis as an integer, got {brief(axis)}")
+    return max(-MAX_AXES, min(int(axis), MAX_AXES))  # beyond, there is no such axis in any case

@@ -7,10 +7,11 @@ and operators go through it alike, so no derivative is written twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from math import prod
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,10 @@ import numpy.typing as npt
 from warpfit import backends
 from warpfit.autograd import formulas
 from warpfit.backends import Array, Backend
-from warpfit.backends.base import FLOAT_DTYPES, Axis
+from warpfit.backends.base import FLOAT_DTYPES, HALF_DTYPES, Axis
 from warpfit.backends.transfer import device_of, home_of, moved
-from warpfit.errors import ConfigError, DTypeError, ShapeError
+from warpfit.checks import as_integers, brief, check_flag
+from warpfit.errors import ConfigError, DTypeError, IndexingError, ShapeError, WarpfitError
 
 __all__ = ["Tensor", "apply", "no_grad", "record", "tensor"]
 
@@ -70,7 +72,7 @@ class Tensor:
     __array_ufunc__ = None
 
     def __init__(self, data: Any, requires_grad: bool = False) -> None:
-        self.data: Array = home_of(data).asarray(data)
+        self.data: Array = home_of(data).asarray(data.data if isinstance(data, Tensor) else data)
         self.grad: Array | None = None
         self.requires_grad = requires_grad
         self._inputs: tuple[Tensor, ...] = ()
@@ -244,34 +246,43 @@ class Tensor:
 
     def sum(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """Return the sum over an axis, several, or all (None)."""
-        return apply(formulas.sum, self, axis=axis, keepdims=keepdims)
+        return self._reduced(formulas.sum, axis, keepdims)
 
     def mean(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """Return the mean over an axis, several, or all (None); 0 over no entries."""
-        return apply(formulas.mean, self, axis=axis, keepdims=keepdims)
+        return self._reduced(formulas.mean, axis, keepdims)
 
     def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """Return the largest entry over an axis, several, or all (None); equal entries share the gradient."""
-        return apply(formulas.max, self, axis=axis, keepdims=keepdims)
+        return self._reduced(formulas.max, axis, keepdims)
 
     def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """Return the smallest entry over an axis, several, or all (None); equal entries share the gradient."""
-        return apply(formulas.min, self, axis=axis, keepdims=keepdims)
+        return self._reduced(formulas.min, axis, keepdims)
+
+    def _reduced(self, formula: Formula, axis: Axis, keepdims: bool) -> Tensor:
+        keepdims = check_flag(f"{formula.__name__}: keepdims", keepdims)
+        if axis is not None:
+            axes = as_integers(f"{formula.__name__}: axis", axis)
+            axis = axes if isinstance(axis, Iterable) else axes[0]
+        return apply(formula, self, axis=axis, keepdims=keepdims)
 
     # -- shapes ------------------------------------------------------------------------------------------
 
     def reshape(self, *shape: Any) -> Tensor:
         """Return the elements in another shape, given as sizes or one tuple; one size may be -1."""
-        return apply(formulas.reshape, self, shape=_sizes(shape))
+        return apply(formulas.reshape, self, shape=_sizes("reshape", shape))
 
     def flatten(self, start_axis: int = 0) -> Tensor:
         """Return a tensor whose axes from `start_axis` on are joined to one; ``flatten(1)`` keeps the batch."""
+        _check_axis("flatten", start_axis)
         if not 0 <= start_axis <= self.ndim:
             raise ShapeError(f"flatten: expected start_axis in [0, {self.ndim}], got {start_axis}")
         return self.reshape(*self.shape[:start_axis], prod(self.shape[start_axis:]))
 
     def unsqueeze(self, axis: int) -> Tensor:
         """Return a tensor with a new axis of size 1 at a place."""
+        _check_axis("unsqueeze", axis)
         if not -self.ndim - 1 <= axis <= self.ndim:
             raise ShapeError(f"unsqueeze: expected an axis in [{-self.ndim - 1}, {self.ndim}], got {axis}")
         place = axis % (self.ndim + 1)
@@ -281,6 +292,7 @@ class Tensor:
         """Return a tensor without an axis of size 1, or without all such axes for None."""
         if axis is None:
             return self.reshape(tuple(size for size in self.shape if size != 1))
+        _check_axis("squeeze", axis)
         if not -self.ndim <= axis < self.ndim or self.shape[axis] != 1:
             raise ShapeError(f"squeeze: expected an axis of size 1, got axis {axis} of shape {self.shape}")
         place = axis % self.ndim
@@ -288,7 +300,7 @@ class Tensor:
 
     def transpose(self, *axes: Any) -> Tensor:
         """Return a tensor with its axes in another order, given as numbers or one tuple; reversed if none."""
-        return apply(formulas.transpose, self, axes=_sizes(axes) if axes else None)
+        return apply(formulas.transpose, self, axes=_sizes("transpose", axes) if axes else None)
 
     @property
     def T(self) -> Tensor:  # noqa: N802  (NumPy's name)
@@ -297,11 +309,17 @@ class Tensor:
 
     def expand(self, *shape: Any) -> Tensor:
         """Return the tensor repeated to a shape that it broadcasts to, given as sizes or one tuple."""
-        return apply(formulas.broadcast_to, self, shape=_sizes(shape))
+        return apply(formulas.broadcast_to, self, shape=_sizes("expand", shape))
 
     def __getitem__(self, index: Any) -> Tensor:
         """Return the elements at integers, slices, None, Ellipsis, integer or bool arrays, as in NumPy."""
-        return apply(formulas.index, self, index=index)
+        try:
+            return apply(formulas.index, self, index=index)
+        except WarpfitError:
+            raise
+        except (IndexError, TypeError, ValueError, OverflowError, RuntimeError) as error:
+            told = " ".join(str(error).split())
+            raise IndexingError(f"expected an index of a tensor of shape {self.shape}, but {told}") from None
 
     # -- gradients ---------------------------------------------------------------------------------------
 
@@ -400,6 +418,9 @@ def tensor(
 
     It lives on `device`, or where `data` does if None.
     """
+    if not isinstance(dtype, str) or dtype not in (*FLOAT_DTYPES, *HALF_DTYPES):
+        raise DTypeError(f"expected dtype {' or '.join(FLOAT_DTYPES)}, got {brief(dtype)}")
+    check_flag("requires_grad", requires_grad)
     values = data.data if isinstance(data, Tensor) else data
     target = home_of(values) if device is None else backends.get(device)
     return Tensor(moved(values, target, dtype), requires_grad)
@@ -425,6 +446,11 @@ def _values(ops: Backend, value: Any, dtype: str) -> Array:
     return moved(home.asarray(array, dtype if dtype in FLOAT_DTYPES else "float32"), ops, dtype)
 
 
-def _sizes(numbers: tuple[Any, ...]) -> tuple[int, ...]:
-    """Return what was given as ``f(2, 3)`` or as ``f((2, 3))`` as one tuple."""
-    return tuple(numbers[0]) if len(numbers) == 1 and isinstance(numbers[0], (tuple, list)) else numbers
+def _sizes(op: str, numbers: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return what was given as ``f(2, 3)`` or as ``f((2, 3))`` as one tuple, or raise ShapeError."""
+    return as_integers(f"{op}: sizes or axes", numbers[0] if len(numbers) == 1 else numbers)
+
+
+def _check_axis(op: str, axis: Any) -> None:
+    if isinstance(axis, bool) or not isinstance(axis, Integral):
+        raise ShapeError(f"{op}: expected an axis as an integer, got {brief(axis)}")

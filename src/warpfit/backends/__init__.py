@@ -12,6 +12,7 @@ import numpy as np
 from warpfit.backends.base import Activation, Array, Backend
 from warpfit.backends.numpy import NumpyBackend
 from warpfit.callers import warn
+from warpfit.checks import brief
 from warpfit.errors import ConfigError, DeviceError, DeviceWarning, DTypeError
 
 __all__ = [
@@ -43,6 +44,8 @@ def resolve_device(device: str) -> str:
     ConfigError
         For any other name.
     """
+    if not isinstance(device, str):
+        raise ConfigError(f"expected device 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got {brief(device)}")
     if device == "cpu":
         return device
     origin = "device"
@@ -50,9 +53,9 @@ def resolve_device(device: str) -> str:
         origin, device = "WARPFIT_DEVICE as", os.environ.get("WARPFIT_DEVICE") or "auto"
         if device in ("auto", "cpu"):
             return _best_device() if device == "auto" else device
-    match = _CUDA_NAME.fullmatch(device) if isinstance(device, str) else None
+    match = _CUDA_NAME.fullmatch(device)
     if match is None:
-        raise ConfigError(f"expected {origin} 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got {device!r}")
+        raise ConfigError(f"expected {origin} 'auto', 'cpu', 'cuda' or 'cuda:1', ..., got {brief(device)}")
     return str(_runtime(f"cuda:{int(match[1] or 0)}").name)
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from warpfit.errors import ConfigError
+from warpfit.checks import check_choice, check_number
 
 __all__ = [
     "ACTIVATIONS",
@@ -114,10 +114,8 @@ class Activation:
     slope: float = 0.01
 
     def __post_init__(self) -> None:
-        if self.name not in ACTIVATIONS:
-            raise ConfigError(f"expected an activation among {', '.join(ACTIVATIONS)}, got {self.name!r}")
-        if not self.slope >= 0:
-            raise ConfigError(f"expected a leaky_relu slope of at least 0, got {self.slope!r}")
+        check_choice("an activation", self.name, ACTIVATIONS)
+        check_number("a leaky_relu slope", self.slope, 0)
 
     @property
     def needs_input(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from warpfit.checks import as_numbers, as_tuple, brief
 from warpfit.data.order import epoch_order
 from warpfit.errors import DataError
 
@@ -49,6 +50,18 @@ class Dataset:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        names = as_tuple(self.class_names, str)
+        if names is None:
+            raise DataError(
+                f"{brief(self.name)}: expected class_names as strings, got {brief(self.class_names)}"
+            )
+        object.__setattr__(self, "class_names", names)
+        for name in ("x_train", "y_train", "x_test", "y_test"):
+            given = getattr(self, name)
+            array = given if hasattr(given, "columns") else as_numbers(given, name)
+            if not array.ndim:
+                raise DataError(f"{self.name}: expected {name} to be an array of rows, got a single number")
+            object.__setattr__(self, name, array)
         for part, x, y in (("train", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
             if len(x) != len(y):
                 raise DataError(

@@ -17,12 +17,12 @@ import os
 import sys
 import zlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from warpfit.checks import as_array
 from warpfit.errors import DataError, DTypeError, FileFormatError, ShapeError
 from warpfit.files import as_path, atomic_path
 
@@ -143,7 +143,7 @@ def write_idx(path: PathLike, array: npt.ArrayLike) -> None:
     ConfigError
         If the file cannot be written.
     """
-    path, array = Path(path), np.asarray(array)
+    path, array = as_path("path", path), as_array(array, "array")
     code = CODES.get(array.dtype.newbyteorder("="))
     if code is None:
         known = ", ".join(dtype.name for dtype in CODES)

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warpfit.checks import check_count, check_unmasked
+from warpfit.checks import as_array, check_count, check_flag
 from warpfit.data.dataset import unit_floats
 from warpfit.data.order import epoch_order
 from warpfit.errors import ShapeError
+from warpfit.random import check_seed
 
 __all__ = ["DataLoader"]
 
@@ -59,11 +60,12 @@ class DataLoader:
         seed: int = 0,
         drop_last: bool = False,
     ) -> None:
-        self.x, self.y = np.asarray(check_unmasked("x", x)), np.asarray(check_unmasked("y", y))
+        self.x, self.y = as_array(x, "x"), as_array(y, "y")
         if not self.x.ndim or not self.y.ndim or len(self.x) != len(self.y):
             raise ShapeError(f"x and y must have as many rows; got shapes {self.x.shape} and {self.y.shape}")
         self.batch_size = check_count("batch_size", batch_size, 1)
-        self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
+        self.shuffle, self.drop_last = check_flag("shuffle", shuffle), check_flag("drop_last", drop_last)
+        self.seed = check_seed(seed)
         self.epoch = 0
 
     def __len__(self) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from warpfit.checks import check_count
 from warpfit.errors import ConfigError
 from warpfit.permutation import ROUNDS, domain_bits, permuted
 from warpfit.random import ORDER, philox, stream_key
@@ -53,9 +54,8 @@ def order_at(positions: npt.ArrayLike, num_rows: int, seed: int, epoch: int) -> 
     ConfigError
         If `num_rows`, `epoch` or one of `positions` is out of range.
     """
-    if not 0 <= num_rows <= MAX_ROWS:
-        raise ConfigError(f"expected a number of rows in [0, 2**31], got {num_rows}")
-    if not 0 <= epoch < 2**32:
+    _check_rows(num_rows)
+    if check_count("an epoch", epoch, 0) >= 2**32:
         raise ConfigError(f"expected an epoch in [0, 2**32), got {epoch}")
     positions = np.ravel(positions)
     # A position outside could walk a cycle that never comes below num_rows.
@@ -68,4 +68,10 @@ def order_at(positions: npt.ArrayLike, num_rows: int, seed: int, epoch: int) -> 
 
 def epoch_order(num_rows: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
     """Return the whole order of an epoch: a permutation (num_rows,) int64 of 0..num_rows-1."""
+    _check_rows(num_rows)
     return order_at(np.arange(num_rows), num_rows, seed, epoch)
+
+
+def _check_rows(num_rows: int) -> None:
+    if check_count("a number of rows", num_rows, 0) > MAX_ROWS:
+        raise ConfigError(f"expected a number of rows in [0, 2**31], got {num_rows}")

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from warpfit.checks import brief, check_flag
 from warpfit.data.dataset import Dataset, split_rows, unit_floats
 from warpfit.data.download import fetch
 from warpfit.data.idx import PathLike, parse_idx, read_bytes, unpacked
 from warpfit.errors import ConfigError, DataError, FileFormatError
+from warpfit.files import as_path
 
 __all__ = [
     "DATASETS",
@@ -145,9 +147,12 @@ def load_dataset(
     FileFormatError
         If a file is damaged.
     """
-    record = DATASETS.get(name)
+    record = DATASETS.get(name) if isinstance(name, str) else None
     if record is None:
-        raise ConfigError(f"unknown dataset {name!r}; expected one of {', '.join(DATASETS)}")
+        raise ConfigError(f"unknown dataset {brief(name)}; expected one of {', '.join(DATASETS)}")
+    flat, raw = check_flag("flat", flat), check_flag("raw", raw)
+    if data_dir is not None:
+        data_dir = as_path("data_dir", data_dir)
     _check_folder(data_dir)
     paths = _find(record, data_dir)
     if paths is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,7 @@ def load_user_data(
         raise ConfigError(f"test_fraction must be in [0, 1), got {test_fraction}")
     if label_column is not None and path.suffix.lower() != ".csv":
         raise ConfigError(f"label_column names a column of a .csv file; {path} is none")
-    if not path.exists():
+    if not os.path.exists(path):  # which is False, too, for names that cannot be
         raise DataError(f"{path} does not exist; expected an .npz file, a .csv file or a folder of images")
     if image_size is not None and not path.is_dir():
         raise ConfigError(f"image_size is for a folder of images; {path} is none")

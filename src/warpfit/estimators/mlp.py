@@ -27,7 +27,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from warpfit import backends
 from warpfit.backends import resolve_device
 from warpfit.callers import warn
-from warpfit.checks import check_unmasked
+from warpfit.checks import as_tuple, check_readable
 from warpfit.errors import ConfigError, ConfigWarning, DataError, DeviceError, DivergedError, TrainingWarning
 from warpfit.estimators.convergence import Convergence, EpochLog, reported_score
 from warpfit.estimators.initial import initial_layer
@@ -207,7 +207,7 @@ class BaseMLP(BaseEstimator, ABC):
         """Return the weight of each row, None if all are 1."""
         if sample_weight is None:
             return None
-        return some_above_0(_check_sample_weight(check_unmasked("sample_weight", sample_weight), X))
+        return some_above_0(_check_sample_weight(check_readable("sample_weight", sample_weight), X))
 
     _is_stratified = False
     _reports_score = False  # whether `EpochReport.val_accuracy` is the score
@@ -323,8 +323,8 @@ class BaseMLP(BaseEstimator, ABC):
     def _check(self, X: Any, y: Any, *, incremental: bool = False, reset: bool = True) -> Checked:
         """Return X and y checked and encoded, with what is known of them since."""
         before = dict(vars(self))
-        check_unmasked("X", X)
-        check_unmasked("y", y)
+        check_readable("X", X)
+        check_readable("y", y)
         X, encoded = self._encode(X, y, incremental=incremental, reset=reset)
         found = {name: value for name, value in vars(self).items() if value is not before.get(name)}
         return Checked(_dense(X), encoded.reshape(len(encoded), -1), found)
@@ -409,7 +409,7 @@ class BaseMLP(BaseEstimator, ABC):
     def _hidden_layer_sizes(self) -> list[int]:
         sizes = self.hidden_layer_sizes
         sizes = list(sizes) if hasattr(sizes, "__iter__") else [sizes]
-        if any(size <= 0 for size in sizes):
+        if as_tuple(sizes, Integral) is None or any(size <= 0 for size in sizes):
             raise ValueError(f"hidden_layer_sizes must be > 0, got {sizes}.")
         return sizes
 
@@ -537,7 +537,7 @@ class BaseMLP(BaseEstimator, ABC):
         if X_val is None or y_val is None:
             raise ValueError("expected both X_val and y_val, or neither, got one of them")
         X = self._checked_rows(X_val)
-        y = self._encode_validation(check_unmasked("y_val", y_val))
+        y = self._encode_validation(check_readable("y_val", y_val))
         if len(y) != X.shape[0]:
             raise ValueError(f"expected as many rows in X_val as in y_val, got {X.shape[0]} and {len(y)}")
         return Rows(_dense(X), y.reshape(len(y), -1))
@@ -648,7 +648,7 @@ class BaseMLP(BaseEstimator, ABC):
 
     def _checked_rows(self, X: Any) -> Any:
         """Return rows X, or raise as scikit-learn does if they are not like those that were fitted."""
-        check_unmasked("X", X)
+        check_readable("X", X)
         return validate_data(self, X, accept_sparse=["csr", "csc"], dtype=FLOATS, reset=False)
 
     @contextmanager

@@ -24,7 +24,7 @@ from sklearn.model_selection._validation import _insert_error_scores, _warn_or_r
 from sklearn.utils.validation import _check_method_params, indexable
 
 from warpfit.backends import resolve_device
-from warpfit.checks import check_unmasked
+from warpfit.checks import brief, check_readable
 from warpfit.errors import ConfigError
 from warpfit.estimators.many_fits import Fits, Result, fit_by_executor, fit_in_processes, fit_together
 from warpfit.estimators.mlp import BaseMLP
@@ -92,7 +92,11 @@ class _Sweep:
 
     def _splits(self, X: Any, y: Any, split_params: dict[str, Any]) -> list[Any]:
         search: Any = self
-        splitter = check_cv(search.cv, y, classifier=is_classifier(self.estimator))
+        try:
+            splitter = check_cv(search.cv, y, classifier=is_classifier(self.estimator))
+            splitter.get_n_splits  # noqa: B018  (computed for its error)
+        except (AttributeError, TypeError):
+            raise ConfigError(f"expected cv as scikit-learn takes it, got {brief(search.cv)}") from None
         search.n_splits_ = splitter.get_n_splits(X, y, **split_params)
         splits = list(splitter.split(X, y, **split_params))
         if len(splits) != search.n_splits_:
@@ -256,7 +260,7 @@ class SweepCV(_Sweep, GridSearchCV):
         KeyboardInterrupt
             After Ctrl-C.
         """
-        self._fit_search(check_unmasked("X", X), check_unmasked("y", y), params)
+        self._fit_search(check_readable("X", X), check_readable("y", y), params)
         return self
 
     def _candidates(self) -> list[Candidate]:
@@ -318,7 +322,7 @@ class RandomizedSweepCV(_Sweep, RandomizedSearchCV):
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
         """Fit every candidate that is drawn on every fold, and the best one on all rows; as `SweepCV.fit`."""
-        self._fit_search(check_unmasked("X", X), check_unmasked("y", y), params)
+        self._fit_search(check_readable("X", X), check_readable("y", y), params)
         return self
 
     def _candidates(self) -> list[Candidate]:

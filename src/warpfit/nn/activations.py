@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from warpfit.backends import Activation, Array, Backend
-from warpfit.errors import ConfigError
+from warpfit.checks import brief
+from warpfit.errors import ConfigError, ShapeError
 from warpfit.nn.layer import Layer
 from warpfit.nn.spec import Call, LayerSpec, Pullback
 
@@ -75,6 +76,8 @@ class SoftmaxSpec(LayerSpec):
     def vjp(
         self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call, *, needs_dx: bool = True
     ) -> tuple[Array, Pullback]:
+        if not x.shape:
+            raise ShapeError("Softmax: expected a batch of rows, got a single number")
         y, backward = (log_softmax if self.log else softmax)(ops, x)
         return y, lambda dy: (backward(dy) if needs_dx else None, {})
 
@@ -149,8 +152,8 @@ class GELU(ActivationLayer):
     """
 
     def __init__(self, approximate: str = "none") -> None:
-        if approximate not in ("none", "tanh"):
-            raise ConfigError(f"GELU: expected approximate 'none' or 'tanh', got {approximate!r}")
+        if not isinstance(approximate, str) or approximate not in ("none", "tanh"):
+            raise ConfigError(f"GELU: expected approximate 'none' or 'tanh', got {brief(approximate)}")
         super().__init__(ActivationSpec(Activation("gelu_tanh" if approximate == "tanh" else "gelu")))
 
     def extra_repr(self) -> str:

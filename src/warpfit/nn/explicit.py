@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from warpfit.backends import Array
+from warpfit.checks import brief
 from warpfit.errors import ConfigError
 from warpfit.nn.module import Module, Parameter
 from warpfit.nn.network import Sequential
@@ -23,7 +24,11 @@ Model = Module | Sequence[Module]
 
 
 def _module(model: Model) -> Module:
-    return model if isinstance(model, Module) else Sequential(*model)
+    if isinstance(model, Module):
+        return model
+    if not isinstance(model, list | tuple):
+        raise ConfigError(f"expected a model (a Module) or a list of layers, got {brief(model)}")
+    return Sequential(*model)
 
 
 def parameters(model: Model) -> list[Parameter]:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit import random
+from warpfit.checks import check_choice
 from warpfit.errors import ConfigError
 from warpfit.nn.spec import ParameterSpec
 
@@ -56,8 +57,7 @@ def initial_values(
     ConfigError
         If `init` is unknown.
     """
-    if init not in INITIALIZERS:
-        raise ConfigError(f"expected an initialiser among {', '.join(INITIALIZERS)}, got {init!r}")
+    check_choice("an initialiser", init, INITIALIZERS)
     if parameter.start == "ones":
         return np.ones(parameter.shape)
     if parameter.start == "zeros" or parameter.fan_in == 0:

@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 from warpfit import backends
 from warpfit.autograd import Tensor, record
 from warpfit.backends import Array
-from warpfit.errors import DTypeError
 from warpfit.nn.init import initial_values, memory_for
-from warpfit.nn.module import Buffer, Module, Parameter
+from warpfit.nn.module import Buffer, Module, Parameter, check_dtype
 from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback
 from warpfit.random import check_seed, next_seed
 
@@ -65,8 +64,7 @@ class Layer(Module):
         init: str = "default",
         seed: int | None = None,
     ) -> None:
-        if dtype not in backends.base.FLOAT_DTYPES:
-            raise DTypeError(f"expected dtype float32 or float64, got {dtype!r}")
+        check_dtype(dtype)
         self.spec = spec
         ops = backends.get(device)
 

@@ -13,6 +13,7 @@ from warpfit import backends
 from warpfit.autograd import Tensor, no_grad
 from warpfit.backends import Array, Backend
 from warpfit.backends.transfer import device_of, home_of, moved, to_host
+from warpfit.checks import as_integers, brief, check_flag
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 
 __all__ = ["Buffer", "Module", "Parameter"]
@@ -20,6 +21,12 @@ __all__ = ["Buffer", "Module", "Parameter"]
 
 # While `summary` runs: every module called so far with the shape of one sample of its output.
 _trace: ContextVar[list[tuple[Module, tuple[int, ...]]] | None] = ContextVar("trace", default=None)
+
+
+def check_dtype(dtype: Any) -> None:
+    """Raise DTypeError unless `dtype` names what parameters can be."""
+    if not isinstance(dtype, str) or dtype not in backends.base.FLOAT_DTYPES:
+        raise DTypeError(f"expected dtype float32 or float64, got {brief(dtype)}")
 
 
 class Parameter(Tensor):
@@ -151,8 +158,13 @@ class Module:
         ShapeError
             If an array has another shape.
         """
+        if not isinstance(state, Mapping):
+            raise ConfigError(f"expected a state as a mapping of names to arrays, got {brief(state)}")
         holders, ops = self.named_arrays(), self.backend
-        missing, foreign = sorted(holders.keys() - state.keys()), sorted(state.keys() - holders.keys())
+        missing, foreign = (
+            sorted(holders.keys() - state.keys()),
+            sorted(map(str, state.keys() - holders.keys())),
+        )
         if missing or foreign:
             raise ConfigError(
                 f"expected a state with the names of this model, got one with missing {missing} and foreign {foreign}"
@@ -168,6 +180,7 @@ class Module:
 
     def train(self, training: bool = True) -> Self:
         """Switch this module and all below to training (or evaluation)."""
+        check_flag("training", training)
         for _, module in self.named_modules():
             module.training = training
         return self
@@ -183,8 +196,8 @@ class Module:
 
     def to(self, device: str | None = None, *, dtype: str | None = None) -> Self:
         """Move all parameters, their gradients and buffers to a device, or to another float dtype, in place."""
-        if dtype is not None and dtype not in backends.base.FLOAT_DTYPES:
-            raise DTypeError(f"expected dtype float32 or float64, got {dtype!r}")
+        if dtype is not None:
+            check_dtype(dtype)
         target = self.backend if device is None else backends.get(device)
         for holder in self.named_arrays().values():
             holder.data = moved(holder.data, target, dtype)
@@ -217,8 +230,9 @@ class Module:
 
     def summary(self, input_shape: Sequence[int]) -> str:
         """Return a table for samples of a shape: every layer with its output shape and number of parameters."""
-        trace = self._trace_of(tuple(input_shape))
-        rows = [("input", "", str(tuple(input_shape)), "")]
+        shape = as_integers("input_shape", input_shape, 0)
+        trace = self._trace_of(shape)
+        rows = [("input", "", str(shape), "")]
         for name, module in self.named_modules():
             shapes = [shape for called, shape in trace if called is module]
             if shapes and not list(module.named_children()):

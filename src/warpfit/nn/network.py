@@ -11,6 +11,7 @@ from typing import Any
 from warpfit.autograd import Tensor
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import HALF_DTYPES
+from warpfit.checks import as_integers
 from warpfit.errors import ConfigError, FileFormatError, ShapeError
 from warpfit.nn.activations import ActivationSpec
 from warpfit.nn.conv import Conv2dSpec
@@ -240,7 +241,9 @@ class Sequential(Module):
         layers = self.flat_layers()
         if layers is None:
             return None
-        network = NetworkSpec(tuple((name, layer.spec) for name, layer in layers), tuple(input_shape))
+        network = NetworkSpec(
+            tuple((name, layer.spec) for name, layer in layers), as_integers("input_shape", input_shape, 0)
+        )
         network.shapes  # noqa: B018  (computed for its error)
         return network
 

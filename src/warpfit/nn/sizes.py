@@ -11,12 +11,18 @@ from warpfit.errors import ConfigError
 __all__ = ["as_pair", "as_size"]
 
 
+LIMIT = 2**60
+
+
 def as_size(layer: str, name: str, value: Any, least: int = 1) -> int:
     """Return the value as an int, or raise ConfigError unless it is an integer of at least `least`."""
     try:
-        return check_count(name, value, least)
+        size = check_count(name, value, least)
     except ConfigError as error:
         raise ConfigError(f"{layer}: {error}") from None
+    if size >= LIMIT:
+        raise ConfigError(f"{layer}: expected {name} below 2**60, got {size}")
+    return size
 
 
 def as_pair(layer: str, name: str, value: Any, least: int) -> Pair:

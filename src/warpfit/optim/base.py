@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
@@ -13,7 +13,7 @@ from warpfit.autograd import Tensor
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import Number
 from warpfit.backends.transfer import device_of, moved, to_host
-from warpfit.checks import check_fields, register
+from warpfit.checks import brief, check_count, check_fields, check_number, register
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.optim.schedules import Constant, Schedule
 
@@ -135,6 +135,8 @@ class Optimizer:
     """
 
     def __init__(self, parameters: Sequence[Tensor], spec: OptimizerSpec) -> None:
+        if not isinstance(parameters, Iterable):
+            raise ConfigError(f"{spec.kind}: expected a sequence of parameters, got {brief(parameters)}")
         self.parameters = list(parameters)
         if not self.parameters:
             raise ConfigError(f"{spec.kind}: expected parameters to optimise, got none")
@@ -175,6 +177,9 @@ class Optimizer:
             if not isinstance(self.spec.lr, Constant):
                 raise ConfigError(f"step: expected lr= for the schedule {self.spec.lr!r} outside fit")
             lr = self.spec.lr.lr
+        check_number("step: lr", lr, 0)
+        if num_rows is not None:
+            check_count("step: num_rows", num_rows, 1)
         if self.spec.l2 and num_rows is None:
             raise ConfigError("step: expected num_rows= for an optimizer with l2, got None")
         slots = self.make_slots()
@@ -210,11 +215,14 @@ class Optimizer:
         ShapeError
             If the arrays have other shapes.
         """
-        if state.keys() != {"step_count", "slots"}:
-            raise ConfigError(f"expected a state with step_count and slots, got {sorted(state)}")
-        slots = self.make_slots()
-        if state["slots"].keys() != slots.keys():
-            raise ConfigError(f"expected the slots {sorted(slots)}, got {sorted(state['slots'])}")
+        if not isinstance(state, Mapping) or state.keys() != {"step_count", "slots"}:
+            raise ConfigError(f"expected a state with step_count and slots, got {_names_of(state)}")
+        step_count, slots = check_count("step_count", state["step_count"], 0), self.make_slots()
+        if not isinstance(state["slots"], Mapping) or state["slots"].keys() != slots.keys():
+            raise ConfigError(f"expected the slots {sorted(slots)}, got {_names_of(state['slots'])}")
+        for name, arrays in state["slots"].items():
+            if not isinstance(arrays, list | tuple):
+                raise ConfigError(f"slot {name}: expected a list of arrays, got {brief(arrays)}")
         values = {name: [to_host(value) for value in arrays] for name, arrays in state["slots"].items()}
         for name, arrays in slots.items():
             shapes, came = [tuple(a.shape) for a in arrays], [value.shape for value in values[name]]
@@ -227,7 +235,11 @@ class Optimizer:
         ]
         for array, value in converted:
             backends.of(array).assign(array, value)
-        self.step_count = int(state["step_count"])
+        self.step_count = step_count
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.parameters)} parameters, {self.spec!r})"
+
+
+def _names_of(state: Any) -> Any:
+    return sorted(map(str, state)) if isinstance(state, Mapping) else brief(state)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from warpfit import backends, losses
-from warpfit.checks import check_count
+from warpfit.checks import brief, check_count, check_flag
 from warpfit.errors import ConfigError, DeviceError, WarpfitError
 from warpfit.losses import Loss
 from warpfit.nn.module import Module
@@ -167,6 +167,10 @@ def fit_many(
     _check_callbacks(callbacks)
     devices = _devices(device, executor)
     check_seed(seed)
+    check_flag("verbose", verbose)
+    keep_models = check_flag("keep_models", keep_models)
+    if on_plan is not None and not callable(on_plan):
+        raise ConfigError(f"expected on_plan to be a function or None, got {brief(on_plan)}")
     defaults = {
         "loss": loss,
         "epochs": check_count("epochs", epochs, 1 if rule else 0),

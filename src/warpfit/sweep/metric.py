@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import inf, isfinite, isnan
 from typing import Any
 
+from warpfit.checks import brief
 from warpfit.errors import ConfigError
 from warpfit.losses import Loss
 from warpfit.sweep.tasks import Outcome
@@ -96,9 +97,9 @@ def as_metric(metric: Any, losses: Iterable[Loss], *, has_validation: bool) -> M
                 "expected validation_data or folds for a metric that is a function, got neither"
             )
         return Metric(SCORE)
-    if metric not in COLUMNS:
+    if not isinstance(metric, str) or metric not in COLUMNS:
         raise ConfigError(
-            f"expected metric among {', '.join(COLUMNS)}, or a function of model, x and y, got {metric!r}"
+            f"expected metric among {', '.join(COLUMNS)}, or a function of model, x and y, got {brief(metric)}"
         )
     if metric.startswith("val_") and not has_validation:
         raise ConfigError(f"expected validation_data or folds for the metric {metric!r}, got neither")

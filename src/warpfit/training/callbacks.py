@@ -8,7 +8,7 @@ import os
 from typing import Any
 
 from warpfit.backends import Array
-from warpfit.checks import check_count, check_number
+from warpfit.checks import brief, check_count, check_flag, check_number
 from warpfit.engines.base import EpochReport, Stopping
 from warpfit.errors import ConfigError, FileFormatError
 from warpfit.files import as_path, atomic_path
@@ -137,10 +137,13 @@ class EarlyStopping(StoppingRule):
         min_delta: float = 0.0,
         restore_best: bool = True,
     ) -> None:
-        if monitor not in ("val_loss", "loss", "val_accuracy", "accuracy"):
-            raise ConfigError(f"EarlyStopping: expected to monitor a loss or an accuracy, got {monitor!r}")
+        if not isinstance(monitor, str) or monitor not in ("val_loss", "loss", "val_accuracy", "accuracy"):
+            raise ConfigError(
+                f"EarlyStopping: expected to monitor a loss or an accuracy, got {brief(monitor)}"
+            )
         check_count("EarlyStopping's patience", patience, 1)
         check_number("EarlyStopping's min_delta", min_delta, 0)
+        check_flag("EarlyStopping's restore_best", restore_best)
         self.monitor, self.patience, self.min_delta, self.restore_best = (
             monitor,
             patience,

@@ -13,7 +13,7 @@ from warpfit import backends, losses
 from warpfit.backends import Array, Backend
 from warpfit.backends.transfer import moved
 from warpfit.callers import is_called_from
-from warpfit.checks import check_count
+from warpfit.checks import check_choice, check_count
 from warpfit.errors import ConfigError, DataError
 from warpfit.losses import Loss, SoftmaxCrossEntropy
 from warpfit.nn.module import Module
@@ -237,8 +237,7 @@ def predict(
         If an argument is not what is described here, or there is no such kind for the loss. For
         probabilities and labels DataError, too, if a row's largest output is not finite.
     """
-    if kind not in PREDICTIONS:
-        raise ConfigError(f"expected kind among {', '.join(PREDICTIONS)}, got {kind!r}")
+    check_choice("kind", kind, PREDICTIONS)
     rows = as_rows("x", x, min_rows=0, dtype=_dtype_of(model))
     network = network_of(model, rows.shape[1:])
     meaning = None if kind == "outputs" else _meaning(model, loss, network.output_shape, kind)

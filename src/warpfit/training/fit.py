@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from warpfit import backends, losses
 from warpfit.backends import Backend
 from warpfit.backends.transfer import to_host
 from warpfit.callers import is_called_from
-from warpfit.checks import check_count
+from warpfit.checks import brief, check_choice, check_count, check_flag
 from warpfit.engines.base import EpochReport, Plan, TrainingData
 from warpfit.errors import ConfigError, FileFormatError, ShapeError
 from warpfit.losses import Loss
@@ -35,7 +36,7 @@ from warpfit.training.inputs import (
     warn_of_one_class,
     warn_of_pixels,
 )
-from warpfit.training.plan import engine_of, is_streamed, resolve_precision
+from warpfit.training.plan import AUTO, ENGINES, engine_of, is_streamed, resolve_precision
 from warpfit.training.plan import plan as make_plan
 from warpfit.training.progress import ProgressBar
 from warpfit.training.run import Run
@@ -153,6 +154,7 @@ def fit(
         callback that looks at the run. An engine that hears of Ctrl-C while it trains ends after an epoch instead.
     """
     _check_kinds(optimizer, plan, callbacks)
+    check_flag("verbose", verbose)
     rows = as_rows("x", x)
     if plan is None:
         draft = draft_of(
@@ -221,6 +223,8 @@ def draft_of(
     """
     network = network_of(model, rows.shape[1:])
     trained = trained_names(model, optimizer)
+    _check_scale(loss_scale)
+    check_choice("an engine", engine, (AUTO, *ENGINES))
     device = backends.resolve_device(device)
     return Plan(
         engine=engine,
@@ -233,10 +237,15 @@ def draft_of(
         epochs=check_count("epochs", epochs, 0),
         trained=trained,
         num_rows=len(rows),
-        shuffle=shuffle,
+        shuffle=check_flag("shuffle", shuffle),
         report_every=check_count("report_every", report_every, 1),
         loss_scale=loss_scale,
     )
+
+
+def _check_scale(loss_scale: Any) -> None:
+    if not isinstance(loss_scale, str | Real):
+        raise ConfigError(f"expected loss_scale 'auto', 'dynamic' or a power of two, got {brief(loss_scale)}")
 
 
 def with_class_weight(draft: Plan, class_weight: Any, labels: Any) -> Plan:

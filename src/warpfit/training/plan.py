@@ -10,6 +10,7 @@ import numpy as np
 
 from warpfit import backends
 from warpfit.backends.base import FLOAT_DTYPES, HALF_DTYPES, PRECISIONS
+from warpfit.checks import brief, check_choice
 from warpfit.engines.base import Engine, Plan, TrainingData, TrainState
 from warpfit.engines.graph import GraphEngine
 from warpfit.engines.layerwise import Layerwise
@@ -18,7 +19,7 @@ from warpfit.engines.scaling import resolve_loss_scale
 from warpfit.errors import ConfigError
 from warpfit.nn.network import NetworkSpec
 
-__all__ = ["ENGINES", "engine_of", "is_streamed", "plan", "resolve_precision"]
+__all__ = ["AUTO", "ENGINES", "engine_of", "is_streamed", "plan", "resolve_precision"]
 
 AUTO = "auto"
 
@@ -40,12 +41,12 @@ def resolve_precision(precision: str, dtype: str, device: str) -> str:
     ConfigError
         If the device does not compute in it.
     """
-    if precision == AUTO:
+    if isinstance(precision, str) and precision == AUTO:
         return AUTO if dtype == "float32" else dtype
     known = FLOAT_DTYPES if device == "cpu" else PRECISIONS
-    if precision not in known:
+    if not isinstance(precision, str) or precision not in known:
         raise ConfigError(
-            f"expected precision 'auto', {' or '.join(map(repr, known))} on device {device!r}, got {precision!r}"
+            f"expected precision 'auto', {' or '.join(map(repr, known))} on device {device!r}, got {brief(precision)}"
         )
     return precision
 
@@ -74,8 +75,7 @@ def plan(draft: Plan, state: TrainState, data: TrainingData) -> Plan:
     """
     backends.resolve_device(draft.device)
     _check_last_batch(draft, len(data))
-    if draft.engine not in (AUTO, *ENGINES):
-        raise ConfigError(f"expected an engine among auto, {', '.join(ENGINES)}, got {draft.engine!r}")
+    check_choice("an engine", draft.engine, (AUTO, *ENGINES))
     chosen = _with_the_best_engine(draft, data) if draft.engine == AUTO else _as_asked(draft, data)
     _check_half_precision(chosen)
     return replace(chosen, bytes=_bytes(chosen, state, data), reason=draft.reason or chosen.reason)

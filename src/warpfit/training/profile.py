@@ -6,11 +6,10 @@ import json
 import os
 from contextlib import suppress
 from importlib.util import find_spec
-from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from warpfit.files import atomic_path
+from warpfit.files import as_path, atomic_path
 from warpfit.training.callbacks import Callback
 from warpfit.training.run import Run
 
@@ -52,7 +51,7 @@ class Profile(Callback):
     writes_file = True
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = as_path("Profile's path", path)
         self.notes: list[str] = []
         self._ranges: Any = None
         self._launches: _Launches | None = None

@@ -21,6 +21,7 @@ from warpfit import losses
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import FLOAT_DTYPES
 from warpfit.callers import warn
+from warpfit.checks import brief
 from warpfit.engines.base import EpochReport, Plan, TrainState
 from warpfit.engines.scaling import LossScale
 from warpfit.errors import ConfigError, DataError, DataWarning, FileFormatError, ShapeError, WarpfitError
@@ -207,11 +208,13 @@ def save(model: Sequential, path: PathLike, *, metadata: Mapping[str, Any] | Non
             "save: expected a Sequential of warpfit's layers, got one with other modules; "
             "state_dict() and load_state_dict() serve any model"
         )
+    if not isinstance(metadata, Mapping | None):
+        raise ConfigError(f"save: expected metadata as a mapping or None, got {brief(metadata)}")
     header = {
         "layers": [{"name": name, **layer.spec.to_dict()} for name, layer in layers],
         "dtype": model.dtype,
         "loss": _description(model.loss),
-        "metadata": dict(metadata or {}),
+        "metadata": {} if metadata is None else dict(metadata),
     }
     write_file(path, MODEL, model.state_dict(), header)
 
