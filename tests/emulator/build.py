@@ -24,8 +24,12 @@ __all__ = ["KERNELS", "build", "build_scheduler", "gxx_missing"]
 EMULATOR = Path(__file__).parent
 KERNELS = EMULATOR.parents[1] / "src" / "warpfit" / "backends" / "cuda" / "kernels"
 
-FLAGS = ("-std=c++17", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
-KERNEL_FLAGS = (*FLAGS, "-fdata-sections")
+FLAGS = ("-std=c++17", "-w", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
+KERNEL_FLAGS = (*FLAGS, "-fdata-sections", "-fno-exceptions", "-fno-asynchronous-unwind-tables")
+# Tests launch a kernel a few times at small sizes: half the time to compile it is worth twice the time that it runs, but
+# for those that run longest.
+LEVEL, LEVEL_OF_LONG = "-O0", "-O1"
+RUN_LONG = {"gemm_sm90", "many_networks_sm90"}
 HEADER = "cuda_emulator.h"
 SANITIZE_FLAGS = (
     "-g1",
@@ -65,7 +69,8 @@ def build(source: Path, entry: str, defines: Mapping[str, str], *, sanitize: boo
     CompileError
         g++ rejected the file; the message carries its log.
     """
-    flags = (*KERNEL_FLAGS, *(SANITIZE_FLAGS if sanitize else ()))
+    level = LEVEL_OF_LONG if sanitize or entry in RUN_LONG else LEVEL
+    flags = (*KERNEL_FLAGS, level, *(SANITIZE_FLAGS if sanitize else ()))
     macros = {
         "__CUDA_ARCH__": "900",
         **defines,
