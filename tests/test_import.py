@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 
@@ -75,3 +76,12 @@ def test_every_public_name_is_there() -> None:
 def test_modules_export_what_they_say(module: str) -> None:
     imported = __import__(f"warpfit.{module}", fromlist=["__all__"])
     assert all(hasattr(imported, name) for name in imported.__all__)
+
+
+@pytest.mark.parametrize("module", ["", ".nn", ".optim", ".losses", ".data", ".autograd", ".errors"])
+def test_dir_shows_what_is_public_and_nothing_else(module: str) -> None:
+    imported = importlib.import_module(f"warpfit{module}")
+    shown = set(dir(imported))
+    assert shown - {"__version__"} == set(imported.__all__)
+    assert ("__version__" in shown) == (module == "")
+    assert all(hasattr(imported, name) for name in shown)

@@ -74,6 +74,11 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    """Return what is public."""
+    return [*__all__, "__version__"]
+
+
 def __getattr__(name: str) -> Any:
     """Import the estimators when they are first asked for: scikit-learn takes longer to import than all else."""
     if name in ("MLPClassifier", "MLPRegressor", "RandomizedSweepCV", "SweepCV", "from_sklearn"):

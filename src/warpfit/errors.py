@@ -30,6 +30,11 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    """Return what is public."""
+    return __all__
+
+
 class WarpfitError(Exception):
     """Base of everything that warpfit raises on purpose."""
 

@@ -33,6 +33,12 @@ __all__ = [
     "resolve",
 ]
 
+
+def __dir__() -> list[str]:
+    """Return what is public."""
+    return __all__
+
+
 # Stands for 0 where there is a logarithm or a quotient; float32 has it.
 _TINY = 1e-30
 _SIGMOID = Activation("sigmoid")

@@ -17,3 +17,8 @@ __all__ = [
     "tensor",
     "where",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return what is public."""
+    return __all__

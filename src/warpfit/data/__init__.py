@@ -28,6 +28,11 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    """Return what is public."""
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     """Import the preprocessor when it is first asked for: scikit-learn and pandas take long to import."""
     if name == "TablePreprocessor":

@@ -43,3 +43,8 @@ __all__ = [
     "forward",
     "parameters",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return what is public."""
+    return __all__

@@ -33,3 +33,8 @@ __all__ = [
     "Schedule",
     "Step",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return what is public."""
+    return __all__
