@@ -85,6 +85,11 @@ def test_the_better_go_on_and_have_the_bits_of_a_run_without_rungs() -> None:
     assert halved.best["status"] == "done"
 
 
+def test_of_equals_those_that_come_first_go_on() -> None:
+    found = sweep(candidates=[{"lr": 0.1}] * 4, grid=None, halving=2)
+    assert [record["epochs"] for record in found] == [9, 2, 1, 1]
+
+
 def test_those_that_do_not_say_why_and_keep_what_they_have() -> None:
     found = sweep(halving=wf.Halving(2, min_epochs=2))
     stopped = [record for record in found if record["status"] == "stopped"]
