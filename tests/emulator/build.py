@@ -26,8 +26,8 @@ KERNELS = EMULATOR.parents[1] / "src" / "warpfit" / "backends" / "cuda" / "kerne
 
 FLAGS = ("-std=c++17", "-w", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
 KERNEL_FLAGS = (*FLAGS, "-fdata-sections", "-fno-exceptions", "-fno-asynchronous-unwind-tables")
-# Tests launch a kernel a few times at small sizes: half the time to compile it is worth twice the time that it runs, but
-# for those that run longest.
+# Tests launch a kernel a few times at small sizes. Unoptimized, it compiles in half the time and runs twice as
+# long, which is worth it but for those that run longest.
 LEVEL, LEVEL_OF_LONG = "-O0", "-O1"
 RUN_LONG = {"gemm_sm90", "many_networks_sm90"}
 HEADER = "cuda_emulator.h"

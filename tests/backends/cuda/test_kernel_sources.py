@@ -130,8 +130,8 @@ def test_only_counters_are_atomic(path: Path) -> None:
         assert re.fullmatch(r"atomicAdd\([^;]*, 1u\)", call), call
 
 
-# Words that tell other threads that something lies in memory, and what waits for them. Numbers are only handed out by the
-# others; a mark within the word that it marks needs no fence.
+# What tells other threads that something lies in memory, and what waits for it. Other counters only hand out
+# numbers; a mark within the word that it marks needs no fence.
 TOLD = re.compile(r"atomicAdd\((arrivals|&returned), 1u\)|store_relaxed\(&(?:place\.epoch|published),")
 HEARD = re.compile(r"atomicAdd\((?:arrivals|&returned), 1u\)|load_relaxed\(&(?:place\.epoch|published)\)")
 HANDED_OUT = {"&taken", "&end"}
