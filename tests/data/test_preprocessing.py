@@ -260,6 +260,13 @@ def test_rows_of_another_table() -> None:
         table.transform(np.ones((2, 3)))
 
 
+def test_integers_beyond_float64_are_named() -> None:
+    fitted = TablePreprocessor().fit(pd.DataFrame({"age": [1.5, 2.0, 4.0], "place": ["a", "b", "a"]}))
+    others = pd.DataFrame({"age": pd.Series([1, 10**400, 3], dtype=object), "place": ["a", "b", "a"]})
+    with pytest.raises(DataError, match="row 2, column 'age' is too large an integer; expected a finite"):
+        fitted.transform(others)
+
+
 def test_it_is_a_step_of_scikit_learns_pipelines() -> None:
     iris = load_iris(as_frame=True)
     perceptron = wf.MLPClassifier((16,), max_iter=60, learning_rate_init=0.05, random_state=0, tol=0)

@@ -10,7 +10,7 @@ import pytest
 
 import warpfit as wf
 from warpfit.errors import DataError, FileFormatError, ShapeError
-from warpfit.training.trained import ModelCard, TrainedModel, class_scores, load_trained
+from warpfit.training.trained import ModelCard, RegressionScore, TrainedModel, class_scores, load_trained
 
 CARD = {
     "data": "mine.npz",
@@ -122,3 +122,11 @@ def test_class_scores_count_rows_and_mistakes() -> None:
     assert (a.num_rows, a.recall, a.precision) == (2, 1.0, 2 / 3)
     assert (b.num_rows, b.recall, b.precision) == (2, 0.5, 1.0)
     assert (c.num_rows, c.recall, c.precision) == (0, None, None)
+
+
+def test_scores_of_predictions_that_are_not_finite_are_nan() -> None:
+    targets = np.arange(4.0)
+    score = RegressionScore.of(targets, np.array([0.0, np.nan, 1.0, np.inf]))
+    assert all(map(np.isnan, (score.r2, score.mae, score.rmse)))
+    assert RegressionScore.of(targets[:1], np.array([np.nan])).r2 is None
+    assert RegressionScore.of(targets, targets).r2 == 1.0

@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save
+from safetensors.numpy import load, save
 
 import warpfit as wf
+from fuzzing.data_files import CELLS
 from fuzzing.harness import Feed, Rng, family, must_work
 from fuzzing.mutations import altered, altered_bytes, nasty
 from warpfit import nn
 from warpfit.errors import DivergedError, ShapeError, WarpfitError
 from warpfit.training.jobs import prepare
 from warpfit.training.settings import TrainSettings
-from warpfit.training.storage import CHECKSUM, HEADER, checksum
+from warpfit.training.storage import HEADER, sealed, unsealed
+from warpfit.training.tables import predict_table
 from warpfit.training.trained import load_trained
 
 Arrays = dict[str, np.ndarray]
@@ -54,14 +56,13 @@ def _join(header: dict[str, Any], body: bytes) -> bytes:
 
 
 def _parsed(content: bytes) -> tuple[dict[str, Any], Arrays]:
-    from safetensors.numpy import load
-
-    return json.loads(_split(content)[0]["__metadata__"][HEADER]), load(content)
+    text, _ = unsealed(_split(content)[0]["__metadata__"][HEADER])
+    return json.loads(text), dict(sorted(load(content).items()))
 
 
 def _sealed(text: str, arrays: Arrays) -> bytes:
     arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    return save(arrays, {HEADER: text, CHECKSUM: checksum(text, arrays)})
+    return save(arrays, {HEADER: sealed(text, arrays)})
 
 
 def _alter_text(text: dict[str, Any], arrays: Arrays, rng: Rng) -> None:
@@ -186,29 +187,59 @@ def model_files(folder: Path) -> Feed:
 # -- models of warpfit train ---------------------------------------------------------------------------------
 
 
+def trained_on_tables(folder: Path) -> Iterator[tuple[Path, Path, Any]]:
+    """Yield a table, the file of a model that ``warpfit train`` made of it, and its data, by task."""
+    draws = np.random.default_rng(0).normal(size=(40, 3))
+    rows = [f"{x:.2f},{'red' if y > 0 else 'blue'},{'' if z > 1 else f'{z:.1f}'}" for x, y, z in draws]
+    labels = [["no", "yes"][int(x > z)] for x, _, z in draws], [f"{x + z:.3f}" for x, _, z in draws]
+    for task, column in zip(("classes", "numbers"), labels, strict=True):
+        table = folder / f"{task}.csv"
+        lines = [f"{row},{label}" for row, label in zip(rows, column, strict=True)]
+        table.write_text("\n".join(["width,colour,depth,label", *lines]))
+        job = prepare(TrainSettings(data=str(table), epochs=1, device="cpu", quiet=True))
+        job.run(folder / task, verbose=False)
+        yield table, folder / task / "model.safetensors", job.dataset
+
+
 @family("files of warpfit train")
 def trained_files(folder: Path) -> Feed:
-    """Feed `load_trained`, and what ``warpfit evaluate`` asks of the model then."""
-    rng = np.random.default_rng(0)
-    rows = [f"{x:.2f},{y:.2f},{'v' if x > y else 'u'}" for x, y in rng.normal(size=(40, 2))]
-    table = folder / "table.csv"
-    table.write_text("\n".join(["width,height,colour", *rows]))
-    settings = {"data": str(table), "label_column": "colour", "epochs": 1, "device": "cpu", "quiet": True}
-    job = prepare(TrainSettings(**settings))
-    job.run(folder / "run", verbose=False)
-    dataset = job.dataset
+    """Feed `load_trained`, and what ``warpfit evaluate`` and ``warpfit predict`` ask of the model then."""
 
-    def use(path: Path) -> None:
+    def use(table: Path, dataset: Any, path: Path) -> None:
         trained = load_trained(path)
         with must_work():
-            outputs = wf.predict(
-                trained.model, np.zeros((2, *trained.card.network_shape), trained.model.dtype)
-            )
-            assert len(outputs) == 2
+            rows = np.zeros((2, *trained.card.network_shape), trained.model.dtype)
+            assert len(wf.predict(trained.model, rows)) == 2
             repr(trained.card)
         trained.test_on(dataset, "all")
+        predict_table(trained, table)
 
-    return _feeding(folder / "run" / "model.safetensors", use)
+    found = list(trained_on_tables(folder))
+    feeds = [_feeding(path, partial(use, table, dataset)) for table, path, dataset in found]
+    return lambda rng: feeds[rng.integers(len(feeds))](rng)
+
+
+@family("tables to predict")
+def tables_to_predict(folder: Path) -> Feed:
+    """Feed `predict_table` a model's own table with cells, columns or bytes changed."""
+    known = [(load_trained(path), table.read_text()) for table, path, _ in trained_on_tables(folder)]
+    path = folder / "fuzzed.csv"
+
+    def feed(rng: Rng) -> None:
+        trained, text = known[rng.integers(len(known))]
+        rows = [line.split(",") for line in text.split("\n")[: int(rng.integers(1, 12))]]
+        for _ in range(rng.integers(4)):
+            row = rows[rng.integers(len(rows))]
+            row[rng.integers(len(row))] = CELLS[rng.integers(len(CELLS))]
+        if rng.random() < 0.3:
+            rows = [row[: int(rng.integers(1, 5))] for row in rows]
+        content = "\n".join(map(",".join, rows)).encode()
+        path.write_bytes(altered_bytes(content, rng) if rng.random() < 0.2 else content)
+        predictions = predict_table(trained, path)
+        with must_work():
+            predictions.write(folder / "predictions.csv")
+
+    return feed
 
 
 # -- estimators ----------------------------------------------------------------------------------------------

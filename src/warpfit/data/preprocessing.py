@@ -140,7 +140,9 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         check_is_fitted(self, "columns_")
         if self.targets_ is None:
             return np.asarray(outputs)
-        return np.asarray(self.targets_.inverse_transform(_columns_of(outputs))).reshape(np.shape(outputs))
+        # By hand, as scikit-learn refuses NaN and infinity, which are to be seen.
+        values = _columns_of(outputs) * self.targets_.scale_ + self.targets_.mean_
+        return np.asarray(values).reshape(np.shape(outputs))
 
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:
         """Return the names of the columns that `transform` gives."""
@@ -335,7 +337,13 @@ def _are_codes(numbers: Any) -> bool:
 
 def _numbers(column: Any) -> npt.NDArray[np.float64]:
     """Return a column as float64, missing cells as NaN, or raise DataError naming a cell that is no finite number."""
-    floats = pd.to_numeric(column, errors="coerce").to_numpy(np.float64, na_value=np.nan)
+    try:
+        floats = pd.to_numeric(column, errors="coerce").to_numpy(np.float64, na_value=np.nan)
+    except OverflowError:  # pandas does not say of which
+        row = int(column.astype(str).str.len().to_numpy().argmax())
+        raise DataError(
+            f"row {row + 1}, column {column.name!r} is too large an integer; expected a finite number"
+        ) from None
     bad = np.flatnonzero((np.isnan(floats) & ~column.isna().to_numpy()) | np.isinf(floats))
     if bad.size:
         raise DataError(

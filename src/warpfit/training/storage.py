@@ -1,7 +1,7 @@
 """Models and checkpoints as safetensors files; reading one never runs code.
 
 Both kinds are named arrays plus one JSON text: ``format``, ``version``, and what is described at `save` and
-`save_checkpoint`. Beside the text stands the SHA-256 of text and arrays (`checksum`), which is checked on reading.
+`save_checkpoint`. The text ends with the SHA-256 of itself and the arrays (`checksum`), which is checked on reading.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ __all__ = [
 MODEL, ESTIMATOR, CHECKPOINT = "warpfit-model", "warpfit-estimator", "warpfit-checkpoint"
 VERSION = 2
 UNCHECKED_VERSION = 1  # without a checksum; still read
-HEADER, CHECKSUM = "warpfit", "sha256"
+HEADER = "warpfit"
+# One entry of the metadata holds all: of several, safetensors would write now one first, now another.
+SEAL = ', "sha256": "'
 
 
 class Kind(NamedTuple):
@@ -78,9 +80,20 @@ def write_file(path: PathLike, kind: str, arrays: HostArrays, header: dict[str, 
     except (TypeError, ValueError) as error:
         raise ConfigError(f"cannot write {path}: expected what JSON can hold, but {error}") from error
     arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    content = to_bytes(arrays, {HEADER: text, CHECKSUM: checksum(text, arrays)})
+    content = to_bytes(arrays, {HEADER: sealed(text, arrays)})
     with atomic_path(path) as temporary:
         temporary.write_bytes(content)
+
+
+def sealed(text: str, arrays: HostArrays) -> str:
+    """Return a JSON object's text with the checksum of it and the arrays as its last entry."""
+    return f'{text[:-1]}{SEAL}{checksum(text, arrays)}"}}'
+
+
+def unsealed(text: str) -> tuple[str, str | None]:
+    """Return the text that was sealed, and its checksum, None if it has none."""
+    before, seal, after = text.rpartition(SEAL)
+    return (before + "}", after.removesuffix('"}')) if seal and after.endswith('"}') else (text, None)
 
 
 def checksum(text: str, arrays: HostArrays) -> str:
@@ -129,7 +142,7 @@ def read_file(path: PathLike, kind: str) -> tuple[dict[str, Any], HostArrays]:
             f"{path} was written without a checksum, so damage to it would not be noticed; save it again",
             DataWarning,
         )
-    elif stored_checksum != checksum(text or "", arrays):
+    elif stored_checksum != checksum(text, arrays):
         raise FileFormatError(f"{path} is damaged: its content is not what its checksum was computed from")
     for name, array in arrays.items():
         if str(array.dtype) not in FLOAT_DTYPES:
@@ -145,7 +158,7 @@ def _warn_unless_finite(path: PathLike, arrays: HostArrays) -> None:
         warn(f"{path} holds NaN or infinity in {names[0]}{more}", DataWarning)
 
 
-def _read_safetensors(path: Path, kind: str) -> tuple[str | None, str | None, HostArrays]:
+def _read_safetensors(path: Path, kind: str) -> tuple[str, str | None, HostArrays]:
     """Return our JSON text, its checksum and the arrays, as far as a file has them."""
     from safetensors import SafetensorError, safe_open
 
@@ -161,12 +174,12 @@ def _read_safetensors(path: Path, kind: str) -> tuple[str | None, str | None, Ho
         raise DataError(
             f"{path} is too large for this machine's memory: its arrays take {size:,.1f} GiB"
         ) from error
-    return metadata.get(HEADER), metadata.get(CHECKSUM), arrays
+    return *unsealed(metadata.get(HEADER, "{}")), arrays
 
 
-def _parsed(text: str | None, path: PathLike, kind: str) -> dict[str, Any]:
+def _parsed(text: str, path: PathLike, kind: str) -> dict[str, Any]:
     try:
-        header = json.loads(text, parse_int=_int64) if text is not None else {}
+        header = json.loads(text, parse_int=_int64)
     except (ValueError, RecursionError) as error:
         raise FileFormatError(f"{path} is no readable {kind} file: {error}") from error
     return header if isinstance(header, dict) else {}

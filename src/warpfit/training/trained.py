@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from math import prod
+from math import nan, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -169,7 +169,9 @@ class RegressionScore:
 
     @classmethod
     def of(cls, targets: Array, predicted: Array) -> RegressionScore:
-        """Return the score of predictions for targets, (N,) or (N, ...)."""
+        """Return the score of predictions for targets, (N,) or (N, ...); NaN if a prediction is not finite."""
+        if not np.isfinite(predicted).all():
+            return cls(nan if len(targets) > 1 else None, nan, nan)
         from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 
         pair = targets.reshape(len(targets), -1), predicted.reshape(len(targets), -1)
