@@ -169,10 +169,18 @@ def test_both_sides_of_the_port_from_pytorch_agree(few_images: Dataset) -> None:
     np.testing.assert_allclose(wf.predict(names["net"], few_images.x_test[..., None]), expected, atol=1e-4)
 
 
+def test_the_examples_of_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = run_page("docs/own-data.md")
+    data, predicted = names["data"], names["predicted"]
+    assert 1 - np.mean((predicted - data.y_test) ** 2) / data.y_test.var() > 0.4
+    assert names["pipeline"].score(data.x_test, data.y_test) > 0.3
+
+
 NAMED = re.compile(r"(?<![\w./])(wf|nn|optim|losses|autograd)\.([A-Za-z_]\w*)")
 
 
-@pytest.mark.parametrize("page", ["from-pytorch", "from-keras", "extending"])
+@pytest.mark.parametrize("page", ["from-pytorch", "from-keras", "extending", "own-data"])
 def test_names_that_pages_give_are_there(page: str) -> None:
     modules = {"wf": wf, **{name: getattr(wf, name) for name in ("nn", "optim", "losses", "autograd")}}
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")

@@ -64,6 +64,8 @@ SECTIONS = (
             "save",
             "load",
             "load_metadata",
+            "load_trained",
+            "TrainedModel",
             "manual_seed",
             "History",
             "Evaluation",

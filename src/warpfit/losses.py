@@ -39,6 +39,9 @@ def __dir__() -> list[str]:
     return __all__
 
 
+# Losses of the distance of outputs from targets, which may have any unit and zero.
+DISTANCES = ("mse", "absolute_error", "huber")
+
 # Stands for 0 where there is a logarithm or a quotient; float32 has it.
 _TINY = 1e-30
 _SIGMOID = Activation("sigmoid")

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.linear_model import RidgeCV
 from sklearn.pipeline import make_pipeline
 
 import warpfit as wf
 from support.commands import Invoke
+from warpfit.errors import DataWarning
 
 
 def diabetes() -> pd.DataFrame:
@@ -122,8 +124,13 @@ def test_columns_are_learned_from_the_rows_to_train_on(priced: str) -> None:
 def test_the_model_is_what_its_parts_are_in_python(invoke: Invoke, priced: str) -> None:
     data = wf.data.load_user_data("houses.csv")
     table = wf.data.TablePreprocessor.from_dict(wf.load_metadata("run/model.safetensors")["table"])
-    model = wf.load("run/model.safetensors")
+    with pytest.warns(
+        DataWarning, match=r"model.safetensors was trained on prepared data: .* wf.load_trained"
+    ):
+        model = wf.load("run/model.safetensors")
     predicted = table.inverse_targets(wf.predict(model, table.transform(data.x_test)).ravel())
+    values = wf.load_trained("run/model.safetensors").predictions(data.x_test).ravel()
+    np.testing.assert_allclose(values, predicted, rtol=1e-6)
     report = json.loads(invoke("evaluate", "run/model.safetensors", "--json").out)
     assert report["mae"] == pytest.approx(np.abs(predicted - data.y_test).mean(), rel=1e-5)
     residual = ((predicted - data.y_test) ** 2).mean()
@@ -214,6 +221,7 @@ def test_evaluate_gives_recall_and_precision(invoke: Invoke) -> None:
         assert score["num_rows"] == 50
 
 
+@pytest.mark.filterwarnings("default::warpfit.errors.DataWarning")
 def test_it_can_be_told_not_to(invoke: Invoke) -> None:
     diabetes().to_csv("table.csv", index=False)
     outcome = invoke(
@@ -221,6 +229,7 @@ def test_it_can_be_told_not_to(invoke: Invoke) -> None:
     )
     assert outcome.code == 0, outcome
     assert "standardised" not in outcome.out
+    assert "x has columns of very different or large scale: column 1 reaches 2" in outcome.err
     card = wf.load_metadata("run/model.safetensors")
     assert card["table"] is None
     assert invoke("predict", "run/model.safetensors", "table.csv").code == 0
@@ -230,7 +239,9 @@ def test_it_can_be_told_not_to(invoke: Invoke) -> None:
 
 def test_the_written_settings_repeat_the_run(invoke: Invoke, priced: str) -> None:
     assert invoke("train", "--config", "run/config.toml", "--out", "again").code == 0
-    first, again = (wf.load(f"{run}/model.safetensors").state_dict() for run in ("run", "again"))
+    first, again = (
+        wf.load_trained(f"{run}/model.safetensors").model.state_dict() for run in ("run", "again")
+    )
     for name, array in first.items():
         np.testing.assert_array_equal(array, again[name])
 
@@ -279,7 +290,27 @@ def test_a_loss_of_counts_gets_counts(invoke: Invoke) -> None:
 
 @pytest.mark.parametrize("part", ["columns", "targets", "numbers"])
 def test_a_forged_table_in_a_model_file(misuse: Invoke, priced: str, part: str) -> None:
-    model, card = wf.load("run/model.safetensors"), wf.load_metadata("run/model.safetensors")
+    model, card = wf.load_trained("run/model.safetensors").model, wf.load_metadata("run/model.safetensors")
     card["table"][part] = {"mean": [1.0], "scale": [0.0]}
     wf.save(model, "run/forged.safetensors", metadata=card)
     assert "state of a TablePreprocessor" in misuse("predict", "run/forged.safetensors", "houses.csv").err
+
+
+def test_photos_of_mixed_sizes(invoke: Invoke) -> None:
+    rng = np.random.default_rng(0)
+    for index in range(40):
+        pixels = rng.integers(0, 60, rng.integers(10, 30, 2))
+        half = len(pixels) // 2
+        pixels[slice(None, half) if index % 2 else slice(half, None)] += 150
+        path = Path("photos") / ("above" if index % 2 else "below") / f"{index}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.astype(np.uint8)).save(path)
+    outcome = invoke("train", "--data", "photos", "--image-size", "8,6", "--out", "run")
+    assert outcome.code == 0, outcome
+    assert "(height×width) are resized to 8×6" in outcome.out
+    assert json.loads(Path("run/history.json").read_text())["test"]["accuracy"] == 1
+    assert json.loads(invoke("evaluate", "run/model.safetensors", "--json").out)["accuracy"] == 1
+    report = json.loads(invoke("predict", "run/model.safetensors", "photos/above", "--json").out)
+    assert {found["label"] for found in report["predictions"]} == {"above"}
+    assert invoke("train", "--config", "run/config.toml", "--out", "again").code == 0
+    assert wf.load("again/model.safetensors")[0].weight.shape == (48, 256)

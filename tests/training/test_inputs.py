@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
 
 import warpfit as wf
 from support.training import blobs, mlp, sgd
@@ -117,7 +119,7 @@ class Batches:
         (
             pd.DataFrame({"a": [1.0], "city": ["Rome"]}),
             DTypeError,
-            r"got other columns: 'city' .*encode",
+            r"got other columns: 'city' \(\w+\); wf.data.TablePreprocessor encodes them",
         ),
         (
             pd.DataFrame({"a": pd.array([1, None], "Int64")}),
@@ -262,3 +264,75 @@ def test_pixels_that_are_no_bytes_are_warned_of(dtype: str) -> None:
         assert [warning.filename for warning in caught] == [__file__]
     trained(pixels.astype(np.uint8))
     trained(pixels.astype(dtype) // 2)
+
+
+def fitted(x: np.ndarray, y: np.ndarray, **settings: Any) -> None:
+    model = wf.nn.Sequential(wf.nn.Linear(x.shape[1], 3))
+    optimizer = wf.optim.SGD(model.parameters(), lr=1e-12)
+    wf.fit(model, x, y, optimizer=optimizer, epochs=1, verbose=False, device="cpu", **settings)
+
+
+ROWS = np.random.default_rng(0).normal(size=(5000, 4))
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (ROWS * [1, 1e5, 1, 1], r"column \d reaches [34]\S*, column 1 [34]\S*e\+05; standardise them"),
+        (ROWS * [1, 1, 1e-4, 1], r"column 2 reaches 0\.000[34]\d*, column \d [34]"),
+        (ROWS + np.array([0, 0, 0, 1e6]), r"column \d reaches \S+, column 3 1e\+06"),
+        (ROWS * 1e4, "columns of very different or large scale"),
+    ],
+)
+def test_columns_of_other_scales_are_warned_of(x: np.ndarray, message: str) -> None:
+    labels = np.arange(len(x)) % 3
+    with pytest.warns(DataWarning, match=message) as caught:
+        fitted(x, labels)
+    assert [(each.filename, each.category) for each in caught] == [(__file__, DataWarning)]
+
+
+def test_large_targets_of_a_distance_are_warned_of() -> None:
+    y = 5e3 * ROWS[:, :3]
+    for loss in ("mse", "absolute_error", "huber"):
+        with pytest.warns(
+            DataWarning, match=rf"y reaches \S+e\+04, which makes gradients of '{loss}' as large"
+        ):
+            fitted(ROWS, y, loss=loss)
+    fitted(ROWS, np.abs(y), loss="poisson")
+
+
+def test_rows_of_one_scale_are_not_warned_of() -> None:
+    labels = np.arange(len(ROWS)) % 3
+    pixels = np.random.default_rng(0).integers(0, 256, (5000, 4), dtype=np.uint8)
+    pixels[:, 1] = pixels[:, 1] > 254
+    constant = np.where(np.arange(4) == 2, 0, ROWS)
+    table = wf.data.TablePreprocessor().fit_transform(ROWS * [1, 1e5, 1e-4, 1] + [0, 0, 0, 1e6])
+    for x in (ROWS, pixels, constant, table, 10 * ROWS):
+        fitted(x, labels)
+
+
+def test_estimators_follow_scikit_learn_and_say_nothing() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DataWarning)
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        wf.MLPClassifier((4,), max_iter=2, device="cpu").fit(ROWS * [1, 1e5, 1, 1], np.arange(len(ROWS)) % 3)
+
+
+def test_a_sweep_warns_once() -> None:
+    def build(candidate: dict[str, Any]) -> Any:
+        model = wf.nn.Sequential(wf.nn.Linear(4, 3))
+        return model, wf.optim.SGD(model.parameters(), lr=1e-12)
+
+    with pytest.warns(DataWarning, match="standardise them") as caught:
+        wf.fit_many(
+            build,
+            ROWS * [1, 1e5, 1, 1],
+            np.arange(len(ROWS)) % 3,
+            candidates=[{}, {"a": 1}],
+            epochs=1,
+            folds=2,
+            n_jobs=1,
+            device="cpu",
+            verbose=False,
+        )
+    assert len(caught) == 1

@@ -90,6 +90,7 @@ def test_precision() -> None:
 # -- engine and precision on a CUDA device -----------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:[xy] .*standardise")
 @pytest.mark.parametrize(
     ("settings", "precision", "reason"),
     [
@@ -239,6 +240,7 @@ def test_layerwise_computes_in_the_parameters_dtype(cuda: str) -> None:
 
 
 @on_emulator
+@pytest.mark.filterwarnings("ignore:[xy] .*standardise")
 @pytest.mark.parametrize(
     ("arch", "x", "engine", "reason"),
     [

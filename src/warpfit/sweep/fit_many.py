@@ -44,6 +44,7 @@ from warpfit.training.inputs import (
     check_same_length,
     warn_of_one_class,
     warn_of_pixels,
+    warn_of_scales,
 )
 
 __all__ = ["fit_many"]
@@ -192,6 +193,7 @@ def fit_many(
     names = [candidate_name(candidate) for candidate in found for _ in fold_numbers]
     groups = _planned(tasks, names, devices[0], executor)
     warn_of_one_class(tasks[0].arguments["loss"], data.y)
+    warn_of_scales(data.x, data.y, tasks[0].arguments["loss"])
     has_validation = validation_data is not None or bool(data.folds)
     decider = as_metric(metric, (group.plan.loss for group in groups), has_validation=has_validation)
     if verbose and metric is None and not has_validation:

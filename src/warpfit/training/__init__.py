@@ -9,6 +9,7 @@ from warpfit.training.history import History
 from warpfit.training.profile import Profile
 from warpfit.training.run import Run
 from warpfit.training.storage import load, load_metadata, save
+from warpfit.training.trained import TrainedModel, load_trained
 
 __all__ = [
     "CSVLog",
@@ -20,10 +21,12 @@ __all__ = [
     "JSONLLog",
     "Profile",
     "Run",
+    "TrainedModel",
     "evaluate",
     "fit",
     "load",
     "load_metadata",
+    "load_trained",
     "predict",
     "save",
 ]

@@ -35,6 +35,7 @@ from warpfit.training.inputs import (
     resolve_class_weight,
     warn_of_one_class,
     warn_of_pixels,
+    warn_of_scales,
 )
 from warpfit.training.plan import AUTO, ENGINES, engine_of, is_streamed, resolve_precision
 from warpfit.training.plan import plan as make_plan
@@ -180,6 +181,7 @@ def fit(
         draft = with_class_weight(draft, class_weight, targets)
     if not is_called_from("warpfit.sweep"):  # which has looked at all rows, and not at those of a fold alone
         warn_of_pixels(rows)
+        warn_of_scales(rows, targets, draft.loss)
         warn_of_one_class(draft.loss, targets)
     ops = backends.get(draft.device)
     data = _training_data(ops, draft, rows, targets, sample_weight)

@@ -16,7 +16,7 @@ from warpfit.backends.transfer import home_of, to_host
 from warpfit.callers import warn
 from warpfit.checks import as_numbers, brief
 from warpfit.errors import ConfigError, DataError, DataWarning, DTypeError, ShapeError
-from warpfit.losses import Loss, SoftmaxCrossEntropy
+from warpfit.losses import DISTANCES, Loss, SoftmaxCrossEntropy
 
 __all__ = [
     "as_rows",
@@ -27,11 +27,14 @@ __all__ = [
     "resolve_class_weight",
     "warn_of_one_class",
     "warn_of_pixels",
+    "warn_of_scales",
 ]
 
 CHUNK_BYTES = 1 << 24
 # Rows that are looked at first to see whether x holds pixels as bytes have them.
 GLIMPSE, WHITE = 256, 255
+# Rows that are looked at for their scale; how far columns may reach, and how much further than others.
+SAMPLE, FAR, UNEVEN = 1000, 1e3, 1e2
 
 
 def as_rows(name: str, value: Any, *, min_rows: int = 1, dtype: str = "float64") -> Array:
@@ -169,6 +172,36 @@ def resolve_class_weight(
     if checked.shape != (num_classes,):
         raise ShapeError(f"expected {num_classes} class weights, one a class, got shape {checked.shape}")
     return replace(loss, class_weight=tuple(checked.tolist()))
+
+
+def warn_of_scales(x: Array, y: Array, loss: Loss) -> None:
+    """Warn if columns of x reach orders of magnitude further than others, or than 1000, or targets of a distance do.
+
+    A sample of rows is looked at; pixels, and rows of more than one dimension, have one scale.
+    """
+    if x.ndim == 2 and x.dtype.kind == "f":
+        reach = np.abs(_sample(x)).max(axis=0, initial=0)
+        known = reach[reach > 0]
+        if known.size and (known.max() > FAR or known.max() > UNEVEN * known.min()):
+            least, most = (int(np.flatnonzero(reach == end)[0]) for end in (known.min(), known.max()))
+            warn(
+                f"x has columns of very different or large scale: column {least} reaches {reach[least]:.3g}, "
+                f"column {most} {reach[most]:.3g}; standardise them, as wf.data.TablePreprocessor does",
+                DataWarning,
+            )
+    if loss.name in DISTANCES and (reach_of_y := np.abs(_sample(y)).max(initial=0)) > FAR:
+        warn(
+            f"y reaches {reach_of_y:.3g}, which makes gradients of {loss.name!r} as large; standardise targets, as "
+            "wf.data.TablePreprocessor does",
+            DataWarning,
+        )
+
+
+def _sample(rows: Array) -> npt.NDArray[Any]:
+    """Return some rows as an array of the host: from all over, or of those on a device the first."""
+    if backends.is_device_array(rows):
+        return to_host(rows[:SAMPLE])
+    return np.asarray(rows[:: max(1, len(rows) // SAMPLE)])
 
 
 def warn_of_pixels(x: Array) -> None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from warpfit.data import Dataset, dataset_names
 from warpfit.data.dataset import is_frame, is_table, split_rows, taken
 from warpfit.errors import DataError
-from warpfit.losses import AbsoluteError, Huber, Loss, MeanSquaredError
+from warpfit.losses import DISTANCES, Loss
 from warpfit.optim import Optimizer
 from warpfit.random import manual_seed
 from warpfit.training.callbacks import Callback, Checkpoint, EarlyStopping
@@ -41,9 +41,6 @@ Array = npt.NDArray[Any]
 Rows = tuple[Array, Array]
 
 VALIDATION_FRACTION = 0.1
-
-# Losses of which targets may have any unit and zero.
-DISTANCES = (MeanSquaredError.name, AbsoluteError.name, Huber.name)
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,8 @@ __all__ = [
     "load",
     "load_checkpoint",
     "load_metadata",
+    "metadata_of",
+    "model_of",
     "read_file",
     "save",
     "save_checkpoint",
@@ -250,6 +252,9 @@ def _loss(description: Any) -> Any:
 def load(path: PathLike) -> Sequential:
     """Return the model in a file that `save` wrote.
 
+    Of a table that ``warpfit train`` has prepared it is the network alone, and warns of that: it takes and gives
+    standardised numbers. `load_trained` returns it with its preprocessing.
+
     Raises
     ------
     FileFormatError
@@ -262,6 +267,18 @@ def load(path: PathLike) -> Sequential:
         If a weight is NaN or infinite.
     """
     header, arrays = read_file(path, MODEL)
+    metadata = header.get("metadata")
+    if isinstance(metadata, dict) and metadata.get("table"):
+        warn(
+            f"{path} was trained on prepared data: rows and outputs of its network are standardised; "
+            "wf.load_trained applies what the file says",
+            DataWarning,
+        )
+    return model_of(path, header, arrays)
+
+
+def model_of(path: PathLike, header: Mapping[str, Any], arrays: HostArrays) -> Sequential:
+    """Return the model that a file's JSON text and arrays describe, or raise FileFormatError."""
     dtype = header.get("dtype")
     if dtype not in FLOAT_DTYPES or any(str(array.dtype) != dtype for array in arrays.values()):
         raise FileFormatError(
@@ -296,7 +313,11 @@ def _check_arrays(network: NetworkSpec, arrays: HostArrays) -> None:
 
 def load_metadata(path: PathLike) -> dict[str, Any]:
     """Return the metadata that `save` was given, or raise FileFormatError."""
-    header, _ = read_file(path, MODEL)
+    return metadata_of(path, read_file(path, MODEL)[0])
+
+
+def metadata_of(path: PathLike, header: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata in a file's JSON text, or raise FileFormatError."""
     metadata = header.get("metadata")
     if not isinstance(metadata, dict):
         raise FileFormatError(f"{path}: expected metadata as a JSON object, found {type(metadata).__name__}")

@@ -19,7 +19,7 @@ from warpfit.losses import SoftmaxCrossEntropy
 from warpfit.nn.network import Sequential
 from warpfit.training.evaluate import Evaluation, evaluate, loss_of, network_of, predict
 from warpfit.training.inputs import as_rows
-from warpfit.training.storage import load, load_metadata, save
+from warpfit.training.storage import MODEL, metadata_of, model_of, read_file, save
 
 if TYPE_CHECKING:
     from warpfit.data import TablePreprocessor
@@ -314,7 +314,20 @@ def _known(shares: Array) -> list[float | None]:
 
 
 def load_trained(path: PathLike, *, device: str = "cpu") -> TrainedModel:
-    """Return the model in a file that ``warpfit train`` wrote, with its arrays on a device.
+    """Return the model in a file that ``warpfit train`` wrote, with what the file says of its data.
+
+    `TrainedModel.predictions` takes rows as they are in the data, and gives probabilities of classes, or values in the
+    units of the targets.
+
+    Parameters
+    ----------
+    path : path of the file
+    device : str
+        As `fit` takes it.
+
+    Returns
+    -------
+    TrainedModel
 
     Raises
     ------
@@ -323,7 +336,8 @@ def load_trained(path: PathLike, *, device: str = "cpu") -> TrainedModel:
     DeviceError, ConfigError
         If there is no such device.
     """
-    model, metadata = load(path), load_metadata(path)
+    header, arrays = read_file(path, MODEL)
+    model, metadata = model_of(path, header, arrays), dict(metadata_of(path, header))
     former = metadata.pop("loss", None)  # where it stood before models knew their loss
     model.loss = former if model.loss is None else model.loss
     try:
