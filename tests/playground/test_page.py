@@ -66,6 +66,14 @@ context.drawImage(shown, 0, 0);
 const { data } = context.getImageData(0, 0, copy.width, copy.height);
 """
 
+# How many pixels of a canvas have ink.
+INK = (
+    PIXELS
+    + """
+return data.filter((value, idx) => idx % 4 === 3 && value > 0).length;
+"""
+)
+
 # How many columns have ink in what the network sees.
 LIT_COLUMNS = f"""(() => {{
 {PIXELS.replace("arguments[0]", "'seen'")}
@@ -124,6 +132,8 @@ def page(shared: Playground, browser: Browser) -> Iterator[Browser]:
     browser.open(shared.url)
     browser.wait(TRAINED, "the first training")
     yield browser
+    browser.frames()
+    browser.script("sessionStorage.clear()")  # what the next test would find again
     assert browser.console() == []
 
 
@@ -392,3 +402,42 @@ def test_how_it_looks(page: Browser, tmp_path: Path, scheme: str) -> None:
         )
         assert len(texts) > 30
         assert [(ratio, text) for ratio, text in texts if ratio < 4.5] == []
+
+
+def test_a_reload_keeps_settings_and_drawing(page: Browser, tmp_path: Path) -> None:
+    page.draw("pad", ZERO)
+    page.wait(GUESSED, "a guess")
+    page.choose("activation", "tanh")
+    slide(page, "width", "4")
+    before = page.script("return document.querySelector('output[for=width]').textContent")
+    page.wait(
+        "sessionStorage.length === 1 && !document.getElementById('pad-empty').checkVisibility()", "keeping"
+    )
+    ink = page.script(INK, "pad")
+    page.driver.refresh()
+    page.wait(TRAINED, "the training after the reload")
+    page.wait(GUESSED, "a guess after the reload")
+    assert page.script("return document.getElementById('activation').value") == "tanh"
+    assert page.script("return document.querySelector('output[for=width]').textContent") == before
+    assert page.script(INK, "pad") == ink > 1000
+    page.screenshot(tmp_path / "reloaded.png")
+
+
+def test_a_reload_keeps_the_tab(page: Browser) -> None:
+    page.click("tab-points")
+    page.choose("points", "spirals")
+    page.wait(TRAINED, "the first training of points")
+    page.driver.refresh()
+    page.wait(TRAINED, "the training after the reload")
+    assert page.script("return document.querySelector('main').dataset.task") == "points"
+    assert page.script("return document.getElementById('points').value") == "spirals"
+
+
+@pytest.mark.parametrize(
+    "kept", ["{", "3", '{"task": 7, "settings": {"digits": {"width": "wide"}}, "drawing": {}}']
+)
+def test_what_nobody_kept_is_left_aside(page: Browser, kept: str) -> None:
+    page.script("sessionStorage.setItem('warpfit playground', arguments[0])", kept)
+    page.driver.refresh()
+    page.wait(TRAINED, "the training after the reload")
+    assert page.script("return document.querySelector('main').dataset.task") == "digits"

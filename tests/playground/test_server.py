@@ -241,3 +241,48 @@ def test_the_browser_is_opened_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> N
     server.open_browser("http://127.0.0.1:1/")
     assert done.wait(10)
     assert opened == [("http://127.0.0.1:1/", False)]
+
+
+# -- requests that never come --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"])
+def test_half_open_connections_make_room(
+    playground: Playground, begun: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.2)
+    address = ("127.0.0.1", playground.port)
+    half_open = [socket.create_connection(address, timeout=10) for _ in range(server.MAX_CONNECTIONS + 6)]
+    try:
+        for connection in half_open:
+            connection.sendall(begun)
+        for connection in half_open:  # those beyond the limit were told so; all come to an end
+            while connection.recv(4096):
+                pass
+        assert get(playground, "/").status == 200
+    finally:
+        for connection in half_open:
+            connection.close()
+
+
+def test_a_request_that_is_not_followed_up_makes_room(
+    playground: Playground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.2)
+    with socket.create_connection(("127.0.0.1", playground.port), timeout=10) as connection:
+        connection.sendall(b"GET /icon.svg HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\nGET /" % playground.port)
+        received = b""
+        while part := connection.recv(4096):
+            received += part
+    assert received.startswith(b"HTTP/1.1 200 OK")
+
+
+def test_an_open_page_outlasts_the_time_for_a_request(
+    playground: Playground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.05)
+    with Page.of(playground) as page:
+        page.hear()
+        threading.Event().wait(0.3)
+        page.send(TRAIN_DIGITS)
+        page.until_type("ended")

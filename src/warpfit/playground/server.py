@@ -28,6 +28,7 @@ from starlette.routing import Mount, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from warpfit import backends
 from warpfit.data import load_dataset
@@ -45,6 +46,7 @@ MAX_CONNECTIONS = 64  # of all kinds
 FRAME_BYTES = 4 * MAX_BYTES  # a longer message ends the connection; up to here it is answered
 TRY_AGAIN_LATER = 1013
 SHUTDOWN_SECONDS = 5
+REQUEST_SECONDS = 5.0  # in which the headers of a request have to be there
 
 # {sockets} are the addresses of the WebSocket: not every browser takes them for the page's own.
 CONTENT_POLICY = (
@@ -59,6 +61,46 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
+
+
+class TimedRequests(H11Protocol):
+    """uvicorn's HTTP, but whose connection sends no whole request in time is closed, lest it keep others out."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._time()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._time()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop()
+        super().connection_lost(exc)
+
+    def _time(self) -> None:
+        """Let the time run while a request is to come, and stop it while one is answered."""
+        if not self._is_waiting():
+            self._stop()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(REQUEST_SECONDS, self._give_up)
+
+    def _is_waiting(self) -> bool:
+        if self.transport.get_protocol() is not self:  # a WebSocket has taken over
+            return False
+        return self.cycle is None or self.cycle.response_complete
+
+    def _give_up(self) -> None:
+        self._deadline = None
+        if self._is_waiting():
+            self.transport.close()
+
+    def _stop(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
 
 class Guard:
@@ -171,6 +213,7 @@ class Playground:
         app = make_app(self.digits, port=self.port, device=self.device, device_label=self.device_label)
         return uvicorn.Config(
             app,
+            http=TimedRequests,
             ws="websockets-sansio",
             ws_max_size=FRAME_BYTES,
             ws_per_message_deflate=False,

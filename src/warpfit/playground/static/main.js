@@ -38,6 +38,44 @@ function newRun() {
   return { number: 0, isAsked: false, isRunning: false, started: null, reports: [], epoch: 0 };
 }
 
+// What a reload keeps, in this tab alone -------------------------------------------------------------------------------
+
+const KEPT = "warpfit playground";
+let keeping = null;
+
+function recall() {
+  try {
+    return JSON.parse(sessionStorage.getItem(KEPT)) ?? {};
+  } catch {
+    return {}; // nothing is kept where the browser forbids it
+  }
+}
+
+function keep() {
+  clearTimeout(keeping);
+  keeping = null;
+  const image = pad.isEmpty ? null : base64Of(pad.pixels(pad.canvas.width));
+  try {
+    sessionStorage.setItem(KEPT, JSON.stringify({ task, settings: settings ?? kept.settings, drawing: image }));
+  } catch {
+    // as above
+  }
+}
+
+function keepSoon() {
+  clearTimeout(keeping);
+  keeping = setTimeout(keep, PAUSE);
+}
+
+// Return settings of a task: what was kept where the sliders and selects offer it, else the server's.
+function settingsOf(which, defaults) {
+  const own = kept.settings?.[which] ?? {};
+  const offered = (name) => (CHOICES.includes(name) ? hello.bounds[name].names : stopsOf(name));
+  return Object.fromEntries(
+    Object.entries(defaults).map(([name, value]) => [name, offered(name).includes(own[name]) ? own[name] : value]),
+  );
+}
+
 // Messages to the reader ------------------------------------------------------------------------------------------------
 
 function notice(kind, text) {
@@ -105,6 +143,7 @@ function changed(event) {
   if (!settings) return;
   settings[task][id] = CHOICES.includes(id) ? event.target.value : stopsOf(id)[Number(event.target.value)];
   showControls();
+  keepSoon();
   clearTimeout(pause);
   const asked = task;
   pause = setTimeout(() => train(asked, true), PAUSE);
@@ -137,6 +176,7 @@ function showPen(place) {
 // Ask what the drawing is: one question at a time, the last drawing being asked about in the end.
 function predict() {
   element("pad-empty").hidden = !pad.isEmpty;
+  keepSoon();
   drawing.isStale = true;
   if (drawing.isWaiting || !isConnected) return;
   drawing.isStale = false;
@@ -152,8 +192,8 @@ const handlers = {
     hello = message;
     isConnected = true;
     settings ??= {
-      [DIGITS]: { ...message.defaults.digits },
-      [POINTS]: { ...message.defaults.points, points: message.points.name, noise: message.points.noise },
+      [DIGITS]: settingsOf(DIGITS, message.defaults.digits),
+      [POINTS]: settingsOf(POINTS, { ...message.defaults.points, points: message.points.name, noise: message.points.noise }),
     };
     bars = new Bars(element("bars"), message.digits.classes);
     element("fact-device").textContent = message.device_label;
@@ -288,6 +328,7 @@ const tabs = [DIGITS, POINTS].map((name) => element(`tab-${name}`));
 
 function choose(name) {
   task = name;
+  keepSoon();
   main.dataset.task = name;
   for (const tab of tabs) {
     const isChosen = tab.id === `tab-${name}`;
@@ -331,6 +372,12 @@ element("reset").addEventListener("click", () => connection.send(request("reset"
 element("clear").addEventListener("click", () => pad.clear());
 element("sample").addEventListener("click", () => connection.send({ type: "sample" }));
 element("notice-close").addEventListener("click", () => notice("news", ""));
+
+addEventListener("pagehide", () => keeping !== null && keep());
+
+const kept = recall();
+if (kept.task === POINTS) choose(POINTS);
+if (typeof kept.drawing === "string") pad.show(bytesOf(kept.drawing));
 
 const connection = new Connection({
   message: (message) => handlers[message.type]?.(message),
