@@ -7,6 +7,7 @@ tests that have to notice. What is known of a tree stays in build/mutants, so th
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
@@ -138,7 +139,6 @@ class Outcomes:
 
 def run_all(mutants: Sequence[Mutant], folder: Path, jobs: int) -> dict[str, str]:
     """Return every mutant's outcome, by its name."""
-    folder.mkdir(parents=True, exist_ok=True)
     outcomes, names = Outcomes(folder / "outcomes.jsonl"), committed_or_not(ROOT)
     keys = {mutant: digest_of(ROOT, names, mutant) for mutant in mutants}
     missing = [mutant for mutant in mutants if keys[mutant] not in outcomes.known]
@@ -171,7 +171,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     mutants = [
         each for each in read_list() if not asked.names or any(part in each.name for part in asked.names)
     ]
-    found = run_all(mutants, ROOT / "build" / "mutants", asked.jobs)
+    folder = ROOT / "build" / "mutants"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise SystemExit("expected one run of mutants at a time in this checkout, got another") from None
+        found = run_all(mutants, folder, asked.jobs)
     survivors = [name for name, outcome in found.items() if outcome == "survived"]
     caught = len(found) - len(survivors)
     print(f"{caught} of {len(found)} caught ({caught / max(1, len(found)):.1%})")
