@@ -249,3 +249,19 @@ def test_pixels_of_an_unknown_scale(misuse: Invoke, invoke: Invoke, tmp_path: Pa
 def test_gradcheck(misuse: Invoke) -> None:
     assert "float64, float32, both" in misuse("gradcheck", "--dtype", "float16").err
     assert "'nonsense'" in misuse("gradcheck", "--only", "nonsense").err
+
+
+def test_one_class_is_nothing_to_tell_apart(invoke: Invoke, tmp_path: Path) -> None:
+    np.savez(tmp_path / "one.npz", x=np.eye(20, 4), y=np.full(20, "cat"))
+    outcome = invoke("train", "--data", tmp_path / "one.npz", "--out", tmp_path / "run")
+    assert outcome.code == 2
+    assert "one: expected at least two classes, got one, 'cat'" in outcome.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_rows_to_test_on_there_is_no_accuracy(invoke: Invoke, tmp_path: Path) -> None:
+    np.savez(tmp_path / "few.npz", x=np.eye(3, 4), y=np.arange(3) % 2)
+    outcome = invoke("train", "--data", tmp_path / "few.npz", "--out", tmp_path / "run", "--epochs", "1")
+    assert outcome.code == 0
+    assert "none, as there are no rows to test on" in outcome.out
+    assert "100.00 %" not in outcome.out

@@ -228,6 +228,8 @@ def _print_outcome(printer: Printer, outcome: Outcome) -> None:
     ]
     if outcome.test is not None:
         rows += score_rows(outcome.test, "test ")
+    else:
+        rows.append(("test accuracy", "none, as there are no rows to test on"))
     rows.append(("seconds", f"{seconds:.2f}"))
     rows.append(("samples/s", f"{num_rows / seconds:,.0f}"))
     printer.line()

@@ -163,6 +163,8 @@ def prepare(settings: TrainSettings) -> Job:
         If settings and data do not go together, or the data cannot be had.
     """
     settings, dataset = opened(settings)
+    if dataset.num_classes == 1:
+        raise DataError(f"{dataset.name}: expected at least two classes, got one, {dataset.class_names[0]!r}")
     validation = (dataset.x_test, dataset.y_test) if len(dataset.x_test) else None
     if settings.watches_validation:
         dataset, validation = hold_out(dataset, settings.seed)
