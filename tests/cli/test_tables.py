@@ -229,7 +229,7 @@ def test_it_can_be_told_not_to(invoke: Invoke) -> None:
     )
     assert outcome.code == 0, outcome
     assert "standardised" not in outcome.out
-    assert "x has columns of very different or large scale: column 1 reaches 2" in outcome.err
+    assert "x has columns of very different or large scale: column 4 reaches 301, column 1 2" in outcome.err
     card = wf.load_metadata("run/model.safetensors")
     assert card["table"] is None
     assert invoke("predict", "run/model.safetensors", "table.csv").code == 0

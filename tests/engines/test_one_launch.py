@@ -743,6 +743,7 @@ def test_100000_steps_do_not_drift() -> None:
 # -- what it does not run ----------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:x .*standardise")
 def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(cuda: str) -> None:
     x, y = data((6, 3))
     x[20] = 1e6  # beyond float16
@@ -849,6 +850,7 @@ def test_clusters(
     assert f"a cluster of {cluster} blocks" in history.plan.reason
 
 
+@pytest.mark.filterwarnings("ignore:x .*standardise")
 def test_clusters_give_the_same_bits_and_stop_together(
     cuda: str, only_cluster: Callable[[int], None]
 ) -> None:

@@ -210,6 +210,7 @@ def test_ctrl_c_within_an_epoch_leaves_the_weights_of_the_last_whole_one(
     assert_same_weights(stopped, expected)
 
 
+@pytest.mark.filterwarnings("ignore:x .*standardise")
 @pytest.mark.parametrize("seconds", [0.0, 1e3])
 def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, seconds: float
@@ -296,6 +297,7 @@ def test_other_engines_do_not_stream(left: Callable[[int], None]) -> None:
     assert fit(mlp(6, 3), x, y, engine="auto", **settings).plan.engine == "graph"
 
 
+@pytest.mark.filterwarnings("ignore:x .*standardise")
 def test_numbers_that_no_engine_but_a_streaming_one_has_room_for(
     left: Callable[[int], None], cuda: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,6 +310,7 @@ def test_numbers_that_no_engine_but_a_streaming_one_has_room_for(
     assert fit(mlp(6, 3), x, y, engine="auto", precision="auto", epochs=0).plan.engine == "one_launch"
 
 
+@pytest.mark.filterwarnings("ignore:x .*standardise")
 def test_the_largest_number_of_all_pieces_counts(
     left: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,8 +33,9 @@ __all__ = [
 CHUNK_BYTES = 1 << 24
 # Rows that are looked at first to see whether x holds pixels as bytes have them.
 GLIMPSE, WHITE = 256, 255
-# Rows that are looked at for their scale; how far columns may reach, and how much further than others.
-SAMPLE, FAR, UNEVEN = 1000, 1e3, 1e2
+# Rows that are looked at for their scale; how far columns may reach at most, how far in any case, and how much further
+# than others.
+SAMPLE, FAR, NEAR, UNEVEN = 1000, 1e3, 20.0, 1e2
 
 
 def as_rows(name: str, value: Any, *, min_rows: int = 1, dtype: str = "float64") -> Array:
@@ -175,18 +176,20 @@ def resolve_class_weight(
 
 
 def warn_of_scales(x: Array, y: Array, loss: Loss) -> None:
-    """Warn if columns of x reach orders of magnitude further than others, or than 1000, or targets of a distance do.
+    """Warn if x reaches beyond 1000, or beyond 20 in one column and 100 times as far as in another; and of large y.
 
     A sample of rows is looked at; pixels, and rows of more than one dimension, have one scale.
     """
     if x.ndim == 2 and x.dtype.kind == "f":
         reach = np.abs(_sample(x)).max(axis=0, initial=0)
         known = reach[reach > 0]
-        if known.size and (known.max() > FAR or known.max() > UNEVEN * known.min()):
-            least, most = (int(np.flatnonzero(reach == end)[0]) for end in (known.min(), known.max()))
+        most = int(reach.argmax()) if known.size else 0
+        if known.size and reach[most] > min(FAR, max(NEAR, UNEVEN * known.min())):
+            least = int(np.flatnonzero(reach == known.min())[0])
+            other = f", column {least} {reach[least]:.3g}" if least != most else ""
             warn(
-                f"x has columns of very different or large scale: column {least} reaches {reach[least]:.3g}, "
-                f"column {most} {reach[most]:.3g}; standardise them, as wf.data.TablePreprocessor does",
+                f"x has columns of very different or large scale: column {most} reaches {reach[most]:.3g}{other}; "
+                "standardise them, as wf.data.TablePreprocessor does",
                 DataWarning,
             )
     if loss.name in DISTANCES and (reach_of_y := np.abs(_sample(y)).max(initial=0)) > FAR:
