@@ -107,7 +107,7 @@ class Activation:
     name : str
         One of ``ACTIVATIONS``; ``gelu`` is the form with erf, ``gelu_tanh`` its approximation.
     slope : float
-        Slope of ``leaky_relu`` for negative input, at least 0.
+        Factor of ``leaky_relu`` for negative input, at least 0.
     """
 
     name: str = "identity"

@@ -807,9 +807,9 @@ class BaseMLP(BaseEstimator, ABC):
 
 
 def some_above_0(weights: Array) -> Array:
-    """Return weights of rows, or raise DataError if they leave no row to train on."""
+    """Return sample weights, or raise DataError if they leave no row to train on."""
     if not weights.any():
-        raise DataError("expected weights of rows that sum to more than 0, got none above 0")
+        raise DataError("expected sample weights that sum to more than 0, got none above 0")
     return weights
 
 
