@@ -13,7 +13,7 @@ import warpfit as wf
 from support.commands import Invoke
 from support.devices import no_gpu, open_devices
 from support.fake_driver import FakeDriver
-from warpfit.backends.cuda import jit
+from warpfit.backends.cuda import autotune, jit
 from warpfit.errors import CompileError, KernelError
 
 MODEL = "run/model.safetensors"
@@ -184,7 +184,11 @@ def test_the_cache_is_shown_and_cleared(
         jit.cubin("gather_rows", (("DTYPE", dtype),), "sm_90a")
     shown = f"2 kernels, 3.0 MiB, in {kernel_cache}"
     assert invoke("cache").out == f"{shown}\n"
+    timed = autotune.tuned_folder() / "of a product.json"
+    timed.parent.mkdir(parents=True, exist_ok=True)
+    timed.write_text("{}")
     assert invoke("cache", "clear").out == f"removed {shown}\n"
+    assert not timed.exists()
     assert invoke("cache").out.startswith("0 kernels")
 
 

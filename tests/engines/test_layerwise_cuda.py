@@ -14,6 +14,7 @@ from support.training import adam, assert_same_weights, blobs, mlp, relative_dif
 from warpfit import backends, nn, optim
 from warpfit.backends.cuda import CudaBackend, DeviceArray, runtime
 from warpfit.errors import ConfigError, DeviceError, DivergedError
+from warpfit.training.run import Run
 
 NUM_ROWS, BATCH = 70, 16  # four batches of 16 and one of 6
 
@@ -182,6 +183,7 @@ def test_a_fixed_scale_that_overflows_says_what_helps(cuda: str) -> None:
         fit(model, x, np.eye(3)[y] + 100, loss="mse", device=cuda, precision="float16", loss_scale=2.0**20)
 
 
+@pytest.mark.filterwarnings("ignore:x has columns of very different")
 def test_a_dynamic_scale_does_not_hide_a_loss_that_is_not_finite(cuda: str) -> None:
     x, y = blobs(64)
     x[3] = 1e5  # beyond float16
@@ -208,11 +210,23 @@ def test_a_resumed_run_goes_on_with_the_dynamic_scale(cuda: str, tmp_path: Any) 
         "loss_scale": "dynamic",
     }
     whole, first, second = (mlp(6, 8, 3) for _ in range(3))
-    fit(whole, x, targets, adam(whole), epochs=3, **settings)
+    scales: list[list[Any]] = [[], []]
+
+    class Scales(wf.Callback):
+        def __init__(self, found: list[Any]) -> None:
+            self.found = found
+
+        def on_epoch_end(self, run: Run) -> None:
+            self.found.append(run.state.loss_scale)
+
+    fit(whole, x, targets, adam(whole), epochs=7, callbacks=[Scales(scales[0])], **settings)
     checkpoint = wf.Checkpoint(tmp_path / "run.ckpt")
-    fit(first, x, targets, adam(first), epochs=1, callbacks=[checkpoint], **settings)
-    fit(second, x, targets, adam(second), epochs=3, resume_from=tmp_path / "run.ckpt", **settings)
+    fit(first, x, targets, adam(first), epochs=5, callbacks=[checkpoint], **settings)
+    again: dict[str, Any] = {"resume_from": tmp_path / "run.ckpt", "callbacks": [Scales(scales[1])]}
+    fit(second, x, targets, adam(second), epochs=7, **again, **settings)
     assert_same_weights(second, whole)
+    assert scales[1] == scales[0][5:]
+    assert scales[0][4].good_steps > 0
 
 
 def test_half_precision_needs_known_layers(cuda: str) -> None:
