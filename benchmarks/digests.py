@@ -122,7 +122,7 @@ def _to_a_model(prompt: Results, row: Results) -> list[str]:
     }
     best = min(least, key=lambda name: least[name])
     ours = prompt["caches"]["empty"]["seconds"]["median"]
-    what = f"MNIST, {prompt['accuracy']['median']:.2%} right, all caches empty"
+    what = f"MNIST, {prompt['accuracy']['median']:.2%} right, empty kernel cache"
     cells = [f"{_three_digits(ours)} s", f"over {_down(least[best])} s", _labelled(best, ONE_LAUNCH_PEERS)]
     return ["prompt to model", what, *cells, f"**over {_down(least[best] / ours)}**"]
 
