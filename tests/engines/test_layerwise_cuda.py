@@ -183,6 +183,7 @@ def test_a_fixed_scale_that_overflows_says_what_helps(cuda: str) -> None:
         fit(model, x, np.eye(3)[y] + 100, loss="mse", device=cuda, precision="float16", loss_scale=2.0**20)
 
 
+@pytest.mark.filterwarnings("ignore:x .*standardise")
 def test_a_dynamic_scale_does_not_hide_a_loss_that_is_not_finite(cuda: str) -> None:
     x, y = blobs(64)
     x[3] = 1e5  # beyond float16
@@ -294,6 +295,7 @@ def test_a_resumed_run_gives_the_bits_of_one_that_never_stopped(cuda: str, tmp_p
     assert_same_weights(second, whole)
 
 
+@pytest.mark.filterwarnings("ignore:x .*standardise")
 def test_divergence_is_found_after_the_epoch(cuda: str) -> None:
     x, y = blobs(NUM_ROWS)
     model = mlp(6, 8, 3)

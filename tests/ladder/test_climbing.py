@@ -149,6 +149,7 @@ def test_a_result_is_written_and_read_back(on_cpu: ladder.Result, tmp_path: Path
     assert again.title == on_cpu.title == "12-3, batch 128, 300 rows of the given data: CPU"
 
 
+@pytest.mark.filterwarnings("ignore:x .*standardise")
 def test_what_fails_does_not_take_the_others_with_it() -> None:
     x, y = blobs(40, 12)
     result = climb(device="cpu", data=(x * 1e30, y), lr=1e30, rungs=["numpy", "textbook"], epochs=1)
