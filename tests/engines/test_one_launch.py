@@ -583,11 +583,12 @@ def many_cases() -> list[Case]:
             batch = min(batch, 256)
         # The registers of 16 blocks have no room for velocities of 784 x 512 weights.
         optimizers = list(OPTIMIZERS)[: 2 if size == (784, 512, 10) else 4]
+        of_classes = "cross_entropy" if size[-1] > 1 else "binary_cross_entropy"
         found.append(
             Case(
                 size,
                 batch,
-                loss=("cross_entropy", "mse")[i // 3 % 2],
+                loss=(of_classes, "mse")[i // 3 % 2],
                 optimizer=optimizers[(i + i // 10) % len(optimizers)],
                 activation=SMOOTH[(i // 7 + i) % 4],
                 precision=("float16", "bfloat16", "float16")[i % 3],
