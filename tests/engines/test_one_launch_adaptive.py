@@ -51,9 +51,9 @@ def test_bfloat16(cuda: str, sizes: tuple[int, ...], name: str) -> None:
 @pytest.mark.parametrize(
     ("sizes", "cluster", "name", "settings"),
     [
+        ((50, 9), 2, "rmsprop, momentum", {"batch_size": 48, "loss": "mse"}),
         ((40, 37, 10), 2, "adam", {"batch_size": 33}),
         ((20, 100, 10), 4, "adamw", {"batch_size": 64}),
-        ((50, 9), 2, "rmsprop, momentum", {"batch_size": 48, "loss": "mse"}),
         pytest.param((33, 250, 3), 16, "adam", {"batch_size": 1}, marks=pytest.mark.slow),
         pytest.param((70, 60, 33), 2, "adamw", {"batch_size": 100, "loss": "huber"}, marks=pytest.mark.slow),
         pytest.param((784, 256, 10), 16, "adam", {"batch_size": 64}, marks=pytest.mark.slow),
