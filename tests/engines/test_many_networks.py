@@ -180,7 +180,6 @@ CASES: dict[str, dict[str, Any]] = {
         "activations": ("tanh", "silu"),
         "dropouts": (0.3, 0.0, 0.6),
     },
-    "sample weights": {"sizes": (12, 24, 5), "batch": 50, "num_rows": 130, "weighted": True},
     "weights of classes": {
         "sizes": (12, 24, 5),
         "batch": 20,
@@ -188,6 +187,7 @@ CASES: dict[str, dict[str, Any]] = {
         "weighted": True,
         "class_weights": True,
     },
+    "sample weights": {"sizes": (12, 24, 5), "batch": 50, "num_rows": 130, "weighted": True},
     "sample weights, numbers": {"sizes": (9, 7, 3), "batch": 3, "loss": "mse", "weighted": True},
 }
 

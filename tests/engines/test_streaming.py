@@ -391,6 +391,8 @@ def test_pieces_leave_room_for_the_record_of_an_epoch_and_what_is_exchanged() ->
         step_bytes=900, recorders=3, exchange_bytes=7000, microseconds=1.0, network=network
     )
     plan: Any = SimpleNamespace(batch_size=BATCH)
+    record = np.empty((network.batches(len(data)), launch.recorders, 3))  # as reports.py has it
+    assert launch_plan.record_bytes(launch, len(data)) == record.nbytes
     others = launch_plan.record_bytes(launch, len(data)) + launch.exchange_bytes
     least = others + Cut(len(data), BATCH, 1).bytes_of(data, launch.step_bytes)
     for most in range(least, 4 * least, 500):
