@@ -657,7 +657,7 @@ def _estimator_arguments(kind: Any) -> dict[str, Any]:
 
 def _search(**given: Any) -> None:
     rows, targets, estimator = given.pop("X"), given.pop("y"), given.pop("estimator")
-    wf.SweepCV(estimator, **given).fit(rows, targets)
+    wf.SweepCV(estimator, n_jobs=1, **given).fit(rows, targets)  # processes take seconds to start
 
 
 def _search_arguments() -> dict[str, Any]:
@@ -668,7 +668,6 @@ def _search_arguments() -> dict[str, Any]:
         "X": X,
         "y": Y,
         "cv": 2,
-        "n_jobs": 1,
         "scoring": None,
     }
 

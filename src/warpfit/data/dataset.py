@@ -58,7 +58,7 @@ class Dataset:
         object.__setattr__(self, "class_names", names)
         for name in ("x_train", "y_train", "x_test", "y_test"):
             given = getattr(self, name)
-            array = given if hasattr(given, "columns") else as_numbers(given, name)
+            array = given if name[0] == "x" and hasattr(given, "columns") else as_numbers(given, name)
             if not array.ndim:
                 raise DataError(f"{self.name}: expected {name} to be an array of rows, got a single number")
             object.__setattr__(self, name, array)
