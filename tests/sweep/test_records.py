@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import builtins
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -66,19 +63,6 @@ def test_values_that_are_called_like_columns() -> None:
     (first, second) = sweep.rows()
     assert (first["candidate.epochs"], second["candidate.epochs"]) == (1, 2)
     assert second["epochs"] == 2
-
-
-def test_without_pandas(found: wf.Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *arguments: Any, **keywords: Any) -> Any:
-        if name == "pandas":
-            raise ImportError(name)
-        return real(name, *arguments, **keywords)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ConfigError, match="pip install pandas"):
-        found.to_pandas()
 
 
 def test_printed_it_is_a_table_of_the_best(found: wf.Sweep) -> None:

@@ -109,16 +109,9 @@ class Sweep:
         """Return the records as a pandas DataFrame, with a column for each value of the candidates.
 
         A value that is called like a column of the records is ``candidate.<name>``.
-
-        Raises
-        ------
-        ConfigError
-            If pandas is not installed.
         """
-        try:
-            from pandas import DataFrame
-        except ImportError:
-            raise ConfigError("to_pandas needs pandas: pip install pandas") from None
+        from pandas import DataFrame
+
         return DataFrame(self.rows())
 
     def rows(self) -> list[Record]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from warpfit.backends import Array
 from warpfit.backends.transfer import to_host
+from warpfit.checks import brief
 from warpfit.engines.base import Plan, TrainingData
 from warpfit.errors import ConfigError
 
@@ -110,5 +111,4 @@ def _kind(description: dict[str, Any]) -> Any:
 
 
 def _in_short(value: Any) -> str:
-    text = repr(_kind(value) if isinstance(value, dict) else value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return brief(_kind(value) if isinstance(value, dict) else value)
