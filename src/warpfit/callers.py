@@ -6,7 +6,7 @@ import sys
 import warnings
 from types import FrameType
 
-__all__ = ["is_called_from", "warn"]
+__all__ = ["warn"]
 
 # What lies between a user's line and the code that warns: scikit-learn calls its estimators' methods, joblib and
 # executors call scikit-learn.
@@ -16,11 +16,6 @@ BETWEEN = frozenset({"warpfit", "sklearn", "joblib", "concurrent", "threading", 
 def warn(message: str, category: type[Warning]) -> None:
     """Warn of something, at the line of the nearest caller outside of this package and of what carries its calls."""
     warnings.warn(message, category, stacklevel=1 + _level_of_user())
-
-
-def is_called_from(package: str) -> bool:
-    """Return whether the function that asks was called from a module of a package."""
-    return f"{_module(sys._getframe(2))}.".startswith(f"{package}.")
 
 
 def _level_of_user() -> int:

@@ -122,7 +122,7 @@ class Batches:
             r"got other columns: 'city' \(\w+\); wf.data.TablePreprocessor encodes them",
         ),
         (
-            pd.DataFrame({"a": pd.array([1, None], "Int64")}),
+            pd.DataFrame(dict.fromkeys("abcdef", pd.array([1, None], "Int64"))),
             DataError,
             "got NaN or infinity in row 1, column 0",
         ),

@@ -48,7 +48,8 @@ from warpfit.sweep.folds import Fold, SweepData
 from warpfit.sweep.here import run_here
 from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task
 from warpfit.training.callbacks import Callback
-from warpfit.training.evaluate import predict, predict_network
+from warpfit.training.evaluate import predict_network, predict_rows
+from warpfit.training.inputs import as_rows
 from warpfit.training.lbfgs import fit_lbfgs
 from warpfit.training.run import Run
 
@@ -672,11 +673,15 @@ class BaseMLP(BaseEstimator, ABC):
 
     def _outputs(self, model: Module, X: Any) -> Array:
         """Return a network's outputs (N, outputs) for checked rows X, some at a time, before `out_activation_`."""
+
+        def outputs(rows: Array) -> Array:
+            return predict_rows(model, as_rows("X", rows, min_rows=0, dtype=model.dtype))
+
         if not issparse(X):
-            return predict(model, X)
+            return outputs(X)
         X = X.tocsr()
         starts = range(0, X.shape[0], PREDICTED_ROWS)
-        return np.concatenate([predict(model, _dense(X[start : start + PREDICTED_ROWS])) for start in starts])
+        return np.concatenate([outputs(_dense(X[start : start + PREDICTED_ROWS])) for start in starts])
 
     def _activated(self, outputs: Array) -> Array:
         return OUTPUT_FUNCTIONS[self.out_activation_](outputs)

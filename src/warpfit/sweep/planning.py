@@ -13,8 +13,8 @@ from warpfit.engines.base import Plan, TrainingData
 from warpfit.errors import WarpfitError
 from warpfit.sweep.candidates import error_of_candidate
 from warpfit.sweep.groups import Group, grouped
-from warpfit.sweep.tasks import Task
-from warpfit.training.fit import draft_of, prepared_targets, prepared_validation, with_class_weight
+from warpfit.sweep.tasks import Task, draft_of_task
+from warpfit.training.fit import prepared_targets, prepared_validation, with_class_weight
 from warpfit.training.inputs import check_held, check_weight_left
 from warpfit.training.plan import is_streamed
 from warpfit.training.plan import plan as make_plan
@@ -22,7 +22,6 @@ from warpfit.training.state import state_of
 
 __all__ = ["GroupPlan", "SweepPlan", "describe", "memory_left", "plan_groups"]
 
-DRAFTED = ("loss", "epochs", "batch_size", "device", "precision", "loss_scale", "engine", "shuffle")
 MEMORY_SHARE = 0.8  # of what is free, for processes
 
 
@@ -131,7 +130,9 @@ def plan_groups(tasks: Iterable[Task], names: Sequence[str] = ()) -> list[Group]
     drafts = []
     for idx, task in enumerate(tasks):
         try:
-            drafts.append((task, _draft(task)))
+            draft = draft_of_task(task, task.model, task.optimizer, task.data.x)
+            with_class_weight(draft, task.arguments.get("class_weight"), ())  # for its error
+            drafts.append((task, draft))
         except WarpfitError as error:
             raise _named(error, names, idx) from error
     positions = {id(task): idx for idx, (task, _) in enumerate(drafts)}
@@ -149,19 +150,6 @@ def plan_groups(tasks: Iterable[Task], names: Sequence[str] = ()) -> list[Group]
 
 def _named(error: WarpfitError, names: Sequence[str], idx: int) -> WarpfitError:
     return error_of_candidate(names[idx], error) if names else error
-
-
-def _draft(task: Task) -> Plan:
-    given = {"report_every": 1, **task.arguments}
-    draft = draft_of(
-        task.model,
-        task.optimizer,
-        task.data.x,
-        report_every=given["report_every"],
-        **{name: given[name] for name in DRAFTED},
-    )
-    with_class_weight(draft, given.get("class_weight"), ())  # for its error
-    return draft
 
 
 def _full_plan(task: Task, draft: Plan) -> Plan:

@@ -13,14 +13,15 @@ from time import perf_counter
 from typing import Any
 
 from warpfit.backends.transfer import to_host
-from warpfit.engines.base import EpochReport
+from warpfit.engines.base import EpochReport, Plan
 from warpfit.errors import ConfigError, DivergedError, WarpfitError
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 from warpfit.sweep.folds import SweepData
 from warpfit.training.callbacks import Callback, Checkpoint, EarlyStopping
-from warpfit.training.fit import fit
+from warpfit.training.fit import draft_of, prepared_targets, train_draft, with_class_weight
 from warpfit.training.history import History
+from warpfit.training.inputs import as_rows, check_held
 from warpfit.training.run import Run
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "STOPPED",
     "Outcome",
     "Task",
+    "draft_of_task",
     "errors_told",
     "report_of_weights",
     "tell_diverged",
@@ -43,6 +45,18 @@ __all__ = [
 # How a network can end. PAUSED ones go on or are STOPPED, by a rule between epochs; callbacks stop networks as well.
 DONE, STOPPED, DIVERGED, FAILED = "done", "stopped", "diverged", "failed"
 INTERRUPTED, PAUSED, NOT_STARTED = "interrupted", "paused", "not started"
+
+DRAFTED = (
+    "loss",
+    "epochs",
+    "batch_size",
+    "device",
+    "precision",
+    "loss_scale",
+    "engine",
+    "shuffle",
+    "report_every",
+)
 
 Scoring = Callable[[Module, Any, Any], float]
 
@@ -179,7 +193,7 @@ class _Pause(Callback):
 
 
 def train(task: Task) -> Outcome:
-    """Train one network by `fit`, and return what came out, errors included; Ctrl-C gives one that was interrupted."""
+    """Train one network as `fit` does, and return what came out, errors and Ctrl-C included."""
     recorder, start = _Recorder(), perf_counter()
     outcome = unfinished(task)
     try:
@@ -215,22 +229,32 @@ def tell_diverged(outcome: Outcome, error: DivergedError) -> None:
     outcome.status, outcome.message, outcome.error = DIVERGED, str(error), error.with_traceback(None)
 
 
+def draft_of_task(task: Task, model: Module, optimizer: Optimizer, x: Any) -> Plan:
+    """Return the plan of a task's model and optimizer, or of copies of them, as `draft_of` does."""
+    given = {"report_every": 1, **task.arguments}
+    return draft_of(model, optimizer, x, **{name: given[name] for name in DRAFTED})
+
+
 def _train(task: Task, outcome: Outcome, recorder: _Recorder) -> None:
     model, optimizer, callbacks = task.own()
     outcome.model, outcome.optimizer, outcome.callbacks = model, optimizer, callbacks
     rows = task.data.of_fold(task.fold)
+    x = as_rows("x", rows.x, dtype=None)
+    draft = draft_of_task(task, model, optimizer, x)
+    check_held("x", x, draft.dtype)
+    targets = prepared_targets(draft, rows.y, len(x))
     with _checkpoint_of(task) as checkpoint:
-        history = fit(
+        history = train_draft(
+            with_class_weight(draft, task.arguments.get("class_weight"), targets),
             model,
-            rows.x,
-            rows.y,
-            optimizer=optimizer,
+            optimizer,
+            x,
+            targets,
             validation_data=rows.validation,
             sample_weight=rows.sample_weight,
+            seed=task.arguments["seed"],
             callbacks=[*callbacks, *checkpoint.callbacks, recorder],
             resume_from=checkpoint.resume_from,
-            verbose=False,
-            **task.arguments,
         )
         outcome.status, outcome.message = _ending(history)
         if outcome.status == PAUSED:

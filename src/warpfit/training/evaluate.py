@@ -12,7 +12,6 @@ import numpy.typing as npt
 from warpfit import backends, losses
 from warpfit.backends import Array, Backend
 from warpfit.backends.transfer import moved
-from warpfit.callers import is_called_from
 from warpfit.checks import check_choice, check_count
 from warpfit.errors import ConfigError, DataError
 from warpfit.losses import Loss, SoftmaxCrossEntropy
@@ -32,10 +31,12 @@ __all__ = [
     "Evaluation",
     "evaluate",
     "evaluate_network",
+    "evaluate_rows",
     "loss_of",
     "network_of",
     "predict",
     "predict_network",
+    "predict_rows",
 ]
 
 PREDICTIONS = ("outputs", "probabilities", "labels", "values")
@@ -187,14 +188,26 @@ def evaluate(
         If an argument is not what is described here.
     """
     rows = as_rows("x", x, dtype=_dtype_of(model))
+    warn_of_pixels(rows)
+    return evaluate_rows(model, rows, y, loss=loss, sample_weight=sample_weight, batch_size=batch_size)
+
+
+def evaluate_rows(
+    model: Module,
+    rows: Array,
+    y: Any,
+    *,
+    loss: str | Loss | None = None,
+    sample_weight: Any = None,
+    batch_size: int = 1024,
+) -> Evaluation:
+    """Return a model's loss and accuracy on checked rows, as `evaluate` does."""
     network = network_of(model, rows.shape[1:])
     loss = _meaning(model, loss, network.output_shape)
     targets = loss.prepare_targets(as_rows("y", y, dtype=model.dtype), network.output_shape, model.dtype)
     check_same_length("y", targets, len(rows))
     weights = as_sample_weight(sample_weight, len(rows), model.dtype)
     check_weight_left(loss, targets, weights)
-    if not is_called_from("warpfit"):
-        warn_of_pixels(rows)
     return evaluate_network(
         backends.create(model.device),
         network,
@@ -237,12 +250,23 @@ def predict(
         If an argument is not what is described here, or there is no such kind for the loss. For
         probabilities and labels DataError, too, if a row's largest output is not finite.
     """
-    check_choice("kind", kind, PREDICTIONS)
     rows = as_rows("x", x, min_rows=0, dtype=_dtype_of(model))
+    warn_of_pixels(rows)
+    return predict_rows(model, rows, kind=kind, loss=loss, batch_size=batch_size)
+
+
+def predict_rows(
+    model: Module,
+    rows: Array,
+    *,
+    kind: str = "outputs",
+    loss: str | Loss | None = None,
+    batch_size: int = 1024,
+) -> npt.NDArray[Any]:
+    """Return a model's outputs for checked rows, or what they mean, as `predict` does."""
+    check_choice("kind", kind, PREDICTIONS)
     network = network_of(model, rows.shape[1:])
     meaning = None if kind == "outputs" else _meaning(model, loss, network.output_shape, kind)
-    if not is_called_from("warpfit"):
-        warn_of_pixels(rows)
     result = predict_network(
         backends.create(model.device),
         network,

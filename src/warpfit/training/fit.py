@@ -14,7 +14,6 @@ import numpy as np
 from warpfit import backends, losses
 from warpfit.backends import Backend
 from warpfit.backends.transfer import to_host
-from warpfit.callers import is_called_from
 from warpfit.checks import brief, check_choice, check_count, check_flag
 from warpfit.engines.base import EpochReport, Plan, TrainingData
 from warpfit.errors import ConfigError, FileFormatError, ShapeError
@@ -29,7 +28,7 @@ from warpfit.training.history import History
 from warpfit.training.inputs import (
     as_rows,
     as_sample_weight,
-    check_held,
+    check_finite,
     check_same_length,
     check_weight_left,
     resolve_class_weight,
@@ -45,7 +44,7 @@ from warpfit.training.same_run import check_same_data, data_digests
 from warpfit.training.state import remember_loss, show, state_of, trained_names, write_back
 from warpfit.training.storage import CallbackState, Snapshot, load_checkpoint, save_checkpoint
 
-__all__ = ["draft_of", "fit", "prepared_targets"]
+__all__ = ["draft_of", "fit", "prepared_targets", "train_draft"]
 
 EVALUATION_ROWS = 1024
 
@@ -156,7 +155,7 @@ def fit(
     """
     _check_kinds(optimizer, plan, callbacks)
     check_flag("verbose", verbose)
-    rows = as_rows("x", x)
+    rows = as_rows("x", x, dtype=None)
     if plan is None:
         draft = draft_of(
             model,
@@ -175,14 +174,45 @@ def fit(
     else:
         network, trained = network_of(model, rows.shape[1:]), trained_names(model, optimizer)
         draft = replace(_checked_plan(plan, network, trained, optimizer), num_rows=len(rows))
-    check_held("x", rows, draft.dtype)
+    check_finite("x", rows, draft.dtype)
     targets = prepared_targets(draft, y, len(rows))
     if plan is None:
         draft = with_class_weight(draft, class_weight, targets)
-    if not is_called_from("warpfit.sweep"):  # which has looked at all rows, and not at those of a fold alone
-        warn_of_pixels(rows)
-        warn_of_scales(rows, targets, draft.loss)
-        warn_of_one_class(draft.loss, targets)
+    warn_of_pixels(rows)
+    warn_of_scales(rows, targets, draft.loss)
+    warn_of_one_class(draft.loss, targets)
+    return train_draft(
+        draft,
+        model,
+        optimizer,
+        rows,
+        targets,
+        validation_data=validation_data,
+        sample_weight=sample_weight,
+        seed=seed,
+        callbacks=callbacks,
+        resume_from=resume_from,
+        new_data=new_data,
+        verbose=verbose,
+    )
+
+
+def train_draft(
+    draft: Plan,
+    model: Module,
+    optimizer: Optimizer,
+    rows: Any,
+    targets: Any,
+    *,
+    validation_data: Any,
+    sample_weight: Any,
+    seed: int,
+    callbacks: Sequence[Callback],
+    resume_from: str | os.PathLike[str] | None,
+    new_data: bool = False,
+    verbose: bool = False,
+) -> History:
+    """Train a model as a draft of its plan says, on checked rows and prepared targets, as `fit` does."""
     ops = backends.get(draft.device)
     data = _training_data(ops, draft, rows, targets, sample_weight)
     state = state_of(model, optimizer, ops, draft.dtype, check_seed(seed))

@@ -21,6 +21,7 @@ from warpfit.losses import DISTANCES, Loss, SoftmaxCrossEntropy
 __all__ = [
     "as_rows",
     "as_sample_weight",
+    "check_finite",
     "check_held",
     "check_same_length",
     "check_weight_left",
@@ -38,11 +39,11 @@ GLIMPSE, WHITE = 256, 255
 SAMPLE, FAR, NEAR, UNEVEN = 1000, 1e3, 20.0, 1e2
 
 
-def as_rows(name: str, value: Any, *, min_rows: int = 1, dtype: str = "float64") -> Array:
+def as_rows(name: str, value: Any, *, min_rows: int = 1, dtype: str | None = "float64") -> Array:
     """Return `value` as an array of rows (N, ...) of finite numbers, without a copy if it is one in C order.
 
     What lives on a GPU, whichever library it is of, becomes a device array there; all else is NumPy's. `dtype` is
-    what is computed in, which must be able to hold the numbers.
+    what is computed in, which must be able to hold the numbers; None leaves them to `check_finite`.
 
     Raises
     ------
@@ -58,21 +59,28 @@ def as_rows(name: str, value: Any, *, min_rows: int = 1, dtype: str = "float64")
         raise ShapeError(f"expected {name} to be an array of rows, got a single number")
     if len(rows) < min_rows:
         raise DataError(f"expected {name} to have at least one row, got shape {rows.shape}")
-    fits = rows.dtype.itemsize <= np.dtype(dtype).itemsize
-    if rows.dtype.kind == "f" and not (
-        home.name != "numpy" and fits and home.to_numpy(home.all_finite([rows]))
-    ):
-        _check_finite(name, to_host(rows), dtype)
+    if dtype is not None:
+        check_finite(name, rows, dtype)
     return rows
+
+
+def check_finite(name: str, rows: Array, dtype: str) -> None:
+    """Raise DataError unless all numbers are finite, and in `dtype` still are."""
+    if rows.dtype.kind != "f":
+        return
+    home = backends.of(rows)
+    fits = rows.dtype.itemsize <= np.dtype(dtype).itemsize
+    if home.name == "numpy" or not fits or not home.to_numpy(home.all_finite([rows])):
+        _check_finite_on_host(name, to_host(rows), dtype)
 
 
 def check_held(name: str, rows: Array, dtype: str) -> None:
     """Raise DataError unless finite rows can be computed with in `dtype`, which may be narrower than theirs."""
-    if rows.dtype.kind == "f" and rows.dtype.itemsize > np.dtype(dtype).itemsize:
-        _check_finite(name, to_host(rows), dtype)
+    if rows.dtype.itemsize > np.dtype(dtype).itemsize:
+        check_finite(name, rows, dtype)
 
 
-def _check_finite(name: str, rows: npt.NDArray[Any], dtype: str) -> None:
+def _check_finite_on_host(name: str, rows: npt.NDArray[Any], dtype: str) -> None:
     """Raise DataError naming the first number that is not finite, or too large; a chunk at a time, to stay small."""
     largest = min(float(np.finfo(kind).max) for kind in (dtype, rows.dtype))
     if rows.dtype in (np.float32, np.float64):

@@ -17,7 +17,7 @@ from warpfit.data.dataset import is_frame, joined
 from warpfit.errors import ConfigError, DataError, FileFormatError, ShapeError, WarpfitError
 from warpfit.losses import SoftmaxCrossEntropy
 from warpfit.nn.network import Sequential
-from warpfit.training.evaluate import Evaluation, evaluate, loss_of, network_of, predict
+from warpfit.training.evaluate import Evaluation, evaluate_rows, loss_of, network_of, predict_rows
 from warpfit.training.inputs import as_rows
 from warpfit.training.storage import MODEL, metadata_of, model_of, read_file, save
 
@@ -97,8 +97,8 @@ class ModelCard:
 
         return TablePreprocessor.from_dict(self.table)
 
-    def inputs(self, x: Any) -> Array:
-        """Return samples x (N, *input_shape), or a frame of `columns`, as the network takes them.
+    def inputs(self, x: Any, dtype: str = "float64") -> Array:
+        """Return samples x (N, *input_shape), or a frame of `columns`, as the network takes them in `dtype`.
 
         Raises
         ------
@@ -119,7 +119,7 @@ class ModelCard:
             )
         if self.preprocessor is not None:
             x = self.preprocessor.transform(x)
-        return as_rows("x", x, min_rows=0).reshape(len(x), *self.network_shape)
+        return as_rows("x", x, min_rows=0, dtype=dtype).reshape(len(x), *self.network_shape)
 
     def targets(self, y: Array) -> Array:
         """Return targets as the network learns them."""
@@ -226,12 +226,13 @@ class TrainedModel:
 
     def inputs(self, x: Any) -> Array:
         """Return samples as the network takes them; see `ModelCard.inputs`."""
-        return self.card.inputs(x)
+        return self.card.inputs(x, self.model.dtype)
 
     def predictions(self, x: Array) -> Array:
         """Return what it predicts for samples x: the probability of each class, (N, C), or (N, ...) target values."""
         loss = loss_of(self.model) or SoftmaxCrossEntropy()
-        found = predict(self.model, self.inputs(x), kind="probabilities" if loss.counts_correct else "values")
+        kind = "probabilities" if loss.counts_correct else "values"
+        found = predict_rows(self.model, self.inputs(x), kind=kind)
         if not self.card.class_names:
             return self.card.values(found)
         return np.hstack([1 - found, found]) if found.shape[1:] == (1,) else found
@@ -258,9 +259,9 @@ class TrainedModel:
     def test(self, x: Any, y: Array) -> Score:
         """Return how the model does on samples x (N, *input_shape) with targets y, numbered as its classes."""
         rows = self.inputs(x)
-        evaluation = evaluate(self.model, rows, self.card.targets(y))
+        evaluation = evaluate_rows(self.model, rows, self.card.targets(y))
         if self.card.class_names:
-            return Score(evaluation, y, predict(self.model, rows, kind="labels"))
+            return Score(evaluation, y, predict_rows(self.model, rows, kind="labels"))
         predicted = self.predictions(x).reshape(y.shape)
         table = self.card.preprocessor
         unit = "standardised targets" if table is not None and table.targets_ is not None else ""
