@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from numbers import Integral, Real
 from typing import Any
@@ -25,6 +25,7 @@ __all__ = [
     "check_number",
     "check_readable",
     "register",
+    "some",
 ]
 
 NUMERIC = "fiub"
@@ -104,6 +105,12 @@ def as_tuple(value: Any, kind: type) -> tuple[Any, ...] | None:
         return None
     strange = bool | np.timedelta64  # which are integers, too
     return parts if all(isinstance(part, kind) and not isinstance(part, strange) for part in parts) else None
+
+
+def some(names: Sequence[str], most: int = 8) -> str:
+    """Return names separated by commas, of many the first and how many more there are."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
 
 
 def brief(value: Any) -> str:

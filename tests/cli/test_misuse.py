@@ -259,6 +259,26 @@ def test_one_class_is_nothing_to_tell_apart(invoke: Invoke, tmp_path: Path) -> N
     assert not (tmp_path / "run").exists()
 
 
+def test_targets_that_are_all_the_same_are_nothing_to_learn(invoke: Invoke, tmp_path: Path) -> None:
+    np.savez(tmp_path / "flat.npz", x=np.eye(20, 4), y=np.full(20, 3.5))
+    outcome = invoke("train", "--data", tmp_path / "flat.npz", "--out", tmp_path / "run")
+    assert outcome.code == 2
+    assert "flat: expected targets that differ, got 3.5 in every training row" in outcome.err
+
+
+def test_of_many_foreign_classes_some_are_named(misuse: Invoke, invoke: Invoke, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(200, 3))
+    np.savez(tmp_path / "two.npz", x=x, y=np.arange(200) % 2)
+    np.savez(tmp_path / "many.npz", x=x, y=np.repeat([f"kind {i}" for i in range(100)], 2))
+    assert (
+        invoke("train", "--data", tmp_path / "two.npz", "--epochs", "1", "--out", tmp_path / "run").code == 0
+    )
+    model = tmp_path / "run" / "model.safetensors"
+    outcome = misuse("evaluate", model, "--data", tmp_path / "many.npz")
+    assert "expected classes of the model (0, 1), got kind " in outcome.err
+    assert " more" in outcome.err
+
+
 def test_without_rows_to_test_on_there_is_no_accuracy(invoke: Invoke, tmp_path: Path) -> None:
     np.savez(tmp_path / "few.npz", x=np.eye(3, 4), y=np.arange(3) % 2)
     outcome = invoke("train", "--data", tmp_path / "few.npz", "--out", tmp_path / "run", "--epochs", "1")

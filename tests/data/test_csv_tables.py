@@ -33,7 +33,7 @@ def write(folder: Path, text: str) -> Path:
         ("2019,2020,town\n1,2,a\n3,4,b\n", ["column 1", "column 2"], 3),
         ("id,2019,town\n1,2,a\n3,4,b\n", ["id", "2019"], 2),
         ("\n\na,b\n1,2\n\n3,4\n", ["a"], 2),
-        ("a;b;y\n1,5;2;3\n4,5;5;6\n", ["a", "b"], 2),
+        ("a;b;y\nx,z;2;3\nu,v;5;6\n", ["a", "b"], 2),
         ("a\tb\ty\n1\t2\t3\n", ["a", "b"], 1),
         ('"a, really", "b", y\n1, 2, 3\n', ["a, really", "b"], 1),
     ],
@@ -135,3 +135,31 @@ def test_iris_is_the_same_however_it_was_written(tmp_path: Path) -> None:
     for x, y in found[1:]:
         np.testing.assert_array_equal(x, found[0][0])
         np.testing.assert_array_equal(y, found[0][1])
+
+
+@pytest.mark.parametrize(
+    ("cells", "shown"),
+    [
+        (["0,50", "1,25", "-3,5", "7,0"], "'0,50'"),
+        (["1,200.50", "3", "12,500", "990"], "'1,200.50'"),
+        (["12%", "7.5 %", "", "3%"], "'12%'"),
+        (["3", "€5", "$6.10", "4€"], "'€5'"),
+    ],
+)
+@pytest.mark.parametrize("column", ["a", "target"])
+def test_numbers_written_as_text_are_no_categories(
+    tmp_path: Path, cells: list[str], shown: str, column: str
+) -> None:
+    """A decimal comma would make a column of texts that all differ, or a class of every target."""
+    cells = [cell or "2%" * (column == "target") for cell in cells]
+    other = "target" if column == "a" else "a"
+    path = write(tmp_path, f"{column};b;{other}\n" + "".join(f"{cell};1;0\n" for cell in cells * 10))
+    row = cells.index(shown.strip("'")) + 1
+    with pytest.raises(DataError, match="with a decimal point, without separators") as caught:
+        read_table(path)
+    assert f"row {row}, column {column!r} is {shown}" in str(caught.value)
+
+
+def test_texts_with_digits_are_categories(tmp_path: Path) -> None:
+    rows = "".join(f"{place},2020-01-0{i},v{i},0\n" for i in range(1, 5) for place in ("A1", "10.0.0.1"))
+    assert len(read_table(write(tmp_path, "place,when,version,target\n" + rows)).features.columns) == 3

@@ -16,7 +16,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import warpfit as wf
 from warpfit.data import TablePreprocessor
-from warpfit.errors import DataError, FileFormatError, ShapeError
+from warpfit.errors import ConfigError, DataError, FileFormatError, ShapeError
 
 RNG = np.random.default_rng(0)
 ROWS = 200
@@ -274,3 +274,27 @@ def test_it_is_a_step_of_scikit_learns_pipelines() -> None:
         pipeline = make_pipeline(TablePreprocessor(), perceptron).fit(iris.data, iris.target)
     assert pipeline.score(iris.data, iris.target) > 0.9
     assert clone(TablePreprocessor(max_categories=7)).max_categories == 7
+
+
+def test_numbers_whose_variance_overflows_are_refused_by_name() -> None:
+    with pytest.raises(DataError, match="column 'far' holds numbers too large to standardise"):
+        TablePreprocessor().fit(
+            pd.DataFrame({"near": RNG.normal(size=50), "far": RNG.normal(size=50) * 1e300})
+        )
+
+
+def test_columns_of_two_levels_have_one_name_each() -> None:
+    columns = pd.MultiIndex.from_product([["first", "second"], [1, 2]])
+    table = TablePreprocessor().fit(pd.DataFrame(RNG.normal(size=(50, 4)), columns=columns))
+    assert table.get_feature_names_out()[0] == "('first', 1)"
+
+
+def test_cells_that_are_lists_are_refused_by_name() -> None:
+    with pytest.raises(DataError, match="expected column 'tags' as numbers or text"):
+        TablePreprocessor().fit(pd.DataFrame({"tags": [[1], [2]] * 20, "a": np.arange(40.0)}))
+
+
+@pytest.mark.parametrize("max_categories", [0, -1, 2.5, "ten"])
+def test_max_categories_is_a_count(max_categories: Any) -> None:
+    with pytest.raises(ConfigError, match="max_categories to be an integer of at least 1"):
+        TablePreprocessor(max_categories).fit(frame())

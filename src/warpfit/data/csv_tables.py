@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from warpfit.checks import brief
 from warpfit.errors import ConfigError, DataError, FileFormatError
 
 __all__ = ["Table", "read_features", "read_table"]
@@ -26,6 +28,8 @@ UNNAMED_FIRST = "column 1"
 DELIMITERS = ",;\t"
 PEEK_ROWS = 100
 MOSTLY = 0.95  # of a column's cells: numbers with a few texts among them are a mistake
+# A number as people write it: with a decimal comma, thousands apart, a currency, a percent sign.
+WRITTEN = re.compile(r"[-+]?[$€£]?\s?\d+([ ,.']\d{3})*([.,]\d+)?\s?[%$€£]?")
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,7 +247,7 @@ def _counts(column: Any) -> bool:
 
 
 def _check_cells(path: Path, features: Any) -> None:
-    """Raise DataError for infinity, and for a text among numbers."""
+    """Raise DataError for infinity, for a text among numbers, and for numbers written as text."""
     import pandas as pd
 
     for name, column in features.items():
@@ -253,6 +257,7 @@ def _check_cells(path: Path, features: Any) -> None:
         elif pd.api.types.is_string_dtype(column):
             bad = (pd.to_numeric(column, errors="coerce").isna() & column.notna()).to_numpy()
             if bad.sum() > (1 - MOSTLY) * column.notna().sum():
+                _check_written(path, name, column.fillna("").tolist())
                 continue
             expected = "a number, as in nearly all rows, or an empty cell"
         else:
@@ -260,7 +265,20 @@ def _check_cells(path: Path, features: Any) -> None:
         if bad.any():
             row = int(np.argmax(bad))
             raise DataError(
-                f"{path}: row {row + 1}, column {name!r} is {column.iloc[row]!r}; expected {expected}"
+                f"{path}: row {row + 1}, column {name!r} is {brief(column.iloc[row])}; expected {expected}"
+            )
+
+
+def _check_written(path: Path, name: str, cells: list[str]) -> None:
+    """Raise DataError if nearly all cells are numbers as people write them, some of which cannot be read as such."""
+    filled = [cell for cell in map(str.strip, cells) if cell]
+    if sum(WRITTEN.fullmatch(cell) is not None for cell in filled) < MOSTLY * len(filled):
+        return
+    for row, cell in enumerate(map(str.strip, cells), start=1):
+        if WRITTEN.fullmatch(cell) and not _is_number(cell):
+            raise DataError(
+                f"{path}: row {row}, column {name!r} is {cell!r}; expected numbers like 1234.5, with a decimal "
+                "point, without separators or units"
             )
 
 
@@ -273,6 +291,7 @@ def _labels(path: Path, name: str, labels: list[str]) -> Array:
     except (ValueError, OverflowError):
         pass
     if not _are_numbers(labels):
+        _check_written(path, name, labels)
         return np.array(labels)
     bad = [row for row, label in enumerate(labels) if not np.isfinite(_number(label))]
     if bad:

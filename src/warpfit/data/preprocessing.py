@@ -17,6 +17,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
+from warpfit.checks import brief, check_count, some
 from warpfit.data.dataset import is_frame, is_table
 from warpfit.errors import DataError, FileFormatError, ShapeError
 
@@ -93,8 +94,12 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         Raises
         ------
         DataError
-            If a column is neither numbers nor text, holds infinity, or none is left.
+            If a column is neither numbers nor text, holds infinity or numbers whose variance overflows, or none is
+            left.
+        ConfigError
+            If `max_categories` is no integer of at least 1.
         """
+        check_count("max_categories", self.max_categories, 1)
         self.columns_: tuple[_Column, ...] | None = None
         self.transformer_: Any = None
         self.targets_: Any = None
@@ -105,7 +110,9 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
             )
             if not self._of(NUMBER, CATEGORY):
                 raise DataError(f"expected a column to learn from, but {'; '.join(self.describe())}")
-            self.transformer_ = self._unfitted().fit(self._canonical(frame))
+            with np.errstate(over="ignore", invalid="ignore"):  # `_check_scales` says of which column
+                self.transformer_ = self._unfitted().fit(self._canonical(frame))
+            self._check_scales()
         if y is not None and np.asarray(y).dtype.kind == "f":
             self.targets_ = StandardScaler().fit(_columns_of(y))
         return self
@@ -173,16 +180,16 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         numbers, categories = self._of(NUMBER), self._of(CATEGORY)
         lines = []
         if numbers:
-            lines.append(f"standardised: {_some([column.name for column in numbers])}")
+            lines.append(f"standardised: {some([column.name for column in numbers])}")
         if categories:
             texts = [f"{column.name} ({len(column.categories)})" for column in categories]
-            lines.append(f"one column a category: {_some(texts)}")
+            lines.append(f"one column a category: {some(texts)}")
         missing = [f"{c.name} ({c.num_missing:,})" for c in (*numbers, *categories) if c.num_missing]
         if missing:
-            lines.append(f"missing cells, filled and marked: {_some(missing)}")
+            lines.append(f"missing cells, filled and marked: {some(missing)}")
         for why in dict.fromkeys(column.why for column in self._of(LEFT_OUT)):
             names = [column.name for column in self._of(LEFT_OUT) if column.why == why]
-            lines.append(f"left out, {why}: {_some(names)}")
+            lines.append(f"left out, {why}: {some(names)}")
         if self.targets_ is not None and self.targets_.mean_.size == 1:
             mean, scale = self.targets_.mean_[0], self.targets_.scale_[0]
             lines.append(f"targets standardised: mean {mean:.6g}, standard deviation {scale:.6g}")
@@ -239,6 +246,18 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
             table.targets_ = _restore(StandardScaler().fit(np.zeros((1, width))), state["targets"], width)
         return table
 
+    def _check_scales(self) -> None:
+        """Raise DataError if a column's mean or variance is more than float64 can hold."""
+        numbers = self._of(NUMBER)
+        if not numbers:
+            return
+        scaler = self.transformer_.named_transformers_[NUMBERS]["scale"]
+        bad = np.flatnonzero(~np.isfinite(scaler.mean_) | ~np.isfinite(scaler.var_))
+        if bad.size:
+            raise DataError(
+                f"column {numbers[bad[0]].name!r} holds numbers too large to standardise; divide them first"
+            )
+
     def _framed(self, x: Any) -> Any:
         return _as_frame(x, [column.name for column in self.columns_ or ()])
 
@@ -279,7 +298,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         missing = [name for name in self.input_names if name not in frame.columns]
         if missing:
             raise DataError(
-                f"expected the columns {_some(self.input_names)}, as in fit; missing are {_some(missing)}"
+                f"expected the columns {some(self.input_names)}, as in fit; missing are {some(missing)}"
             )
         return pd.DataFrame(
             {
@@ -295,7 +314,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
 def _as_frame(x: Any, names: Sequence[str] = ()) -> Any:
     """Return x as a frame whose columns have texts as names; those of an array are `names`, else x0, x1, ..."""
     if is_frame(x):
-        frame = x.rename(columns=str).infer_objects()
+        frame = x.set_axis([str(name) for name in x.columns], axis=1).infer_objects()
     else:
         array = np.asarray(x)
         if array.ndim != 2 or (names and array.shape[1] != len(names)):
@@ -308,14 +327,18 @@ def _as_frame(x: Any, names: Sequence[str] = ()) -> Any:
             )
         frame = pd.DataFrame(array, columns=list(names) or [f"x{idx}" for idx in range(array.shape[1])])
     if not frame.columns.is_unique:
-        raise DataError(f"expected a name of its own for each column, got {_some(list(frame.columns))}")
+        raise DataError(f"expected a name of its own for each column, got {some(list(frame.columns))}")
     return frame
 
 
 def _examined(column: Any, max_categories: int, is_named: bool) -> _Column:
     """Return what a column is: numbers, categories, or nothing to learn from."""
     name, num_missing = column.name, int(column.isna().sum())
-    if column.nunique() + (num_missing > 0) <= 1:
+    try:
+        num_values = column.nunique()
+    except TypeError as error:  # lists, say
+        raise DataError(f"expected column {name!r} as numbers or text, got {error} in its cells") from error
+    if num_values + (num_missing > 0) <= 1:
         return _Column(name, LEFT_OUT, why="as all cells are the same")
     if column.dtype.kind in "iuf" and not (is_named and _are_codes(_numbers(column))):
         return _Column(name, NUMBER, num_missing=num_missing)
@@ -347,7 +370,7 @@ def _numbers(column: Any) -> npt.NDArray[np.float64]:
     bad = np.flatnonzero((np.isnan(floats) & ~column.isna().to_numpy()) | np.isinf(floats))
     if bad.size:
         raise DataError(
-            f"row {bad[0] + 1}, column {column.name!r} is {column.iloc[bad[0]]!r}; expected a finite number"
+            f"row {bad[0] + 1}, column {column.name!r} is {brief(column.iloc[bad[0]])}; expected a finite number"
         )
     return floats
 
@@ -363,11 +386,6 @@ def _text(value: Any) -> str:
     if isinstance(value, (float, np.floating)) and value == np.floor(value):
         return str(int(value))
     return str(value).strip()
-
-
-def _some(names: Sequence[str], most: int = 8) -> str:
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
 
 
 def _columns_of(y: Any) -> npt.NDArray[np.float64]:

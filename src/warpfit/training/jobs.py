@@ -8,8 +8,10 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import numpy.typing as npt
 
+from warpfit.checks import brief
 from warpfit.data import Dataset, dataset_names
 from warpfit.data.dataset import is_frame, is_table, split_rows, taken
 from warpfit.errors import DataError
@@ -165,6 +167,10 @@ def prepare(settings: TrainSettings) -> Job:
     settings, dataset = opened(settings)
     if dataset.num_classes == 1:
         raise DataError(f"{dataset.name}: expected at least two classes, got one, {dataset.class_names[0]!r}")
+    if not dataset.num_classes and len(dataset.y_train) > 1 and not np.ptp(dataset.y_train, axis=0).any():
+        raise DataError(
+            f"{dataset.name}: expected targets that differ, got {brief(dataset.y_train[0])} in every training row"
+        )
     validation = (dataset.x_test, dataset.y_test) if len(dataset.x_test) else None
     if settings.watches_validation:
         dataset, validation = hold_out(dataset, settings.seed)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from warpfit.checks import some
 from warpfit.data import Dataset
 from warpfit.data.dataset import is_frame, joined
 from warpfit.errors import ConfigError, DataError, FileFormatError, ShapeError, WarpfitError
@@ -253,7 +254,7 @@ class TrainedModel:
             )
         foreign = [name for name in class_names if name not in ours]
         if foreign:
-            raise DataError(f"expected classes of the model ({', '.join(ours)}), got {', '.join(foreign)}")
+            raise DataError(f"expected classes of the model ({some(ours)}), got {some(foreign)}")
         return np.array([ours.index(name) for name in class_names])[y] if class_names else y
 
     def test(self, x: Any, y: Array) -> Score:
