@@ -260,6 +260,27 @@ def test_rows_of_another_table() -> None:
         table.transform(np.ones((2, 3)))
 
 
+def test_infinity_among_categories_is_one() -> None:
+    mixed = pd.Series([1.0, "a", np.inf, -np.inf] * 5, dtype=object)
+    for column in (mixed, pd.Series(pd.Categorical([1.0, np.inf] * 10))):
+        table = TablePreprocessor().fit(pd.DataFrame({"q": column}))
+        assert "q inf" in table.get_feature_names_out()
+
+
+def test_cells_that_are_lists_are_refused() -> None:
+    lists = pd.DataFrame({"q": [[1], [2]] * 10})
+    texts = TablePreprocessor().fit(lists.astype(str))
+    for call in (TablePreprocessor().fit, texts.transform):
+        with pytest.raises(DataError, match="expected column 'q' as numbers or text, got cells of list"):
+            call(lists)
+
+
+def test_columns_of_several_levels() -> None:
+    levels = pd.MultiIndex.from_tuples([("size", "wide"), ("size", "high")])
+    table = pd.DataFrame(RNG.normal(size=(20, 2)), columns=levels)
+    assert TablePreprocessor().fit_transform(table).shape == (20, 2)
+
+
 def test_integers_beyond_float64_are_named() -> None:
     fitted = TablePreprocessor().fit(pd.DataFrame({"age": [1.5, 2.0, 4.0], "place": ["a", "b", "a"]}))
     others = pd.DataFrame({"age": pd.Series([1, 10**400, 3], dtype=object), "place": ["a", "b", "a"]})

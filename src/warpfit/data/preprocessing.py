@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -334,11 +334,7 @@ def _as_frame(x: Any, names: Sequence[str] = ()) -> Any:
 def _examined(column: Any, max_categories: int, is_named: bool) -> _Column:
     """Return what a column is: numbers, categories, or nothing to learn from."""
     name, num_missing = column.name, int(column.isna().sum())
-    try:
-        num_values = column.nunique()
-    except TypeError as error:  # lists, say
-        raise DataError(f"expected column {name!r} as numbers or text, got {error} in its cells") from error
-    if num_values + (num_missing > 0) <= 1:
+    if len(_factorized(column)[1]) + (num_missing > 0) <= 1:
         return _Column(name, LEFT_OUT, why="as all cells are the same")
     if column.dtype.kind in "iuf" and not (is_named and _are_codes(_numbers(column))):
         return _Column(name, NUMBER, num_missing=num_missing)
@@ -377,13 +373,22 @@ def _numbers(column: Any) -> npt.NDArray[np.float64]:
 
 def _texts(column: Any) -> Any:
     """Return a column's cells as text; equal values are equal texts, whether they came as 1, 1.0 or '1'."""
-    codes, values = pd.factorize(column)
+    codes, values = _factorized(column)
     texts = np.array([*map(_text, values), MISSING], dtype=object)
     return pd.Series(texts[codes], dtype=object)  # the code of a missing cell is -1
 
 
+def _factorized(column: Any) -> Any:
+    """Return the place of each cell among the distinct ones, -1 if it is missing, and these; or raise DataError."""
+    try:
+        return pd.factorize(column)
+    except TypeError:
+        kind = next((type(cell).__name__ for cell in column if not isinstance(cell, Hashable)), "object")
+        raise DataError(f"expected column {column.name!r} as numbers or text, got cells of {kind}") from None
+
+
 def _text(value: Any) -> str:
-    if isinstance(value, (float, np.floating)) and value == np.floor(value):
+    if isinstance(value, (float, np.floating)) and np.isfinite(value) and value == np.floor(value):
         return str(int(value))
     return str(value).strip()
 
