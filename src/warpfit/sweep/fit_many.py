@@ -42,9 +42,7 @@ from warpfit.training.inputs import (
     as_rows,
     as_sample_weight,
     check_same_length,
-    warn_of_one_class,
-    warn_of_pixels,
-    warn_of_scales,
+    warn_of_data,
 )
 
 __all__ = ["fit_many"]
@@ -192,8 +190,7 @@ def fit_many(
     tasks = _tasks(build, found, defaults, data, fold_numbers, callbacks, metric)
     names = [candidate_name(candidate) for candidate in found for _ in fold_numbers]
     groups = _planned(tasks, names, devices[0], executor)
-    warn_of_one_class(tasks[0].arguments["loss"], data.y)
-    warn_of_scales(data.x, data.y, tasks[0].arguments["loss"])
+    warn_of_data(data.x, data.y, tasks[0].arguments["loss"])
     has_validation = validation_data is not None or bool(data.folds)
     decider = as_metric(metric, (group.plan.loss for group in groups), has_validation=has_validation)
     if verbose and metric is None and not has_validation:
@@ -283,7 +280,6 @@ def _data(x: Any, y: Any, sample_weight: Any, validation_data: Any, folds: Any, 
         except (TypeError, ValueError):
             raise ConfigError("expected validation_data as a pair (x, y)") from None
         validation_data = as_rows("validation x", val_x), as_rows("validation y", val_y)
-    warn_of_pixels(rows)
     return SweepData(rows, targets, weight, validation_data, as_folds(folds, rows, targets, seed))
 
 

@@ -32,9 +32,7 @@ from warpfit.training.inputs import (
     check_same_length,
     check_weight_left,
     resolve_class_weight,
-    warn_of_one_class,
-    warn_of_pixels,
-    warn_of_scales,
+    warn_of_data,
 )
 from warpfit.training.plan import AUTO, ENGINES, engine_of, is_streamed, resolve_precision
 from warpfit.training.plan import plan as make_plan
@@ -178,9 +176,7 @@ def fit(
     targets = prepared_targets(draft, y, len(rows))
     if plan is None:
         draft = with_class_weight(draft, class_weight, targets)
-    warn_of_pixels(rows)
-    warn_of_scales(rows, targets, draft.loss)
-    warn_of_one_class(draft.loss, targets)
+    warn_of_data(rows, targets, draft.loss)
     return train_draft(
         draft,
         model,

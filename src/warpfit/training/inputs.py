@@ -26,9 +26,8 @@ __all__ = [
     "check_same_length",
     "check_weight_left",
     "resolve_class_weight",
-    "warn_of_one_class",
+    "warn_of_data",
     "warn_of_pixels",
-    "warn_of_scales",
 ]
 
 CHUNK_BYTES = 1 << 24
@@ -140,7 +139,14 @@ def check_weight_left(loss: Loss, targets: Any, sample_weight: npt.NDArray[Any] 
         raise DataError(f"expected weights that leave a row to train or test on, got none above 0{classes}")
 
 
-def warn_of_one_class(loss: Loss, targets: Any) -> None:
+def warn_of_data(x: Array, y: Array, loss: Loss) -> None:
+    """Warn of rows and targets to train on that are hardly meant as they are."""
+    warn_of_pixels(x)
+    _warn_of_scales(x, y, loss)
+    _warn_of_one_class(y, loss)
+
+
+def _warn_of_one_class(targets: Any, loss: Loss) -> None:
     """Warn if all rows to train on, of several, are of one class: no network can learn to tell it from another."""
     on_host = to_host(targets)
     if loss.counts_correct and len(on_host) > 1 and (on_host == on_host[0]).all():
@@ -183,7 +189,7 @@ def resolve_class_weight(
     return replace(loss, class_weight=tuple(checked.tolist()))
 
 
-def warn_of_scales(x: Array, y: Array, loss: Loss) -> None:
+def _warn_of_scales(x: Array, y: Array, loss: Loss) -> None:
     """Warn if x reaches beyond 1000, or beyond 20 in one column and 100 times as far as in another; and of large y.
 
     A sample of rows is looked at; pixels, and rows of more than one dimension, have one scale.
