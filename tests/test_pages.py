@@ -13,9 +13,25 @@ import typer
 import warpfit as wf
 from warpfit.cli.app import app
 from warpfit.data import Dataset
+from warpfit.losses import Loss
+from warpfit.nn.spec import LayerSpec
+from warpfit.optim.base import OptimizerSpec
+from warpfit.optim.schedules import Schedule
 
 ROOT = Path(__file__).resolve().parents[1]
 FENCED = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(autouse=True)
+def registries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the layers, losses, optimizers and schedules that pages define."""
+    for owner, name in (
+        (Loss, "by_name"),
+        (OptimizerSpec, "by_kind"),
+        (LayerSpec, "by_kind"),
+        (Schedule, "by_name"),
+    ):
+        monkeypatch.setattr(owner, name, dict(getattr(owner, name)))
 
 
 def examples(page: str) -> list[str]:

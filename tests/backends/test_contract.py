@@ -333,7 +333,7 @@ def test_unknown_activation(name: str) -> None:
 
 @pytest.mark.parametrize("slope", [-0.1, float("nan")])
 def test_slope_out_of_range(slope: float) -> None:
-    with pytest.raises(ConfigError, match="expected a leaky_relu slope of at least 0"):
+    with pytest.raises(ConfigError, match="expected a leaky_relu slope to be a number of at least 0"):
         Activation("leaky_relu", slope)
 
 

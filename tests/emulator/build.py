@@ -26,10 +26,17 @@ KERNELS = EMULATOR.parents[1] / "src" / "warpfit" / "backends" / "cuda" / "kerne
 
 FLAGS = ("-std=c++17", "-w", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
 KERNEL_FLAGS = (*FLAGS, "-fdata-sections", "-fno-exceptions", "-fno-asynchronous-unwind-tables")
-# Tests launch a kernel a few times at small sizes. Unoptimized, it compiles in half the time and runs twice as
-# long, which is worth it but for those that run longest.
-LEVEL, LEVEL_OF_LONG = "-O0", "-O1"
-RUN_LONG = {"gemm_sm90", "many_networks_sm90"}
+# Unoptimized, kernels compile in half the time and run twice as long: worth it for those of whole steps and runs,
+# each of which takes a second to compile and which tests launch a few times.
+LEVEL, LEVEL_OF_LARGE = "-O1", "-O0"
+LARGE = {
+    "many_networks",
+    "many_small_networks_sm90",
+    "narrow_step",
+    "one_launch",
+    "one_launch_card",
+    "one_launch_layers",
+}
 HEADER = "cuda_emulator.h"
 SANITIZE_FLAGS = (
     "-g1",
@@ -69,7 +76,7 @@ def build(source: Path, entry: str, defines: Mapping[str, str], *, sanitize: boo
     CompileError
         g++ rejected the file; the message carries its log.
     """
-    level = LEVEL_OF_LONG if sanitize or entry in RUN_LONG else LEVEL
+    level = LEVEL_OF_LARGE if entry in LARGE and not sanitize else LEVEL
     flags = (*KERNEL_FLAGS, level, *(SANITIZE_FLAGS if sanitize else ()))
     macros = {
         "__CUDA_ARCH__": "900",
