@@ -321,7 +321,10 @@ class SoftmaxCrossEntropy(Loss):
                 f"expected {num_classes} class weights, one a class, got {len(self.class_weight)}"
             )
         if labels.ndim != 1:
-            raise ShapeError(f"{self.name}: expected labels of shape (M,), got {labels.shape}")
+            remedy = "y.ravel()" if labels.shape[1:] == (1,) else "y.argmax(axis=1), of one-hot rows,"
+            raise ShapeError(
+                f"{self.name}: expected labels of shape (M,), got {labels.shape}; {remedy} has it"
+            )
         if labels.dtype.kind not in "iub":
             raise DTypeError(f"{self.name}: expected integer labels, got dtype {labels.dtype}")
         if labels.size and not (labels.min() >= 0 and labels.max() < num_classes):

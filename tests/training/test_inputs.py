@@ -237,6 +237,52 @@ def test_a_fold_without_a_weight() -> None:
 # -- what is taken with a warning ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("loss", "last", "width"),
+    [
+        ("cross_entropy", "Softmax", 3),
+        ("cross_entropy", "Sigmoid", 3),
+        ("binary_cross_entropy", "Sigmoid", 1),
+    ],
+)
+@pytest.mark.parametrize("many", [False, True], ids=["fit", "fit_many"])
+def test_outputs_that_are_probabilities_already_are_warned_of(
+    loss: str, last: str, width: int, many: bool
+) -> None:
+    """Keras's habit: the loss would apply the softmax to probabilities, and label all rows alike."""
+
+    def build(_: Any) -> Any:
+        model = wf.nn.Sequential(wf.nn.Linear(4, width), getattr(wf.nn, last)())
+        return model, wf.optim.SGD(model.parameters(), lr=0.1)
+
+    x, y = ROWS[:60], np.arange(60) % 2
+    settings: dict[str, Any] = {"loss": loss, "epochs": 1, "verbose": False, "device": "cpu"}
+
+    def train() -> Any:
+        if many:
+            return wf.fit_many(build, x, y, candidates=[{"a": 1}, {"a": 2}], n_jobs=1, **settings)
+        model, optimizer = build(None)
+        return wf.fit(model, x, y, optimizer=optimizer, **settings)
+
+    with pytest.warns(DataWarning, match=f"ends in {last}, but {loss} takes logits") as caught:
+        train()
+    assert [(each.filename, each.category) for each in caught] == [(__file__, DataWarning)]
+
+
+def test_log_probabilities_and_a_sigmoid_for_a_distance_are_not_warned_of() -> None:
+    for loss, last in (("cross_entropy", wf.nn.LogSoftmax()), ("mse", wf.nn.Sigmoid())):
+        model = wf.nn.Sequential(wf.nn.Linear(4, 3), last)
+        y = np.arange(60) % 3 if loss == "cross_entropy" else np.full((60, 3), 0.5)
+        optimizer = wf.optim.SGD(model.parameters(), lr=0.1)
+        wf.fit(model, ROWS[:60], y, loss=loss, optimizer=optimizer, epochs=1, verbose=False, device="cpu")
+
+
+@pytest.mark.parametrize(("shape", "remedy"), [((20, 1), r"y\.ravel\(\)"), ((20, 3), r"y\.argmax\(axis=1\)")])
+def test_labels_in_columns_name_what_makes_them_a_row_each(shape: tuple[int, int], remedy: str) -> None:
+    with pytest.raises(ShapeError, match=remedy):
+        trained(y=np.zeros(shape, np.int64))
+
+
 @pytest.mark.parametrize("call", [trained, swept], ids=["fit", "fit_many"])
 def test_one_class_is_warned_of(call: Any) -> None:
     with pytest.warns(

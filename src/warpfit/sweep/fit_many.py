@@ -43,6 +43,7 @@ from warpfit.training.inputs import (
     as_sample_weight,
     check_same_length,
     warn_of_data,
+    warn_of_probabilities,
 )
 
 __all__ = ["fit_many"]
@@ -191,6 +192,7 @@ def fit_many(
     names = [candidate_name(candidate) for candidate in found for _ in fold_numbers]
     groups = _planned(tasks, names, devices[0], executor)
     warn_of_data(data.x, data.y, tasks[0].arguments["loss"])
+    warn_of_probabilities(groups[0].plan.network, groups[0].plan.loss)
     has_validation = validation_data is not None or bool(data.folds)
     decider = as_metric(metric, (group.plan.loss for group in groups), has_validation=has_validation)
     if verbose and metric is None and not has_validation:

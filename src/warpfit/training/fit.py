@@ -33,6 +33,7 @@ from warpfit.training.inputs import (
     check_weight_left,
     resolve_class_weight,
     warn_of_data,
+    warn_of_probabilities,
 )
 from warpfit.training.plan import AUTO, ENGINES, engine_of, is_streamed, resolve_precision
 from warpfit.training.plan import plan as make_plan
@@ -177,6 +178,7 @@ def fit(
     if plan is None:
         draft = with_class_weight(draft, class_weight, targets)
     warn_of_data(rows, targets, draft.loss)
+    warn_of_probabilities(draft.network, draft.loss)
     return train_draft(
         draft,
         model,

@@ -11,12 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit import backends
-from warpfit.backends import Array
+from warpfit.backends import Activation, Array
 from warpfit.backends.transfer import home_of, to_host
 from warpfit.callers import warn
 from warpfit.checks import as_numbers, brief
 from warpfit.errors import ConfigError, DataError, DataWarning, DTypeError, ShapeError
-from warpfit.losses import DISTANCES, Loss, SoftmaxCrossEntropy
+from warpfit.losses import DISTANCES, BinaryCrossEntropy, Loss, SoftmaxCrossEntropy
+from warpfit.nn.activations import ActivationSpec, SoftmaxSpec
+from warpfit.nn.network import NetworkSpec
 
 __all__ = [
     "as_rows",
@@ -28,6 +30,7 @@ __all__ = [
     "resolve_class_weight",
     "warn_of_data",
     "warn_of_pixels",
+    "warn_of_probabilities",
 ]
 
 CHUNK_BYTES = 1 << 24
@@ -153,6 +156,20 @@ def _warn_of_one_class(targets: Any, loss: Loss) -> None:
         warn(
             f"expected rows of at least two classes in y, got {len(on_host)} rows of one, {brief(on_host[0])}: the "
             "network learns to answer it whatever x is",
+            DataWarning,
+        )
+
+
+def warn_of_probabilities(network: Any, loss: Loss) -> None:
+    """Warn if a network ends in what makes probabilities, which the loss would make of its outputs once more."""
+    if not isinstance(loss, SoftmaxCrossEntropy | BinaryCrossEntropy) or not isinstance(network, NetworkSpec):
+        return
+    last = network.layers[-1][1] if network.layers else None
+    if last in (SoftmaxSpec(), ActivationSpec(Activation("sigmoid"))):
+        name = "Softmax" if isinstance(last, SoftmaxSpec) else "Sigmoid"
+        warn(
+            f"the network ends in {name}, but {loss.name} takes logits and makes probabilities of them itself; leave "
+            f"{name} out, and ask predict for kind='probabilities'",
             DataWarning,
         )
 
