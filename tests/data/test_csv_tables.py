@@ -163,3 +163,19 @@ def test_numbers_written_as_text_are_no_categories(
 def test_texts_with_digits_are_categories(tmp_path: Path) -> None:
     rows = "".join(f"{place},2020-01-0{i},v{i},0\n" for i in range(1, 5) for place in ("A1", "10.0.0.1"))
     assert len(read_table(write(tmp_path, "place,when,version,target\n" + rows)).features.columns) == 3
+
+
+@pytest.mark.parametrize("missing", ["", "?"])
+def test_a_text_among_numbers_of_which_some_are_missing(tmp_path: Path, missing: str) -> None:
+    cells = [str(number) for number in range(40)]
+    cells[7], cells[11] = missing, "oops"
+    path = write(
+        tmp_path, "a,b,label\n" + "".join(f"{cell},1.5,{row % 2}\n" for row, cell in enumerate(cells))
+    )
+    with pytest.raises(DataError, match="row 12, column 'a' is 'oops'; expected a number, as in nearly all"):
+        read_table(path)
+
+
+def test_truth_values_of_which_some_are_missing(tmp_path: Path) -> None:
+    path = write(tmp_path, "a,b,label\n" + "True,1,0\nFalse,2,1\n,3,0\n" * 5)
+    assert read_table(path).features["a"].isna().sum() == 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -314,7 +315,9 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
 def _as_frame(x: Any, names: Sequence[str] = ()) -> Any:
     """Return x as a frame whose columns have texts as names; those of an array are `names`, else x0, x1, ..."""
     if is_frame(x):
-        frame = x.set_axis([str(name) for name in x.columns], axis=1).infer_objects()
+        frame = x.set_axis([str(name) for name in x.columns], axis=1)
+        with suppress(OverflowError):  # pandas 2, of an integer beyond float64, which `_numbers` names
+            frame = frame.infer_objects()
     else:
         array = np.asarray(x)
         if array.ndim != 2 or (names and array.shape[1] != len(names)):
