@@ -166,6 +166,41 @@ def test_predictions_are_in_the_units_of_the_targets(invoke: Invoke, priced: str
     assert report["predictions"][0]["prediction"] == pytest.approx(float(rows[0][0]))
 
 
+def test_cells_like_none_to_train_on_are_counted(invoke: Invoke, priced: str) -> None:
+    new = houses()[300:].astype({"rooms": float})
+    new.loc[new.index[:7], "town"] = "Bern"
+    new.loc[new.index[2:5], "rooms"] = None
+    new.to_csv("new.csv", index=False)
+    outcome = invoke("predict", "run/model.safetensors", "new.csv", "--json")
+    assert json.loads(outcome.out)["notes"] == [
+        "column 'town': cells of no known category: 7, such as 'Bern'",
+        "column 'rooms': cells of no known category: 3, such as '(missing)'",
+    ]
+
+
+def test_missing_numbers_where_there_were_none_are_counted(invoke: Invoke) -> None:
+    frame = iris()
+    frame.to_csv("table.csv", index=False)
+    train(invoke, "--data", "table.csv", "--epochs", "1")
+    frame.iloc[3:6, 1] = None
+    frame.to_csv("new.csv", index=False)
+    outcome = invoke("predict", "run/model.safetensors", "new.csv", "--json")
+    name = frame.columns[1]
+    assert json.loads(outcome.out)["notes"] == [
+        f"column {name!r}: missing cells, filled: 3; there was none to train on"
+    ]
+
+
+def test_a_table_for_a_model_of_arrays(invoke: Invoke, misuse: Invoke) -> None:
+    np.savez("images.npz", x=np.zeros((20, 4, 4), np.uint8), y=np.arange(20) % 2)
+    train(invoke, "--data", "images.npz", "--epochs", "1")
+    iris().to_csv("table.csv", index=False)
+    message = (
+        "table.csv is a table, but the model was trained on samples of shape (4, 4) without names of columns"
+    )
+    assert message in misuse("predict", "run/model.safetensors", "table.csv").err
+
+
 def test_a_table_that_lacks_columns(invoke: Invoke, misuse: Invoke, priced: str) -> None:
     houses()[["area", "garden", "price", "owner"]].to_csv("less.csv", index=False)
     message = "less.csv lacks 'town', 'rooms'; expected the columns that the model was trained on"

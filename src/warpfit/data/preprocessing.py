@@ -198,6 +198,28 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
             lines.append(f"targets standardised: {self.targets_.mean_.size} of them")
         return lines
 
+    def unfamiliar(self, x: Any) -> list[str]:
+        """Return what rows x hold that `fit` saw in none, a line for each column: categories, and missing numbers."""
+        check_is_fitted(self, "columns_")
+        lines: list[str] = []
+        if self.columns_ is None:
+            return lines
+        frame = self._framed(x)
+        for column in self._of(CATEGORY):
+            texts = _texts(frame[column.name])
+            other = texts[~texts.isin(column.categories)]
+            if len(other):
+                lines.append(
+                    f"column {column.name!r}: cells of no known category: {len(other):,}, such as {other.iloc[0]!r}"
+                )
+        for column in self._of(NUMBER):
+            num_missing = int(frame[column.name].isna().sum())
+            if num_missing and not column.num_missing:
+                lines.append(
+                    f"column {column.name!r}: missing cells, filled: {num_missing:,}; there was none to train on"
+                )
+        return lines
+
     def to_dict(self) -> dict[str, Any]:
         """Return what was learned as JSON has it; `from_dict` makes an equal preprocessor of it."""
         check_is_fitted(self, "columns_")

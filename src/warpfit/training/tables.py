@@ -68,11 +68,17 @@ def predict_table(trained: TrainedModel, path: PathLike) -> TablePredictions:
     try:
         if path.suffix.lower() == ".npz":
             x = npz_samples(path)
+        elif not card.columns:
+            raise DataError(
+                f"{path} is a table, but the model was trained on samples of shape {card.input_shape} without names "
+                "of columns; expected an .npz file"
+            )
         else:
             x, notes = read_features(path, card.columns, card.label_column)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
     found = trained.predictions(x)
+    notes += tuple(card.preprocessor.unfamiliar(x)) if card.preprocessor else ()
     if card.class_names:
         header = ("prediction", *(f"probability {name}" for name in card.class_names))
         best = found.argmax(axis=1).tolist()
