@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Integral
 from typing import Any
 
 from warpfit.autograd import formulas
-from warpfit.autograd.tensor import Tensor, apply
+from warpfit.autograd.tensor import Tensor, apply, check_axis
 from warpfit.backends import Array
 from warpfit.checks import brief
-from warpfit.errors import ConfigError, ShapeError
+from warpfit.errors import ConfigError
 
 __all__ = ["concatenate", "maximum", "minimum", "stack", "where"]
 
@@ -50,6 +49,5 @@ def _several(op: str, tensors: Any) -> Sequence[Any]:
 
 
 def _axis(op: str, axis: Any) -> int:
-    if isinstance(axis, bool) or not isinstance(axis, Integral):
-        raise ShapeError(f"{op}: expected an axis as an integer, got {brief(axis)}")
+    check_axis(op, axis)
     return max(-MAX_AXES, min(int(axis), MAX_AXES))  # beyond, there is no such axis in any case

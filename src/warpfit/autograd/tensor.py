@@ -25,7 +25,7 @@ from warpfit.backends.transfer import device_of, home_of, moved
 from warpfit.checks import as_integers, brief, check_flag
 from warpfit.errors import ConfigError, DTypeError, IndexingError, ShapeError, WarpfitError
 
-__all__ = ["Tensor", "apply", "no_grad", "record", "tensor"]
+__all__ = ["Tensor", "apply", "check_axis", "no_grad", "record", "tensor"]
 
 # From the gradient of a result to the gradients of its inputs, None where an input needs none.
 Pullback = Callable[[Array], Sequence[Array | None]]
@@ -275,14 +275,14 @@ class Tensor:
 
     def flatten(self, start_axis: int = 0) -> Tensor:
         """Return a tensor whose axes from `start_axis` on are joined to one; ``flatten(1)`` keeps the batch."""
-        _check_axis("flatten", start_axis)
+        check_axis("flatten", start_axis)
         if not 0 <= start_axis <= self.ndim:
             raise ShapeError(f"flatten: expected start_axis in [0, {self.ndim}], got {start_axis}")
         return self.reshape(*self.shape[:start_axis], prod(self.shape[start_axis:]))
 
     def unsqueeze(self, axis: int) -> Tensor:
         """Return a tensor with a new axis of size 1 at a place."""
-        _check_axis("unsqueeze", axis)
+        check_axis("unsqueeze", axis)
         if not -self.ndim - 1 <= axis <= self.ndim:
             raise ShapeError(f"unsqueeze: expected an axis in [{-self.ndim - 1}, {self.ndim}], got {axis}")
         place = axis % (self.ndim + 1)
@@ -292,7 +292,7 @@ class Tensor:
         """Return a tensor without an axis of size 1, or without all such axes for None."""
         if axis is None:
             return self.reshape(tuple(size for size in self.shape if size != 1))
-        _check_axis("squeeze", axis)
+        check_axis("squeeze", axis)
         if not -self.ndim <= axis < self.ndim or self.shape[axis] != 1:
             raise ShapeError(f"squeeze: expected an axis of size 1, got axis {axis} of shape {self.shape}")
         place = axis % self.ndim
@@ -451,6 +451,7 @@ def _sizes(op: str, numbers: tuple[Any, ...]) -> tuple[int, ...]:
     return as_integers(f"{op}: sizes or axes", numbers[0] if len(numbers) == 1 else numbers)
 
 
-def _check_axis(op: str, axis: Any) -> None:
+def check_axis(op: str, axis: Any) -> None:
+    """Raise ShapeError unless an operation's axis is an integer."""
     if isinstance(axis, bool) or not isinstance(axis, Integral):
         raise ShapeError(f"{op}: expected an axis as an integer, got {brief(axis)}")

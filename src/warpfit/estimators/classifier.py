@@ -16,10 +16,11 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import _check_partial_fit_first_call, type_of_target, unique_labels
 from sklearn.utils.validation import validate_data
 
-from warpfit.estimators.mlp import FLOATS, BaseMLP, Rows, some_above_0
+from warpfit.estimators.mlp import FLOATS, BaseMLP, Rows
 from warpfit.losses import BinaryCrossEntropy, Loss, SoftmaxCrossEntropy
 from warpfit.optim import Schedule
 from warpfit.training.callbacks import Callback
+from warpfit.training.inputs import some_above_0
 
 __all__ = ["MLPClassifier"]
 

@@ -28,7 +28,7 @@ from warpfit import backends
 from warpfit.backends import resolve_device
 from warpfit.callers import warn
 from warpfit.checks import as_tuple, check_readable
-from warpfit.errors import ConfigError, ConfigWarning, DataError, DeviceError, DivergedError, TrainingWarning
+from warpfit.errors import ConfigError, ConfigWarning, DeviceError, DivergedError, TrainingWarning
 from warpfit.estimators.convergence import Convergence, EpochLog, reported_score
 from warpfit.estimators.initial import initial_layer
 from warpfit.estimators.recipes import (
@@ -49,11 +49,11 @@ from warpfit.sweep.here import run_here
 from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task
 from warpfit.training.callbacks import Callback
 from warpfit.training.evaluate import predict_network, predict_rows
-from warpfit.training.inputs import as_rows
+from warpfit.training.inputs import as_rows, some_above_0
 from warpfit.training.lbfgs import fit_lbfgs
 from warpfit.training.run import Run
 
-__all__ = ["BaseMLP", "some_above_0"]
+__all__ = ["BaseMLP"]
 
 Array = npt.NDArray[Any]
 Weights = tuple[list[Array], list[Array]]
@@ -809,13 +809,6 @@ class BaseMLP(BaseEstimator, ABC):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
-
-
-def some_above_0(weights: Array) -> Array:
-    """Return sample weights, or raise DataError if they leave no row to train on."""
-    if not weights.any():
-        raise DataError("expected sample weights that sum to more than 0, got none above 0")
-    return weights
 
 
 def _dense(X: Any) -> Array:

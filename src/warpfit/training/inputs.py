@@ -28,6 +28,7 @@ __all__ = [
     "check_same_length",
     "check_weight_left",
     "resolve_class_weight",
+    "some_above_0",
     "warn_of_data",
     "warn_of_pixels",
     "warn_of_probabilities",
@@ -125,7 +126,11 @@ def as_sample_weight(value: Any, num_rows: int, dtype: str) -> npt.NDArray[Any] 
         raise ShapeError(f"expected sample_weight of shape ({num_rows},), got {weights.shape}")
     if weights.min() < 0:
         raise DataError(f"expected sample weights of at least 0, got {weights.min():g}")
-    weights = weights.astype(dtype)
+    return some_above_0(weights.astype(dtype))
+
+
+def some_above_0(weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return sample weights, or raise DataError if they leave no row to train on."""
     if not weights.any():
         raise DataError("expected sample weights that sum to more than 0, got none above 0")
     return weights
