@@ -49,3 +49,34 @@ def test_classes_are_matched_by_name(invoke: Invoke, trained: Path) -> None:
     assert report["accuracy"] > 0.5
     assert [s["name"] for s in report["classes"] if s["num_rows"]] == ["3", "7"]
     assert report["classes"][0]["recall"] is None
+
+
+def test_a_model_that_save_wrote(invoke: Invoke, trained: Path, tmp_path: Path) -> None:
+    model = wf.load(trained / "model.safetensors")
+    path = tmp_path / "model.safetensors"
+    wf.save(model, path)
+    digits = wf.data.load_dataset("digits", flat=True)
+    outcome = invoke("evaluate", path, "--data", "digits", "--json")
+    assert outcome.code == 0
+    assert json.loads(outcome.out)["accuracy"] == wf.evaluate(model, digits.x_test, digits.y_test).accuracy
+    nameless = invoke("evaluate", path)
+    assert nameless.code == 2
+    assert "`warpfit evaluate --data` says how good it is" in nameless.err
+
+
+def test_a_regression_that_save_wrote(invoke: Invoke, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((50, 3)).astype("f4")
+    rows = np.column_stack([x, x.sum(axis=1)])
+    np.savetxt(tmp_path / "table.csv", rows, header="a,b,c,y", comments="", delimiter=",")
+    model = wf.nn.Sequential(wf.nn.Linear(3, 1, seed=0))
+    model.loss = "mse"
+    wf.save(model, tmp_path / "model.safetensors")
+    outcome = invoke("evaluate", tmp_path / "model.safetensors", "--data", tmp_path / "table.csv")
+    assert outcome.code == 0
+    assert "R²" in outcome.out
+    too_wide = wf.nn.Sequential(wf.nn.Linear(4, 1, seed=0))
+    wf.save(too_wide, tmp_path / "wide.safetensors")
+    refused = invoke("evaluate", tmp_path / "wide.safetensors", "--data", tmp_path / "table.csv")
+    assert refused.code == 2
+    assert "expected samples that the model takes, but those of table have shape (3,)" in refused.err

@@ -291,6 +291,7 @@ def test_1000_steps_in_float32(cuda: str, name: str) -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore:.*standardise")
 @pytest.mark.parametrize(("largest", "name"), [(1025.0, "x"), (1026.0, "y")])
 def test_numbers_beyond_the_range_of_float32_products(cuda: str, largest: float, name: str) -> None:
     x, y = data((6, 3), "mse")

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
@@ -101,13 +100,9 @@ class Batches:
     [
         (sparse.csr_matrix(X), DTypeError, r"got a sparse csr_matrix; its toarray\(\) is one"),
         (sparse.coo_array(X), DTypeError, "got a sparse coo_array"),
-        (torch.utils.data.DataLoader(X), DTypeError, "got a DataLoader; pass its rows x and y"),
         (wf.data.DataLoader(X, LABELS), DTypeError, "got a DataLoader; pass its rows x and y"),
         (Batches(), DTypeError, "got a Batches$"),
         ((row for row in X), DTypeError, "got a generator, which can be read only once; make a list of it"),
-        (torch.tensor(X).requires_grad_(), DTypeError, r"requires a gradient; its detach\(\) is one"),
-        (torch.zeros(20, 6).to_sparse(), ShapeError, "expected x to be an array of rows, but "),
-        (torch.zeros(20, 6, dtype=torch.bfloat16), ShapeError, "expected x to be an array of rows, but "),
         ((X, LABELS), ShapeError, r"\(a tuple of 2 parts, of shapes \[\(20, 6\), \(20,\)\]\)"),
         ([[1.0, 2.0], [3.0]], ShapeError, r"\(a list of 2 parts, of shapes \[\(2,\), \(1,\)\]\)"),
         ({"a": X}, DTypeError, "expected x to hold numbers, got a dict"),
@@ -135,6 +130,18 @@ def test_what_is_no_array_of_rows(x: Any, error: type[Exception], match: str) ->
         with pytest.raises(error, match=match) as caught:
             call()
         assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_array_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    no_array = "expected x to be an array of rows, but "
+    for x, error, match in (
+        (torch.utils.data.DataLoader(X), DTypeError, "got a DataLoader; pass its rows x and y"),
+        (torch.tensor(X).requires_grad_(), DTypeError, r"requires a gradient; its detach\(\) is one"),
+        (torch.zeros(20, 6).to_sparse(), ShapeError, no_array),
+        (torch.zeros(20, 6, dtype=torch.bfloat16), ShapeError, no_array),
+    ):
+        test_what_is_no_array_of_rows(x, error, match)
 
 
 def test_tables_of_numbers_are_taken() -> None:

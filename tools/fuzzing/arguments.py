@@ -6,12 +6,12 @@ import datetime
 from collections.abc import Callable
 from contextlib import chdir
 from decimal import Decimal
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from scipy import sparse
 
 import warpfit as wf
@@ -162,23 +162,11 @@ def _anything() -> list[Any]:
         pd.NA,
         frame.index,
     ]
-    tensors = [
-        torch.tensor(X),
-        torch.tensor(X).requires_grad_(),
-        torch.tensor(X).to_sparse(),
-        torch.ones(2, device="meta"),
-    ]
-    halves = [
-        torch.ones(ROWS, INPUTS, dtype=torch.bfloat16),
-        torch.ones(ROWS, dtype=torch.complex64),
-        torch.ones(()),
-    ]
     sparses = [sparse.csr_matrix(X), sparse.coo_array(X), sparse.eye(ROWS)]
     readers = [
         iter([1, 2]),
         (row for row in X),
         map(int, "12"),
-        torch.utils.data.DataLoader(X),
         data.DataLoader(X, Y),
     ]
     objects = [
@@ -217,11 +205,28 @@ def _anything() -> list[Any]:
         strange,
         pandas,
         more,
-        tensors,
-        halves,
+        _of_torch(),
         sparses,
     )
     return [value for group in (*groups, readers, objects, ours, others) for value in group]
+
+
+def _of_torch() -> list[Any]:
+    """Return tensors of several kinds, and none where PyTorch is not installed."""
+    if find_spec("torch") is None:
+        return []
+    import torch
+
+    return [
+        torch.tensor(X),
+        torch.tensor(X).requires_grad_(),
+        torch.tensor(X).to_sparse(),
+        torch.ones(2, device="meta"),
+        torch.ones(ROWS, INPUTS, dtype=torch.bfloat16),
+        torch.ones(ROWS, dtype=torch.complex64),
+        torch.ones(()),
+        torch.utils.data.DataLoader(X),
+    ]
 
 
 def _calls(folder: Path, calls: list[Call]) -> Feed:

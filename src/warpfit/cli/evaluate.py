@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from warpfit.cli.console import DEVICE_HELP, Printer, percent, print_json, score_rows
 from warpfit.data.targets import CLASSIFICATION, REGRESSION
 
+if TYPE_CHECKING:
+    from warpfit.data import Dataset
+    from warpfit.training.trained import TrainedModel
+
 __all__ = ["evaluate"]
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(help="The model.safetensors of a run.", metavar="MODEL")],
+    model: Annotated[
+        str,
+        typer.Argument(help="The model.safetensors of a run, or what `warpfit.save` wrote.", metavar="MODEL"),
+    ],
     data: Annotated[
         str | None,
         typer.Option(
@@ -31,21 +38,9 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say how good a model is: accuracy with recall and precision of each class, or R² and errors; and the loss."""
-    from warpfit.training.recipes import open_data
-    from warpfit.training.trained import class_scores, load_trained
+    from warpfit.training.trained import class_scores
 
-    trained = load_trained(model, device=device)
-    card = trained.card
-    data = card.data if data is None else data
-    if label_column is None and data.lower().endswith(".csv"):
-        label_column = card.label_column
-    dataset = open_data(
-        data,
-        data_dir=data_dir,
-        label_column=label_column,
-        task=CLASSIFICATION if card.class_names else REGRESSION,
-        image_size=card.image_size if Path(data).expanduser().is_dir() else None,
-    )
+    trained, data, dataset = _opened(model, data, data_dir, label_column, device)
     result = trained.test_on(dataset, split)
     scores = class_scores(result, trained.card.class_names)
     if as_json:
@@ -71,3 +66,30 @@ def evaluate(
             [(s.name, f"{s.num_rows:,}", percent(s.recall), percent(s.precision)) for s in scores],
             right=("rows", "recall", "precision"),
         )
+
+
+def _opened(
+    path: str, data: str | None, data_dir: str | None, label_column: str | None, device: str
+) -> tuple[TrainedModel, str, Dataset]:
+    """Return a model, the name of what it is tested on, and that; of a model without a card, `data` tell its inputs."""
+    from warpfit.training.recipes import open_data
+    from warpfit.training.storage import load, load_metadata
+    from warpfit.training.trained import ModelCard, load_trained, task_of, trained_for
+
+    if data is not None and not ModelCard.is_in(load_metadata(path)):
+        model = load(path).to(device)
+        dataset = open_data(data, data_dir=data_dir, label_column=label_column, task=task_of(model))
+        return trained_for(model, data, dataset), data, dataset
+    trained = load_trained(path, device=device)
+    card = trained.card
+    data = card.data if data is None else data
+    if label_column is None and data.lower().endswith(".csv"):
+        label_column = card.label_column
+    dataset = open_data(
+        data,
+        data_dir=data_dir,
+        label_column=label_column,
+        task=CLASSIFICATION if card.class_names else REGRESSION,
+        image_size=card.image_size if Path(data).expanduser().is_dir() else None,
+    )
+    return trained, data, dataset

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from warpfit.checks import some
 from warpfit.data import Dataset
 from warpfit.data.dataset import is_frame, joined
+from warpfit.data.targets import CLASSIFICATION, REGRESSION
 from warpfit.errors import ConfigError, DataError, FileFormatError, ShapeError, WarpfitError
 from warpfit.losses import SoftmaxCrossEntropy
 from warpfit.nn.network import Sequential
@@ -33,6 +34,8 @@ __all__ = [
     "TrainedModel",
     "class_scores",
     "load_trained",
+    "task_of",
+    "trained_for",
 ]
 
 PathLike = str | os.PathLike[str]
@@ -81,8 +84,24 @@ class ModelCard:
         except (KeyError, TypeError):
             card = None
         if card is None or not card._is_sound():
-            raise FileFormatError("expected a model that `warpfit train` wrote, found one without its card")
+            raise FileFormatError(
+                "expected a model that `warpfit train` wrote, found one without its card; of such a one "
+                "`warpfit evaluate --data` says how good it is"
+            )
         return card
+
+    @staticmethod
+    def is_in(metadata: dict[str, Any]) -> bool:
+        """Return whether a model file's metadata have a card, sound or not."""
+        return {"input_shape", "network_shape"} <= metadata.keys()
+
+    @classmethod
+    def of_dataset(cls, data: str, dataset: Dataset, network_shape: tuple[int, ...]) -> ModelCard:
+        """Return a card that says that a network takes the samples of a dataset as they are."""
+        x = dataset.x_train
+        columns = tuple(x.columns) if is_frame(x) else ()
+        names = dataset.class_names
+        return cls(data, dataset.label_column, x.shape[1:], network_shape, names, None, columns)
 
     @property
     def image_size(self) -> tuple[int, int] | None:
@@ -344,13 +363,46 @@ def load_trained(path: PathLike, *, device: str = "cpu") -> TrainedModel:
     model.loss = former if model.loss is None else model.loss
     try:
         card = ModelCard.from_metadata(metadata)
-        outputs = network_of(model, card.network_shape).output_shape
-        loss, names = loss_of(model) or SoftmaxCrossEntropy(), card.class_names
-        expected = (loss.num_outputs(len(names)),) if names else outputs
+        _check_outputs(model, card)
     except WarpfitError as error:
         raise FileFormatError(f"{path}: {error}") from error
-    if outputs != expected:
-        raise FileFormatError(
-            f"{path}: expected {expected[0]} outputs for {len(names)} classes, found {outputs}"
-        )
     return TrainedModel(model.to(device), card)
+
+
+def trained_for(model: Sequential, data: str, dataset: Dataset) -> TrainedModel:
+    """Return a model whose file has no card, with one of the dataset that it is to be tested on.
+
+    Raises
+    ------
+    ShapeError
+        If the model does not take the samples, or has not the outputs that the classes need.
+    """
+    sample = dataset.x_train.shape[1:]
+    for shape in (sample, (prod(sample),), (*sample, 1)):
+        try:
+            network_of(model, shape)
+        except ShapeError:
+            continue
+        card = ModelCard.of_dataset(data, dataset, shape)
+        _check_outputs(model, card)
+        return TrainedModel(model, card)
+    raise ShapeError(
+        f"expected samples that the model takes, but those of {dataset.name} have shape {sample}"
+    )
+
+
+def task_of(model: Sequential) -> str:
+    """Return whether a model's outputs tell classes or are a regression's, by its loss; ``'auto'`` without one."""
+    loss = loss_of(model)
+    if loss is None:
+        return "auto"
+    return CLASSIFICATION if loss.counts_correct else REGRESSION
+
+
+def _check_outputs(model: Sequential, card: ModelCard) -> None:
+    """Raise ShapeError unless a model takes the card's samples, and has the outputs that its classes need."""
+    outputs = network_of(model, card.network_shape).output_shape
+    loss, names = loss_of(model) or SoftmaxCrossEntropy(), card.class_names
+    expected = (loss.num_outputs(len(names)),) if names else outputs
+    if outputs != expected:
+        raise ShapeError(f"expected {expected[0]} outputs for {len(names)} classes, found {outputs}")
