@@ -17,7 +17,7 @@ from warpfit.data import Dataset
 from warpfit.data.dataset import is_frame, joined
 from warpfit.data.targets import CLASSIFICATION, REGRESSION
 from warpfit.errors import ConfigError, DataError, FileFormatError, ShapeError, WarpfitError
-from warpfit.losses import SoftmaxCrossEntropy
+from warpfit.losses import Loss, SoftmaxCrossEntropy
 from warpfit.nn.network import Sequential
 from warpfit.training.evaluate import Evaluation, evaluate_rows, loss_of, network_of, predict_rows
 from warpfit.training.inputs import as_rows
@@ -250,7 +250,7 @@ class TrainedModel:
 
     def predictions(self, x: Array) -> Array:
         """Return what it predicts for samples x: the probability of each class, (N, C), or (N, ...) target values."""
-        loss = loss_of(self.model) or SoftmaxCrossEntropy()
+        loss = _loss_for_classes(self.model)
         kind = "probabilities" if loss.counts_correct else "values"
         found = predict_rows(self.model, self.inputs(x), kind=kind)
         if not self.card.class_names:
@@ -399,10 +399,15 @@ def task_of(model: Sequential) -> str:
     return CLASSIFICATION if loss.counts_correct else REGRESSION
 
 
+def _loss_for_classes(model: Sequential) -> Loss:
+    """Return a model's loss; cross-entropy where none is known."""
+    return loss_of(model) or SoftmaxCrossEntropy()
+
+
 def _check_outputs(model: Sequential, card: ModelCard) -> None:
     """Raise ShapeError unless a model takes the card's samples, and has the outputs that its classes need."""
     outputs = network_of(model, card.network_shape).output_shape
-    loss, names = loss_of(model) or SoftmaxCrossEntropy(), card.class_names
+    loss, names = _loss_for_classes(model), card.class_names
     expected = (loss.num_outputs(len(names)),) if names else outputs
     if outputs != expected:
         raise ShapeError(f"expected {expected[0]} outputs for {len(names)} classes, found {outputs}")
