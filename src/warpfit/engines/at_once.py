@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 from warpfit import backends
 from warpfit.backends.base import HALF_DTYPES, LossTerms
@@ -18,7 +17,6 @@ __all__ = [
     "is_of_package",
     "joins_updates",
     "narrow_loss",
-    "narrow_network",
     "narrow_step",
 ]
 
@@ -63,24 +61,15 @@ def narrow_loss(plan: Plan, data: TrainingData) -> LossTerms | None:
     return LossTerms(plan.loss.name, *loss_settings(plan.loss, outputs)) if outputs else None
 
 
-def narrow_network(plan: Plan, data: TrainingData) -> Any:
-    """Return what such a plan trains, a `NarrowNetwork`, whether it is narrow or not; None for other plans."""
-    loss = narrow_loss(plan, data)
+def narrow_step(plan: Plan, data: TrainingData, num_rows: int) -> object | None:
+    """Return how a device takes so many of the data's rows by that operation, printable; None if it does not."""
+    loss = None if plan.device == "cpu" else narrow_loss(plan, data)
     if loss is None:
         return None
-    from warpfit.backends.cuda.narrow_step import NarrowNetwork
+    from warpfit.backends.cuda.narrow_step import NarrowNetwork, choose_on
 
     layers = [spec for _, spec in plan.network.fused.layers if isinstance(spec, LinearSpec)]  # type: ignore[union-attr]
     widths = (layers[0].in_features, *(spec.out_features for spec in layers))
-    return NarrowNetwork.of(plan.precision, widths, tuple(spec.activation for spec in layers), loss)
-
-
-def narrow_step(plan: Plan, data: TrainingData, num_rows: int) -> object | None:
-    """Return how a device takes so many of the data's rows by that operation, printable; None if it does not."""
-    network = None if plan.device == "cpu" else narrow_network(plan, data)
-    if network is None:
-        return None
-    from warpfit.backends.cuda.narrow_step import choose_on
-
+    network = NarrowNetwork.of(plan.precision, widths, tuple(spec.activation for spec in layers), loss)
     runtime = backends.get(plan.device).runtime  # type: ignore[attr-defined]
     return choose_on(runtime, network, num_rows, str(data.x.dtype))

@@ -324,10 +324,6 @@ class Engine(ABC):
         """
         return plan.dtype, ""
 
-    def microseconds(self, plan: Plan, data: TrainingData) -> float | None:
-        """Return about how long a step takes on an H200, or None where there is no guess."""
-        return None
-
     def streams(self, plan: Plan, data: TrainingData) -> bool:
         """Return whether data on the host is to stay there, because the device has room for pieces of it only."""
         return False

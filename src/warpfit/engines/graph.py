@@ -29,7 +29,6 @@ from warpfit.engines.base import (
     TrainState,
     every_epoch,
 )
-from warpfit.engines.graph_costs import graph_microseconds
 from warpfit.engines.half_precision import suitable
 from warpfit.engines.scaling import DYNAMIC
 from warpfit.engines.steps import Run, StepNumbers, check_has_room, row_sources
@@ -92,9 +91,6 @@ class GraphEngine(Engine):
         how = f"graphs of {_steps_of_graph(plan, data)} of the {steps_per_epoch} steps of an epoch"
         narrow = narrow_step(plan, data, min(plan.batch_size, len(data)))
         return how if narrow is None else f"{how}, each through all layers at once ({narrow})"
-
-    def microseconds(self, plan: Plan, data: TrainingData) -> float | None:
-        return graph_microseconds(plan, data)
 
     def auto_precision(self, plan: Plan, data: TrainingData) -> tuple[str, str]:
         """Return float16, or bfloat16 where numbers of the data are too large for it, if tensor cores multiply that."""

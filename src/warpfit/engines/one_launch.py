@@ -53,9 +53,6 @@ class OneLaunchEngine(Engine):
         words = f"{launch}; about {launch.microseconds:.1f} µs a step on an H200"
         return f"{words}; {cut_of_plan(launch, plan, data)}" if data.is_streamed else words
 
-    def microseconds(self, plan: Plan, data: TrainingData) -> float | None:
-        return float(launch_of(plan, data).microseconds)
-
     def gradient_precision(self, precision: str) -> str:
         return "float16" if precision == "float32" else precision  # by sums of two float16
 

@@ -22,10 +22,6 @@ from warpfit.nn.network import NetworkSpec
 __all__ = ["AUTO", "ENGINES", "engine_of", "is_streamed", "plan", "resolve_precision"]
 
 AUTO = "auto"
-
-# Microseconds of a step in one launch from which on a graph may be quicker, and what share of them it then has to need:
-# both are guesses, and one launch needs the host for nothing.
-LEAST_OF_GRAPH, MUCH_LESS = 15.0, 0.8
 ENGINES: dict[str, type[Engine]] = {
     engine.name: engine for engine in (Layerwise, GraphEngine, OneLaunchEngine)
 }
@@ -82,38 +78,16 @@ def plan(draft: Plan, state: TrainState, data: TrainingData) -> Plan:
 
 
 def _with_the_best_engine(draft: Plan, data: TrainingData) -> Plan:
-    """Return the draft for the first engine that runs it, with what is in the way of others as the reason.
-
-    Where a graph is expected to take much less time than one launch, it comes first.
-    """
+    """Return the draft for the first engine that runs it, with what is in the way of others as the reason."""
     if draft.device == "cpu":
         return _run_by(Layerwise.name, draft, data, f"on the CPU there is one engine, {Layerwise.name}")
     obstacles: list[str] = []
     for name in (OneLaunchEngine.name, GraphEngine.name):
         try:
-            found = _run_by(name, draft, data, "; ".join((f"{name} runs it", *obstacles)))
+            return _run_by(name, draft, data, "; ".join((f"{name} runs it", *obstacles)))
         except ConfigError as error:
             obstacles.append(f"{name}: {error}")
-            continue
-        quicker = _quicker_graph(found, draft, data) if name == OneLaunchEngine.name else None
-        return quicker or found
     return _run_by(Layerwise.name, draft, data, "; ".join(obstacles))
-
-
-def _quicker_graph(one_launch: Plan, draft: Plan, data: TrainingData) -> Plan | None:
-    """Return the draft for the engine `graph` if it is expected to take much less time than `one_launch`, else None."""
-    in_one = engine_of(one_launch).microseconds(one_launch, data)
-    if in_one is None or in_one < LEAST_OF_GRAPH:
-        return None
-    try:
-        graph = _run_by(GraphEngine.name, draft, data, f"{GraphEngine.name} runs it")
-    except ConfigError:
-        return None
-    in_graph = engine_of(graph).microseconds(graph, data)
-    if in_graph is None or in_graph > MUCH_LESS * in_one:
-        return None
-    words = f"about {in_graph:.0f} µs a step on an H200, {OneLaunchEngine.name} about {in_one:.0f}"
-    return replace(graph, reason=f"{graph.reason}; {words}")
 
 
 def _as_asked(draft: Plan, data: TrainingData) -> Plan:

@@ -20,7 +20,6 @@ __all__ = [
     "candidates",
     "configure",
     "configure_for",
-    "expected_cycles",
     "fitted",
     "shared_bytes_of",
 ]
@@ -321,20 +320,6 @@ def configure_for(kernel: str, m: int, n: int, k: int, dtype: str, **settings: A
             return config
     arch = settings.get("arch", "this device")
     raise ConfigError(f"expected a product that {kernel} computes on {arch}, got {m} x {n} x {k} of {dtype}")
-
-
-def expected_cycles(
-    m: int,
-    n: int,
-    k: int,
-    dtype: str,
-    *,
-    precision: str = "float32",
-    vector: bool = False,
-    arch: str = "sm_90a",
-) -> float:
-    """Return a guess of how long A (m, k) @ B (k, n) takes with the best configuration, in cycles; see `configure`."""
-    return _ranked(m, n, k, dtype, precision, False, False, 132, arch, vector, None)[0][0]
 
 
 def _ranked(
