@@ -26,8 +26,8 @@ def kept(again: list[str]) -> dict[str, Any]:
 
 
 def measure(names: list[str], **settings: Any) -> None:
-    from warpfit import ladder
-    from warpfit.ladder.table import line_after, line_before
+    from warpfit.apps import ladder
+    from warpfit.apps.ladder.table import line_after, line_before
 
     networks = kept(names)
     for name in names:
@@ -45,7 +45,7 @@ def measure(names: list[str], **settings: Any) -> None:
 
 def draw(results: dict[str, Any]) -> Any:
     """Return the figure of a results file: of `mlp`, or of the first network if it is missing."""
-    from warpfit import ladder
+    from warpfit.apps import ladder
 
     networks = results["networks"]
     return ladder.draw(ladder.Result.from_dict(networks.get(DRAWN) or next(iter(networks.values()))))

@@ -18,9 +18,9 @@ from time import perf_counter
 from typing import Any
 
 from harness import RESULTS, environment, run_command, spread, write_results
+from warpfit.apps.notebook import DemoSettings, Trainer, draw
+from warpfit.apps.notebook.trainer import Choices
 from warpfit.errors import DeviceWarning
-from warpfit.notebook import DemoSettings, Trainer, draw
-from warpfit.notebook.trainer import Choices
 
 TIMES = 5
 

@@ -628,11 +628,11 @@ def estimator_scores(results: Results) -> str:
 
 def ladder(results: Results) -> str:
     """Return a table for each network, with what there is to say of its rungs."""
-    from warpfit.ladder import Result
-    from warpfit.ladder.peers import PEERS
-    from warpfit.ladder.rungs import RUNGS
-    from warpfit.ladder.table import notes
-    from warpfit.ladder.words import milliseconds, times
+    from warpfit.apps.ladder import Result
+    from warpfit.apps.ladder.peers import PEERS
+    from warpfit.apps.ladder.rungs import RUNGS
+    from warpfit.apps.ladder.table import notes
+    from warpfit.apps.ladder.words import milliseconds, times
 
     text = ""
     changes = {step.name: step.changes for step in (*RUNGS, *PEERS.values())}

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from warpfit.notebook import DemoSettings, Trainer
-from warpfit.notebook.trainer import FEW_ROWS, MANY_ROWS, Choices
+from warpfit.apps.notebook import DemoSettings, Trainer
+from warpfit.apps.notebook.trainer import FEW_ROWS, MANY_ROWS, Choices
 
 ROOT = Path(__file__).resolve().parents[1]
 QUICK = Choices(widths=(8, 16), batch_sizes=(64, 128), largest_depth=2, epochs=1)

@@ -19,6 +19,8 @@ import pytest
 from support.kernels import VARIANTS
 from support.training import mlp
 from warpfit import backends, gradcheck, losses, optim
+from warpfit.apps.notebook.trainer import OPTIMIZERS as OF_DEMO
+from warpfit.apps.playground.messages import BOUNDS
 from warpfit.backends import Activation, base
 from warpfit.backends.base import ACTIVATIONS
 from warpfit.backends.cuda import jit, joined_updates, loss, many_small_networks_sm90
@@ -34,10 +36,8 @@ from warpfit.nn import Layer
 from warpfit.nn.activations import ActivationSpec
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.spec import LayerSpec
-from warpfit.notebook.trainer import OPTIMIZERS as OF_DEMO
 from warpfit.optim.base import OptimizerSpec
 from warpfit.optim.schedules import Schedule
-from warpfit.playground.messages import BOUNDS
 from warpfit.training import recipes
 from warpfit.training.evaluate import network_of
 from warpfit.training.settings import LOSSES, OPTIMIZERS, TrainSettings

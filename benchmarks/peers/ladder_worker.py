@@ -2,8 +2,8 @@
 
     python benchmarks/peers/ladder_worker.py FOLDER LIBRARY NAME...
 
-FOLDER has task.json, x.npy and y.npy, as `warpfit.ladder.peers` writes them. The first line tells that the library is
-there and its device found.
+FOLDER has task.json, x.npy and y.npy, as `warpfit.apps.ladder.peers` writes them. The first line
+tells that the library is there and its device found.
 """
 
 from __future__ import annotations
@@ -127,9 +127,9 @@ class LibraryRung:
         from dataclasses import replace
 
         from peers.library_ops import ops_of
-        from warpfit.ladder.rungs import RUNGS
-        from warpfit.ladder.task import Task as OurTask
-        from warpfit.ladder.trainer import StepByStep
+        from warpfit.apps.ladder.rungs import RUNGS
+        from warpfit.apps.ladder.task import Task as OurTask
+        from warpfit.apps.ladder.trainer import StepByStep
 
         _torch_device(task)
         own = OurTask(task["sizes"], task["batch"], task["lr"], *task["data"], seed=task["seed"])
@@ -158,7 +158,7 @@ def epochs_of(task: Task) -> int:
 
 
 def measured(make: Callable[[Task], Any], task: Task) -> dict[str, Any]:
-    """Return what a program does within its seconds, as `warpfit.ladder.peers.Measured` has it."""
+    """Return what a program does within its seconds, as `warpfit.apps.ladder.peers.Measured` has it."""
     start = perf_counter()
     trainer = make(task)
     steps = _affordable(trainer, task)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from support.commands import Invoke
+from warpfit.apps.ladder import RUNGS, Record
 from warpfit.cli.console import Printer
 from warpfit.cli.ladder import _Screen
-from warpfit.ladder import RUNGS, Record
 
 QUICK = ("--data", "digits", "--limit", "300", "--epochs", "2")
 
@@ -48,7 +48,7 @@ def test_results_go_to_a_folder_of_their_own_by_default(invoke: Invoke, tmp_path
 def test_without_matplotlib_there_is_no_picture(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("warpfit.ladder.chart.has_matplotlib", lambda: False)
+    monkeypatch.setattr("warpfit.apps.ladder.chart.has_matplotlib", lambda: False)
     outcome = invoke("ladder", *QUICK, "--rungs", "numpy", "--out", tmp_path / "here")
     assert outcome.out.endswith(
         "matplotlib is not installed, so there is no picture: pip install 'warpfit[plot]'\n"

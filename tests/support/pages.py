@@ -13,8 +13,8 @@ import pytest
 from websockets.sync.client import ClientConnection, connect
 
 from support.playground import small_data
-from warpfit.playground import server
-from warpfit.playground.session import Digits
+from warpfit.apps.playground import server
+from warpfit.apps.playground.session import Digits
 
 __all__ = ["Page", "serving", "small_digits"]
 

@@ -6,8 +6,8 @@ import base64
 
 import numpy as np
 
+from warpfit.apps.playground.messages import DRAWING_SIZE
 from warpfit.data import Dataset
-from warpfit.playground.messages import DRAWING_SIZE
 
 __all__ = ["SETTINGS", "TRAIN_DIGITS", "TRAIN_POINTS", "a_drawing", "small_data"]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from fuzzing.harness import Feed, Rng, family, must_work
 from fuzzing.mutations import altered, altered_bytes, nasty
-from warpfit.playground.drawing import as_digit
-from warpfit.playground.messages import DIGITS, DRAWING_SIZE, OF_MANY_DIGITS, Predict, parse
+from warpfit.apps.playground.drawing import as_digit
+from warpfit.apps.playground.messages import DIGITS, DRAWING_SIZE, OF_MANY_DIGITS, Predict, parse
 from warpfit.training.settings import TrainSettings, merged_settings
 
 VALUES = (

@@ -9,7 +9,7 @@ import typer
 from warpfit.cli.console import DEVICE_HELP, Printer
 
 if TYPE_CHECKING:
-    from warpfit.ladder.climbing import Record, Step
+    from warpfit.apps.ladder.climbing import Record, Step
 
 __all__ = ["ladder"]
 
@@ -62,8 +62,8 @@ def ladder(
     ] = None,
 ) -> None:
     """Train one network once per rung, from NumPy to one launch, and show what each gains."""
-    from warpfit.ladder import bars, chart, climb, parse_names
-    from warpfit.ladder.table import notes, table
+    from warpfit.apps.ladder import bars, chart, climb, parse_names
+    from warpfit.apps.ladder.table import notes, table
     from warpfit.training.settings import default_folder
 
     names = None if rungs is None else parse_names(rungs)
@@ -121,7 +121,7 @@ class _Screen:
             self.live.stop()
 
     def start(self, step: Step) -> None:
-        from warpfit.ladder.table import line_before, table
+        from warpfit.apps.ladder.table import line_before, table
 
         if self.live is None:
             self.printer.line(line_before(step))
@@ -129,7 +129,7 @@ class _Screen:
             self.live.update(table(self._last(), step))
 
     def show(self, record: Record) -> None:
-        from warpfit.ladder.table import line_after, table
+        from warpfit.apps.ladder.table import line_after, table
 
         self.records.append(record)
         if self.live is None:

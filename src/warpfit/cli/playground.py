@@ -21,7 +21,7 @@ def playground(
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open the page.")] = False,
 ) -> None:
     """Open a page to draw digits on, change a network and watch it train."""
-    from warpfit.playground import open_playground
+    from warpfit.apps.playground import open_playground
 
     found = open_playground(port=port, device=device)
     printer = Printer()

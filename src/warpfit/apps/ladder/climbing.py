@@ -1,0 +1,459 @@
+"""Climbing the ladder: every rung trains the same task, and is timed."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+import warpfit
+from warpfit import backends
+from warpfit.apps.ladder import chart
+from warpfit.apps.ladder.peers import PEERS, Measured, Peer, run_peers
+from warpfit.apps.ladder.rungs import RUNGS, Program, Rung, program_of
+from warpfit.apps.ladder.task import DEFAULT_HIDDEN, Task, make_task
+from warpfit.backends.base import HALF_DTYPES
+from warpfit.checks import check_count
+from warpfit.errors import ConfigError, WarpfitError
+from warpfit.files import atomic_path, make_folder
+
+__all__ = ["Record", "Result", "climb", "parse_names"]
+
+# What is trained where nothing else is asked for: on a CPU less, so that all of it takes well under a minute.
+EPOCHS_ON_GPU, EPOCHS_ON_CPU, ROWS_ON_CPU = 10, 4, 12_000
+
+# Seconds that a rung's epochs may take. One that would take longer trains for fewer, or on fewer rows.
+RUNG_SECONDS = 10.0
+# When no more peers are started, in seconds from the beginning.
+ALL_SECONDS = 170.0
+
+Step = Rung | Peer
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a rung, or a peer, did.
+
+    Attributes
+    ----------
+    name, title, changes, saves, if_little : str
+        As `Rung` has them.
+    is_peer : bool
+        Whether it is a program of others, or uses one, beside the ladder.
+    ms_per_epoch : float or None
+        Median over the later half of its epochs; None if it did not run.
+    device_ms : float or None
+        Milliseconds of an epoch in which the device is at work; None where that is not known apart.
+    seconds : float or None
+        All of its epochs together.
+    first_call : float or None
+        Seconds for what is done but once, apart: compilation, warm-up.
+    epochs, steps : int
+        Trained, and steps of each.
+    is_scaled : bool
+        Whether its epochs had fewer steps than the task's, and the time is scaled to as many.
+    loss, accuracy : float or None
+        Of the last epoch, on the rows trained on, each batch before its update.
+    gain, gain_over_first : float or None
+        The time of the last rung that ran before it, and of the first that ran, over its own. A peer has the second
+        only.
+    reason : str
+        Why it did not run.
+    step_losses : ndarray (steps of the epochs with losses,) float64, or None
+    """
+
+    name: str
+    title: str
+    changes: str
+    saves: str
+    if_little: str
+    is_peer: bool
+    ms_per_epoch: float | None = None
+    device_ms: float | None = None
+    seconds: float | None = None
+    first_call: float | None = None
+    epochs: int = 0
+    steps: int = 0
+    is_scaled: bool = False
+    loss: float | None = None
+    accuracy: float | None = None
+    gain: float | None = None
+    gain_over_first: float | None = None
+    reason: str = ""
+    step_losses: npt.NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def ran(self) -> bool:
+        """Whether there is a time."""
+        return self.ms_per_epoch is not None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it JSON-ready, without the losses of all steps."""
+        return {name: value for name, value in asdict(self).items() if name != "step_losses"}
+
+
+@dataclass(frozen=True)
+class Result(Sequence[Record]):
+    """The records of a climb, in their order, and what was climbed.
+
+    Attributes
+    ----------
+    records : list of Record
+    network, device, card : str
+        The network's sizes; where the rungs ran; what the card, if there is one, is called.
+    data : str
+    batch, rows, epochs, steps : int
+        `steps` of an epoch.
+    lr : float
+    seconds : float
+        Of everything together.
+    files : list of Path
+        Those written.
+    """
+
+    records: list[Record]
+    network: str
+    device: str
+    card: str
+    data: str
+    batch: int
+    rows: int
+    epochs: int
+    steps: int
+    lr: float
+    seconds: float = 0.0
+    files: list[Path] = field(default_factory=list, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Record]: ...
+    def __getitem__(self, index: int | slice) -> Record | list[Record]:
+        return self.records[index]
+
+    @property
+    def title(self) -> str:
+        """What was trained, and where."""
+        where = self.card or "CPU"
+        return f"{self.network}, batch {self.batch}, {self.rows:,} rows of {self.data}: {where}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it JSON-ready, with the versions it ran with."""
+        own = {name: value for name, value in vars(self).items() if name not in ("records", "files")}
+        versions = {
+            "python": platform.python_version(),
+            "warpfit": warpfit.__version__,
+            "numpy": np.__version__,
+        }
+        return {**own, "versions": versions, "records": [record.to_dict() for record in self]}
+
+    @staticmethod
+    def from_dict(stored: dict[str, Any]) -> Result:
+        """Return what `to_dict` has stored."""
+        own = {name: stored[name] for name in Result.__dataclass_fields__ if name not in ("records", "files")}
+        return Result([Record(**record) for record in stored["records"]], **own)
+
+    def save(self, folder: str | Path) -> None:
+        """Write ``ladder.json``, and ``ladder.png`` where matplotlib is installed, and note their paths.
+
+        Raises
+        ------
+        ConfigError
+            If the folder cannot be written to.
+        """
+        folder = make_folder(Path(folder).expanduser())
+        described, picture = folder / "ladder.json", folder / "ladder.png"
+        with atomic_path(described) as temporary:
+            temporary.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
+        self.files.append(described)
+        if chart.has_matplotlib():
+            chart.draw(self, picture)
+            self.files.append(picture)
+
+
+def parse_names(text: str) -> list[str]:
+    """Return names of rungs and peers from text: names, or ``first..last`` of two rungs, between commas.
+
+    Raises
+    ------
+    ConfigError
+        If one is unknown.
+    """
+    order, found = [rung.name for rung in RUNGS], []
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        first, dots, last = part.partition("..")
+        ends = [first or order[0], last or order[-1]] if dots else []
+        if all(end in order for end in ends) and ends:
+            found += order[order.index(ends[0]) : order.index(ends[1]) + 1]
+        else:
+            found.append(part)
+    return _checked(found)
+
+
+def _checked(names: Sequence[str]) -> list[str]:
+    rungs, peers = [rung.name for rung in RUNGS], list(PEERS)
+    for name in names:
+        if name not in (*rungs, *peers):
+            raise ConfigError(
+                f"expected rungs among {', '.join(rungs)}, or peers among {', '.join(peers)}, got {name!r}"
+            )
+    if not names:
+        raise ConfigError("expected at least one rung, got none")
+    return list(names)
+
+
+def climb(
+    network: str = "mlp",
+    *,
+    device: str = "auto",
+    epochs: int | None = None,
+    rows: int | None = None,
+    hidden: int = DEFAULT_HIDDEN,
+    lr: float | None = None,
+    precision: str = "float16",
+    data: str | tuple[Any, Any] | None = None,
+    data_dir: str | None = None,
+    seed: int = 0,
+    rungs: Sequence[str] | None = None,
+    peers: bool = False,
+    out: str | Path | None = None,
+    on_start: Callable[[Step], None] | None = None,
+    on_rung: Callable[[Record], None] | None = None,
+) -> Result:
+    """Train one network once per rung, and return what each did.
+
+    All rungs start from the same initial values and see the same batches. What fails has its reason in its record, and
+    the climb goes on.
+
+    Parameters
+    ----------
+    network : {'softmax-regression', 'mlp', 'deep'}
+    device : str
+        As `warpfit.fit` takes it. Rungs that need a GPU say so where there is none.
+    epochs : int, optional
+        By default 10, or 4 without a GPU. A rung that would take more than 10 s trains for fewer, or on fewer rows, and
+        its time is scaled then.
+    rows : int, optional
+        Train on the first rows; 0 is all of them, and so is the default, but 12,000 without a GPU.
+    hidden : int
+        The width of ``'deep'``.
+    lr : float, optional
+        In place of the network's own rate.
+    precision : {'float16', 'bfloat16'}
+        From the rung ``tensor-cores`` on.
+    data, data_dir
+        Rows to train on: MNIST, or digits where it cannot be had. See `make_task`.
+    seed : int
+        Of initial values and orders.
+    rungs : sequence of str, optional
+        Which rungs, and which peers, by their names; by default all rungs.
+    peers : bool
+        Whether all peers come after the rungs: they are there in a checkout, as far as they are installed.
+    out : path, optional
+        A folder for the results, which is made before anything runs; see `Result.save`.
+    on_start : function of Rung or Peer, optional
+        Called before each.
+    on_rung : function of Record, optional
+        Called after each.
+
+    Returns
+    -------
+    Result
+
+    Raises
+    ------
+    ConfigError, DataError, DeviceError, ShapeError
+        If an argument is not what is described here.
+    """
+    start = perf_counter()
+    if precision not in HALF_DTYPES:
+        raise ConfigError(f"expected precision {' or '.join(map(repr, HALF_DTYPES))}, got {precision!r}")
+    device = backends.resolve_device(device)
+    is_cpu = device == "cpu"
+    number = (EPOCHS_ON_CPU if is_cpu else EPOCHS_ON_GPU) if epochs is None else epochs
+    check_count("epochs", number, 1)
+    limit = (ROWS_ON_CPU if is_cpu else 0) if rows is None else rows
+    names = None if rungs is None else _checked(rungs)
+    task = make_task(network, hidden=hidden, data=data, data_dir=data_dir, rows=limit, lr=lr, seed=seed)
+    climber = _Climber(task, device, number, precision, on_start, on_rung)
+    with nullcontext() if out is None else _folder_for(Path(out).expanduser()):
+        for rung in RUNGS:
+            if names is None or rung.name in names:
+                climber.step_up(rung)
+        wanted = [peer for name, peer in PEERS.items() if (peers and names is None) or name in (names or ())]
+        climber.look_beside(wanted, deadline=start + ALL_SECONDS)
+        result = climber.result(perf_counter() - start)
+        if out is not None:
+            result.save(out)
+    return result
+
+
+@contextmanager
+def _folder_for(path: Path) -> Iterator[None]:
+    """Make a folder and those above it; take away again those of them into which nothing came."""
+    made = [folder for folder in (path, *path.parents) if not folder.exists()]
+    make_folder(path)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # one that is not empty stays, and so do those above it
+            for folder in made:
+                folder.rmdir()
+
+
+class _Climber:
+    """Runs one rung after the other, and remembers what was before."""
+
+    def __init__(
+        self,
+        task: Task,
+        device: str,
+        epochs: int,
+        precision: str,
+        on_start: Callable[[Step], None] | None,
+        on_rung: Callable[[Record], None] | None,
+    ) -> None:
+        self.task, self.device, self.epochs, self.precision = task, device, epochs, precision
+        self.on_start, self.on_rung = on_start, on_rung
+        self.records: list[Record] = []
+
+    def step_up(self, rung: Rung) -> None:
+        """Run a rung, and note what it did or why it did not."""
+        self._announce(rung)
+        record = _blank(rung, is_peer=False)
+        try:
+            record = _measured(program_of(rung, self.task, self.device, self.precision), record, self)
+        except WarpfitError as error:
+            record = replace(record, reason=_reason(error, self.device))
+        before = [other.ms_per_epoch for other in self.records if other.ms_per_epoch is not None]
+        if record.ms_per_epoch is not None and before:
+            record = replace(
+                record,
+                gain=before[-1] / record.ms_per_epoch,
+                gain_over_first=before[0] / record.ms_per_epoch,
+            )
+        self._note(record)
+
+    def look_beside(self, peers: Sequence[Peer], deadline: float) -> None:
+        """Run the peers, in processes of their own."""
+        times = [record.ms_per_epoch for record in self.records if record.ms_per_epoch is not None]
+        for peer, found in run_peers(
+            peers, self.task, self.device, self.epochs, self.precision, deadline, self._announce
+        ):
+            record = _blank(peer, is_peer=True)
+            if isinstance(found, Measured):
+                record = _of_peer(record, found, self.task.steps)
+                if times and record.ms_per_epoch:
+                    record = replace(record, gain_over_first=times[0] / record.ms_per_epoch)
+            else:
+                record = replace(record, reason=found)
+            self._note(record)
+
+    def result(self, seconds: float) -> Result:
+        """Return what there is so far."""
+        task, is_cpu = self.task, self.device == "cpu"
+        return Result(
+            self.records,
+            "-".join(map(str, task.sizes)),
+            self.device,
+            "" if is_cpu else str(backends.get(self.device).runtime.card),  # type: ignore[attr-defined]
+            task.data,
+            task.batch,
+            len(task.x),
+            self.epochs,
+            task.steps,
+            task.lr,
+            seconds,
+        )
+
+    def _announce(self, step: Step) -> None:
+        if self.on_start is not None:
+            self.on_start(step)
+
+    def _note(self, record: Record) -> None:
+        self.records.append(record)
+        if self.on_rung is not None:
+            self.on_rung(record)
+
+
+def _blank(step: Step, is_peer: bool) -> Record:
+    return Record(step.name, step.title, step.changes, step.saves, step.if_little, is_peer)
+
+
+def _reason(error: WarpfitError, device: str) -> str:
+    """Return in words why a rung did not run; without a GPU, what is missing."""
+    if device != "cpu":
+        return str(error).splitlines()[0]
+    from warpfit.backends.cuda.runtime import why_unavailable
+
+    return f"{error}: {why_unavailable() or 'the CPU was asked for'}"
+
+
+def _measured(program: Program, record: Record, climber: _Climber) -> Record:
+    """Return the record with what a program does within its time."""
+    task = climber.task
+    start = perf_counter()
+    seconds, steps = program.prepare()
+    first_call = perf_counter() - start - seconds
+    rows, epochs = fitting(task, climber.epochs, seconds / steps)
+    done = list(program.run(rows, epochs))
+    on_device = program.device_seconds()
+    steps = -(-rows // task.batch)
+    reported = [epoch for epoch in done if epoch.loss is not None]
+    losses = [epoch.step_losses for epoch in reported if epoch.step_losses is not None]
+    return replace(
+        record,
+        ms_per_epoch=_later_half([epoch.seconds for epoch in done]) * 1e3 * task.steps / steps,
+        device_ms=None if on_device is None else on_device * 1e3 * task.steps,
+        seconds=sum(epoch.seconds for epoch in done),
+        first_call=first_call,
+        epochs=epochs,
+        steps=steps,
+        is_scaled=steps < task.steps,
+        loss=reported[-1].loss,
+        accuracy=reported[-1].accuracy,
+        step_losses=np.concatenate(losses) if losses else None,
+    )
+
+
+def fitting(task: Task, epochs: int, step_seconds: float) -> tuple[int, int]:
+    """Return rows and epochs that there is time for, if a step takes so long.
+
+    There are two epochs at least, if more than one is asked for, lest the only one be the first.
+    """
+    most_steps = max(1, int(RUNG_SECONDS / max(step_seconds, 1e-9)))
+    fewest = min(2, epochs)
+    if most_steps >= fewest * task.steps:
+        return len(task.x), min(epochs, most_steps // task.steps)
+    return min(len(task.x), max(1, most_steps // fewest) * task.batch), fewest
+
+
+def _later_half(seconds: Sequence[float]) -> float:
+    """Return the median over the later half of the epochs."""
+    return median(seconds[len(seconds) // 2 :])
+
+
+def _of_peer(record: Record, found: Measured, steps: int) -> Record:
+    return replace(
+        record,
+        ms_per_epoch=_later_half(found.seconds) * 1e3 * steps / found.steps,
+        seconds=sum(found.seconds),
+        first_call=found.first_call,
+        epochs=1 + len(found.seconds),  # the first call has trained one
+        steps=found.steps,
+        is_scaled=found.steps < steps - 1,  # some leave the short last batch out
+        loss=found.loss,
+        accuracy=found.accuracy,
+    )
