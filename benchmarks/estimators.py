@@ -62,9 +62,9 @@ STAGES: dict[str, tuple[tuple[str, str], ...]] = {
         ("warpfit.training.fit", "state_of"),
     ),
     "plan": (("warpfit.training.fit", "make_plan"),),
-    "snapshots": (("warpfit.training.fit", "_Job._snapshot"),),
+    "snapshots": (("warpfit.training.loop", "TrainingLoop._snapshot"),),
     "copies back": (
-        ("warpfit.training.fit", "write_back"),
+        ("warpfit.training.loop", "write_back"),
         ("warpfit.estimators.mlp", "BaseMLP._take_over"),
     ),
 }

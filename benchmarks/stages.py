@@ -34,7 +34,7 @@ FUNCTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "uploading": (("warpfit.backends.cuda.runtime", "Runtime.upload"),),
     "checks and plan": (("warpfit.training.jobs", "fit"),),
     TRAINING: (),
-    "validation": (("warpfit.training.fit", "evaluate_network"),),
+    "validation": (("warpfit.training.loop", "evaluate_network"),),
     "test": (("warpfit.training.trained", "TrainedModel.test_on"),),
 }
 STAGES = (START, IMPORTS, *FUNCTIONS, SAVING, OTHER)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +22,7 @@ from warpfit.engines import one_launch as one_launch_engine
 from warpfit.engines.base import TrainingData
 from warpfit.engines.streaming import Cut, Piece, Stream, cut_of
 from warpfit.errors import ConfigError, DivergedError
+from warpfit.training import loop
 
 STEPS = -(-NUM_ROWS // BATCH)
 Stage = Callable[..., None]
@@ -328,14 +328,13 @@ def test_validation_data_that_has_no_room_is_evaluated_all_the_same(
 ) -> None:
     x, y = blobs(3000)
     given, found = [], []
-    module = sys.modules["warpfit.training.fit"]
-    evaluate = module.evaluate_network
+    evaluate = loop.evaluate_network
 
     def noted(ops: Any, *others: Any, **settings: Any) -> Any:
         given.append(type(others[3]).__name__)
         return evaluate(ops, *others, **settings)
 
-    monkeypatch.setattr(module, "evaluate_network", noted)
+    monkeypatch.setattr(loop, "evaluate_network", noted)
     monkeypatch.setattr(launch_plan, "MICROSECONDS_BETWEEN_LAUNCHES", 0)  # no kernel validates
     for nbytes in (1 << 30, 60_000):
         left(nbytes)

@@ -19,6 +19,7 @@ from support.files import rewrite
 from support.training import InterruptAt, Taped, adam, assert_same_weights, blobs, mlp, sgd, unchanged
 from warpfit import losses, nn, optim
 from warpfit.errors import ConfigError, DataWarning, DivergedError, FileFormatError
+from warpfit.training import loop
 from warpfit.training.run import Run
 
 X, LABELS = blobs(60)
@@ -558,8 +559,7 @@ def test_rows_to_validate_on_must_be_the_same_only_where_they_decide(path: Path)
 
 def test_data_is_looked_at_for_checkpoints_only(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
     looked: list[int] = []
-    module = sys.modules[wf.fit.__module__]
-    monkeypatch.setattr(module, "data_digests", lambda *data: looked.append(1) or {})
+    monkeypatch.setattr(loop, "data_digests", lambda *data: looked.append(1) or {})
     fit(mlp(6, 8, 3), epochs=3)
     assert looked == []
     fit(mlp(6, 8, 3), epochs=3, callbacks=[wf.Checkpoint(path)])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from numbers import Real
 from typing import Any
 
@@ -15,15 +14,14 @@ from warpfit import backends, losses
 from warpfit.backends import Backend
 from warpfit.backends.transfer import to_host
 from warpfit.checks import brief, check_choice, check_count, check_flag
-from warpfit.engines.base import EpochReport, Plan, TrainingData
-from warpfit.errors import ConfigError, FileFormatError, ShapeError
+from warpfit.engines.base import Plan, TrainingData
+from warpfit.errors import ConfigError, ShapeError
 from warpfit.losses import Loss
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
-from warpfit.optim.schedules import Schedule
 from warpfit.random import check_seed
-from warpfit.training.callbacks import Callback, Checkpoint, EarlyStopping
-from warpfit.training.evaluate import evaluate_network, network_of
+from warpfit.training.callbacks import Callback
+from warpfit.training.evaluate import network_of
 from warpfit.training.history import History
 from warpfit.training.inputs import (
     as_rows,
@@ -35,17 +33,14 @@ from warpfit.training.inputs import (
     warn_of_data,
     warn_of_probabilities,
 )
+from warpfit.training.loop import TrainingLoop
 from warpfit.training.plan import AUTO, ENGINES, engine_of, is_streamed, resolve_precision
 from warpfit.training.plan import plan as make_plan
 from warpfit.training.progress import ProgressBar
 from warpfit.training.run import Run
-from warpfit.training.same_run import check_same_data, data_digests
-from warpfit.training.state import remember_loss, show, state_of, trained_names, write_back
-from warpfit.training.storage import CallbackState, Snapshot, load_checkpoint, save_checkpoint
+from warpfit.training.state import state_of, trained_names
 
 __all__ = ["draft_of", "fit", "prepared_targets", "train_draft"]
-
-EVALUATION_ROWS = 1024
 
 
 def fit(
@@ -216,7 +211,7 @@ def train_draft(
     state = state_of(model, optimizer, ops, draft.dtype, check_seed(seed))
     run = Run(make_plan(draft, state, data), state, History(), ops, model)
     run.history.plan = run.plan
-    job = _Job(
+    loop = TrainingLoop(
         run,
         optimizer,
         data,
@@ -224,8 +219,8 @@ def train_draft(
         [*callbacks, ProgressBar()] if verbose else list(callbacks),
     )
     if resume_from is not None:
-        job.resume(resume_from, new_data=new_data)
-    job.carry_out()
+        loop.resume(resume_from, new_data=new_data)
+    loop.carry_out()
     return run.history
 
 
@@ -365,231 +360,3 @@ def _validation(ops: Backend, plan: Plan, validation_data: Any, reserved_bytes: 
     ):
         rows = ops.asarray(rows)
     return TrainingData(rows, ops.asarray(targets))
-
-
-@dataclass
-class _Job:
-    """A run with what goes on around it."""
-
-    run: Run
-    optimizer: Optimizer
-    data: TrainingData
-    validation: TrainingData | None
-    callbacks: list[Callback]
-
-    def __post_init__(self) -> None:
-        # The run at its last border: what remains when it is broken off.
-        self.whole = Snapshot(self.run.state, [], [])
-        self.trained = _names_with_gradient(self.run.model)
-        # Hands out the same buffers at every validation.
-        self.evaluator = backends.create(self.run.plan.device)
-        self.engine = engine_of(self.run.plan)
-        self.engine_validates = self.validation is not None and self.engine.validates(
-            self.run.plan, self.data, self.validation
-        )
-        # Whose rule the engine follows by itself.
-        self.followed = self._followed()
-
-    @property
-    def looking(self) -> list[Callback]:
-        """The callbacks that look at the run after an epoch."""
-        return [callback for callback in self.callbacks if _looks_at_the_run(callback)]
-
-    @cached_property
-    def data_digests(self) -> dict[str, str]:
-        """What a checkpoint says of the data."""
-        return data_digests(self.data, self.validation)
-
-    def resume(self, path: str | os.PathLike[str], *, new_data: bool) -> None:
-        run = self.run
-
-        def check_data(header: Mapping[str, Any]) -> None:
-            if not new_data:
-                decides = self._follows_reports()
-                check_same_data(path, header, run.plan, self.data_digests, decides=decides)
-
-        stored = load_checkpoint(path, run.plan, run.state, run.ops, check_data)
-        if stored.state.epoch > run.plan.epochs:
-            raise ConfigError(
-                f"expected epochs to be at least the {stored.state.epoch} that {path} has done, got {run.plan.epochs}"
-            )
-        try:
-            self._go_to(stored)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise FileFormatError(f"{path} holds no state of these callbacks: {error}") from error
-        self.whole = stored
-
-    def _go_to(self, snapshot: Snapshot) -> None:
-        """Put the run and its callbacks where they stood at `snapshot`; callbacks are known by their kind."""
-        self.run.state, self.run.history.reports = snapshot.state, list(snapshot.reports)
-        remembered = list(snapshot.callbacks)
-        for callback in self.callbacks:
-            kind = type(callback).__name__
-            known = next((state for state in remembered if state.kind == kind), CallbackState(kind, {}, {}))
-            callback.resume(known.numbers, known.arrays)
-            remembered = [state for state in remembered if state is not known]
-
-    def _snapshot(self) -> Snapshot:
-        """Return the run as it stands; a state that goes on is copied."""
-        run = self.run
-        remembered = [CallbackState(type(c).__name__, *c.checkpoint_state()) for c in self.callbacks]
-        is_over = run.stop_reason is not None or run.state.epoch == run.plan.epochs
-        state = run.state if is_over else run.state.copy(run.ops)
-        return Snapshot(state, list(run.history.reports), remembered)
-
-    def carry_out(self) -> None:
-        """Run, and hand the numbers over, however it ends; an error before the first step changes nothing."""
-        run = self.run
-        try:
-            self._start()
-            try:
-                self._train()
-            finally:
-                write_back(self.whole.state, run.model, self.optimizer, run.plan.loss)
-        finally:
-            self._tell(lambda callback: callback.close())
-
-    def _start(self) -> None:
-        """Let callbacks see the model as the run begins; if one of them refuses, it is as it was."""
-        run, model = self.run, self.run.model
-        untouched = [(holder, holder.data) for holder in model.named_arrays().values()]
-        loss = model.loss
-        show(model, run.state)
-        remember_loss(model, run.plan.loss)
-        try:
-            self._tell(lambda callback: callback.on_start(run))
-        except BaseException:
-            for holder, array in untouched:
-                holder.data = array
-            remember_loss(model, loss)
-            raise
-
-    def _train(self) -> None:
-        run = self.run
-        try:
-            self._train_epochs()
-        except KeyboardInterrupt:
-            self._go_to(self.whole)
-            run.stop("interrupt")
-        show(run.model, run.state)
-        run.history.stopped_by = run.stop_reason or "epochs"
-        self._save_checkpoints(due=lambda checkpoint: True)
-        self._tell(lambda callback: callback.on_end(run))
-        self.whole = replace(self.whole, state=run.state)
-
-    def _train_epochs(self) -> None:
-        run = self.run
-        remaining = run.plan.epochs - run.state.epoch
-        self.whole = self._snapshot()
-        on_step = self._on_step if any(_listens_to_steps(callback) for callback in self.callbacks) else None
-        validation = self.validation if self.engine_validates else None
-        stopping = None if self.followed is None else self.followed.hand_over()
-        reports = self.engine.run(
-            run.plan, run.state, self.data, remaining, on_step, self._is_border, validation, stopping
-        )
-        for report in reports:
-            if run.plan.reports(report.epoch):
-                run.history.reports.append(self._with_validation(report))
-                self._observe()
-                self._tell_of_epoch()
-            if report.epoch < run.state.epoch:
-                continue  # the state is that of a later epoch, whose report is still to come
-            self.whole = self._snapshot()
-            self._save_checkpoints(due=lambda checkpoint: run.state.epoch % checkpoint.every == 0)
-            if run.stop_reason is not None:
-                return
-
-    def _tell_of_epoch(self) -> None:
-        """Let callbacks act after an epoch; those that look at the run find the model up to date."""
-        run = self.run
-        is_seen = any(callback is not self.followed for callback in self.looking)
-        if is_seen:
-            show(run.model, run.state)
-        self._tell(lambda callback: callback.on_epoch_end(run))
-        if is_seen:
-            self._check_trained()
-
-    def _check_trained(self) -> None:
-        """Raise ConfigError if a callback has frozen parameters, or others than at the start."""
-        names = _names_with_gradient(self.run.model)
-        if names != self.trained:
-            raise ConfigError(
-                "expected the same parameters to train from the first epoch to the last, but requires_grad of "
-                f"{', '.join(sorted(names ^ self.trained))} was changed on the way; change it between two calls of fit"
-            )
-
-    def _is_border(self, epoch: int) -> bool:
-        """Return whether anyone needs the state after an epoch, or may change how the run goes on."""
-        if any(isinstance(c, Checkpoint) and epoch % c.every == 0 for c in self.callbacks):
-            return True
-        return self.run.plan.reports(epoch) and (
-            (self.validation is not None and not self.engine_validates)
-            or _watches_the_loss(self.run.plan.optimizer.lr)
-            or any(
-                callback.may_act_after(epoch) for callback in self.looking if callback is not self.followed
-            )
-        )
-
-    def _follows_reports(self) -> bool:
-        """Return whether what reports say, validation included, may decide how the run goes on."""
-        return _watches_the_loss(self.run.plan.optimizer.lr) or bool(self.looking)
-
-    def _followed(self) -> EarlyStopping | None:
-        """Return the only callback that looks at the run, if the engine can do between epochs all that it does."""
-        looking, plan = self.looking, self.run.plan
-        if len(looking) != 1 or type(looking[0]) is not EarlyStopping or _watches_the_loss(plan.optimizer.lr):
-            return None
-        validation = self.validation if self.engine_validates else None
-        stops = self.engine.stops(plan, self.data, looking[0].monitor, validation)
-        return looking[0] if stops else None
-
-    def _with_validation(self, report: EpochReport) -> EpochReport:
-        if self.validation is None or self.engine_validates:
-            return report
-        run, plan = self.run, self.run.plan
-        result = evaluate_network(
-            self.evaluator,
-            plan.network,
-            run.state.arrays,
-            plan.loss,
-            self.validation.x,
-            self.validation.y,
-            batch_size=EVALUATION_ROWS,
-            dtype=plan.dtype,
-        )
-        return replace(report, val_loss=result.loss, val_accuracy=result.accuracy)
-
-    def _observe(self) -> None:
-        """Let a schedule that watches the loss see the last report."""
-        report, state = self.run.report, self.run.state
-        watched = report.loss if report.val_loss is None else report.val_loss
-        state.plateau = self.run.plan.optimizer.lr.observe(state.plateau, watched)
-
-    def _on_step(self, step: int, steps_per_epoch: int) -> None:
-        for callback in self.callbacks:
-            callback.on_step(step, steps_per_epoch)
-
-    def _tell(self, act: Callable[[Callback], None]) -> None:
-        for callback in self.callbacks:
-            act(callback)
-
-    def _save_checkpoints(self, due: Callable[[Checkpoint], bool]) -> None:
-        for checkpoint in self.callbacks:
-            if isinstance(checkpoint, Checkpoint) and due(checkpoint):
-                save_checkpoint(checkpoint.path, self.run.plan, self.whole, self.run.ops, self.data_digests)
-
-
-def _names_with_gradient(model: Module) -> set[str]:
-    return {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-
-
-def _listens_to_steps(callback: Callback) -> bool:
-    return type(callback).on_step is not Callback.on_step
-
-
-def _looks_at_the_run(callback: Callback) -> bool:
-    return callback.needs_run and type(callback).on_epoch_end is not Callback.on_epoch_end
-
-
-def _watches_the_loss(schedule: Schedule) -> bool:
-    return type(schedule).observe is not Schedule.observe
