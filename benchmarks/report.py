@@ -28,18 +28,7 @@ from report_run import LEAST_SPEED, NUMPY, speed_over_numpy
 from train import label_of
 from warpfit.files import atomic_path
 
-PAGES = (
-    "README.md",
-    "docs/accuracy-gap.md",
-    "docs/benchmarks.md",
-    "docs/design-notes.md",
-    "docs/engines.md",
-    "docs/kernels.md",
-    "docs/ladder.md",
-    "docs/performance.md",
-    "docs/profiling.md",
-    "docs/sweep.md",
-)
+PAGES = ("README.md", *(str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").glob("**/*.md"))))
 BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Results = dict[str, Any]

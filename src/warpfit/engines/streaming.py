@@ -31,10 +31,10 @@ from warpfit.errors import ConfigError
 
 __all__ = ["Cut", "Piece", "Stream", "cut_of"]
 
-# What a piece takes at most, on the host, and as batches. A launch costs the host some tenths of a millisecond, and a
-# piece of this size takes it some milliseconds to gather. Larger ones would spread what the order of a piece takes,
-# however short it is (docs/performance.md), but take more pinned memory, more time before the first launch, and longer
-# until Ctrl-C is heard.
+# The most bytes of a piece, on the host and as batches. A launch costs the host some tenths of a
+# millisecond, and gathering a piece of this size some milliseconds. Larger pieces would spread the
+# fixed cost of a piece's order (docs/log/streaming.md). But they take more pinned memory, more time
+# before the first launch, and longer until Ctrl-C is handled.
 PIECE_BYTES = 1 << 25
 # One is filled and copied while the device reads the other.
 BUFFERS = 2

@@ -207,7 +207,7 @@ def _shapes(network: TrainedNetwork, max_shared_bytes: int) -> Iterator[ManyNetw
 
 
 def _preference(shape: ManyNetworks) -> Any:
-    """Return what is larger for the better of two shapes, as far as they were measured: see docs/performance.md."""
+    """Return what is larger for the better of two shapes, as far as they were measured: see docs/log/sweeps.md."""
     with_rows = min(shape.warps, ceil(shape.network.batch / 16))
     tiles = shape.pieces_of_warp * shape.piece[0] * shape.piece[1]
     return shape.blocks * with_rows, shape.in_registers, -tiles, -shape.warps, shape.piece

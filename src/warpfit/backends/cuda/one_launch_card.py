@@ -32,7 +32,7 @@ CLUSTERS = (8, 4)
 MOST_ROWS = 128
 REGISTERS, MOST_REGISTERS = 65536, 255
 # Nanoseconds of each of a step's costs on an H200, fitted to single measurements of 55 layouts: within 0.83 and 1.10 of
-# them. See docs/performance.md.
+# them. See docs/log/wide-networks.md.
 NANOSECONDS = {
     "step": 1252.0,
     "layer": 1709.0,

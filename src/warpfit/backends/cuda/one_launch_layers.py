@@ -49,7 +49,7 @@ X_SLOTS, UNIT_COPIES = (2, 1), (2, 1)
 SLOTS_AHEAD, AHEAD_PIECES, AHEAD_LAYERS, AHEAD_WORK = (3, 2), 2, 4, 14
 MOST_REPLICAS = 16
 # Nanoseconds of each of a step's costs on an H200, fitted to single measurements of many layouts; see
-# docs/performance.md.
+# docs/log/layer-by-layer.md.
 NANOSECONDS = {
     "matrix": 72.3,
     "product": 63.0,
