@@ -21,8 +21,8 @@ from support.training import mlp
 from warpfit import backends, gradcheck, losses, optim
 from warpfit.apps.notebook.trainer import OPTIMIZERS as OF_DEMO
 from warpfit.apps.playground.messages import BOUNDS
-from warpfit.backends import Activation, base
-from warpfit.backends.base import ACTIVATIONS
+from warpfit.backends import Activation
+from warpfit.backends.activations import ACTIVATIONS
 from warpfit.backends.cuda import jit, joined_updates, loss, many_small_networks_sm90
 from warpfit.backends.cuda.trained_network import TrainedNetwork
 from warpfit.engines import at_once, launch_plan, launch_settings, many_networks
@@ -65,13 +65,6 @@ class MadeUpSpec(OptimizerSpec):
 
 
 del OptimizerSpec.by_kind[MADE_UP]
-
-
-@pytest.fixture
-def made_up(monkeypatch: pytest.MonkeyPatch) -> Activation:
-    """An activation that is registered, and known nowhere else."""
-    monkeypatch.setattr(base, "ACTIVATIONS", (*ACTIVATIONS, MADE_UP))
-    return Activation(MADE_UP)
 
 
 def plan_with(loss: Loss | None = None, optimizer: OptimizerSpec | None = None) -> tuple[Plan, TrainingData]:
@@ -146,33 +139,42 @@ def of_estimator(activation: Activation) -> None:
 def in_onnx(activation: Activation) -> None:
     pytest.importorskip("onnx")
     graph = onnx_graph._Graph(None)
-    if activation.name != "identity":
-        assert graph._activation("z", activation) != "z"
+    assert (activation.formula.onnx(graph, "z", activation.slope) == "z") == (activation.name == "identity")
 
 
 def in_small_networks(activation: Activation) -> None:
     network = TrainedNetwork("float16", (32, 64, 2), (activation,), (False,), 128, "mse")
     many_small_networks_sm90.choose_small(network, "sm_90a", 227 << 10)
-    assert not activation.needs_input
 
 
-PLACES_OF_ACTIVATIONS: dict[Callable[[Activation], None], Iterable[str]] = {
-    by_numpy: ACTIVATIONS,
-    by_numpys_derivative: ACTIVATIONS,
-    as_layer: ACTIVATIONS,
-    as_setting: ACTIVATIONS,
-    in_playground: ("relu", "tanh", "sigmoid", "gelu", "silu"),
-    of_estimator: set(ACTIVATIONS) - {"gelu_tanh"},
-    in_onnx: set(ACTIVATIONS) - {"gelu_tanh"},
-    in_small_networks: many_small_networks_sm90.ACTIVATIONS,
-}
+PLACES_OF_ACTIVATIONS = [
+    by_numpy,
+    by_numpys_derivative,
+    as_layer,
+    as_setting,
+    in_playground,
+    of_estimator,
+    in_onnx,
+]
 
 
 @pytest.mark.parametrize("place", PLACES_OF_ACTIVATIONS, ids=lambda place: place.__name__)
-def test_activations_are_known_or_refused(place: Callable[[Activation], None], made_up: Activation) -> None:
-    taken = {name for name in ACTIVATIONS if is_taken(place, Activation(name))}
-    assert taken == set(PLACES_OF_ACTIVATIONS[place])
-    assert_refused(place, made_up)
+def test_all_activations_of_the_table_are_known(place: Callable[[Activation], None]) -> None:
+    for name in ACTIVATIONS:
+        place(Activation(name))
+
+
+def test_other_activations_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_refused(Activation, MADE_UP)
+    assert_refused(of_estimators.hidden_activation, MADE_UP)
+    assert_refused(lambda name: BOUNDS["activation"].check("activation", name), MADE_UP)
+    monkeypatch.setitem(ACTIVATIONS, MADE_UP, ACTIVATIONS["tanh"])
+    assert_refused(as_layer, Activation(MADE_UP))
+
+
+def test_small_networks_take_activations_whose_derivatives_follow_from_values() -> None:
+    for name in ACTIVATIONS:
+        assert is_taken(in_small_networks, Activation(name)) != Activation(name).needs_input
 
 
 def test_what_estimators_give_out_is_known_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:

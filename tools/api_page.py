@@ -15,6 +15,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from warpfit.nn import activations
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "api.md"
 
@@ -140,7 +142,7 @@ SECTIONS = (
     Section(
         "Activations",
         "warpfit.nn",
-        ("ReLU", "LeakyReLU", "GELU", "SiLU", "Tanh", "Sigmoid", "Identity", "Softmax", "LogSoftmax"),
+        tuple(activations.__all__),
     ),
     Section(
         "Losses",

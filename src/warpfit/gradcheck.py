@@ -27,7 +27,7 @@ from warpfit.backends.base import ACTIVATIONS, FLOAT_DTYPES
 from warpfit.backends.transfer import moved
 from warpfit.errors import ConfigError, DTypeError
 from warpfit.losses import Loss
-from warpfit.nn import Layer, Module
+from warpfit.nn import Layer, Module, activations
 from warpfit.nn.conv import Conv2dSpec
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.spec import LayerSpec, Shape
@@ -438,9 +438,9 @@ def _layer_cases() -> dict[str, tuple[Layer, Shape]]:
 
 
 def _activation_cases() -> Iterator[tuple[str, Layer, Shape]]:
-    for kind in (nn.Identity, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.SiLU, nn.Softmax, nn.LogSoftmax):
-        yield "", kind(), (3, 4)
-    for layer in (nn.LeakyReLU(), nn.LeakyReLU(0.2), nn.GELU(), nn.GELU("tanh")):
+    for name in activations.__all__:
+        yield "", getattr(activations, name)(), (3, 4)
+    for layer in (nn.LeakyReLU(0.2), nn.GELU("tanh")):
         yield "", layer, (3, 4)
 
 

@@ -43,7 +43,7 @@ def normal(*shape: int, seed: int = 0) -> Any:
 
 
 def test_every_activation_is_tested() -> None:
-    assert tuple(FORMULAS) == ACTIVATIONS
+    assert list(FORMULAS) == list(ACTIVATIONS)
 
 
 @pytest.mark.in_turns(8)

@@ -16,6 +16,7 @@ from sklearn.exceptions import NotFittedError
 
 from warpfit.errors import ConfigError
 from warpfit.estimators import MLPClassifier, MLPRegressor, onnx_graph
+from warpfit.estimators.recipes import ACTIVATIONS
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -30,7 +31,6 @@ FEW: dict[str, Any] = {
 X, Y = make_classification(150, 7, n_informative=5, n_classes=3, random_state=0)
 TOPICS = make_multilabel_classification(150, 7, n_classes=4, random_state=0)[1]
 NAMES = np.array(["ant", "bee", "wasp"])
-ACTIVATIONS = ["identity", "logistic", "tanh", "relu", "leaky_relu", "gelu", "silu"]
 
 
 def run(fitted: Any, path: Path, rows: Array = X) -> dict[str, Array]:

@@ -11,18 +11,19 @@ import numpy as np
 import warpfit as wf
 from support.training import mlp, sgd
 from warpfit import losses, nn, optim
+from warpfit.backends.activations import ACTIVATIONS as TABLE
+from warpfit.backends.activations import Activation
+from warpfit.nn.activations import ActivationSpec
 
 NUM_ROWS, BATCH = 70, 16  # four batches of 16 and one of 6
 # How far weights may be from NumPy's in float32, relative to how far they went.
 LIMITS = {"float16": 2e-3, "bfloat16": 1.6e-2}
 FLOAT32_LIMIT = 2e-5
+# By the table's names, but for the identity, which is no layer's.
 ACTIVATIONS = {
-    "relu": nn.ReLU,
-    "leaky_relu": nn.LeakyReLU,
-    "tanh": nn.Tanh,
-    "sigmoid": nn.Sigmoid,
-    "gelu": nn.GELU,
-    "silu": nn.SiLU,
+    name: partial(nn.Layer.from_spec, ActivationSpec(Activation(name)))
+    for name in TABLE
+    if name != "identity"
 }
 
 MakeOptimizer = Callable[[nn.Module], wf.optim.Optimizer]

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from warpfit.checks import check_choice, check_number
+from warpfit.backends.activations import ACTIVATIONS, IDENTITY, Activation
 
 __all__ = [
     "ACTIVATIONS",
@@ -68,9 +68,6 @@ PRECISIONS = (*FLOAT_DTYPES, "tf32", *HALF_DTYPES)
 # Largest |result - reference| / max(1, |reference|) element by element, against the NumPy backend in float64.
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
 
-ACTIVATIONS = ("identity", "relu", "leaky_relu", "tanh", "sigmoid", "gelu", "gelu_tanh", "silu")
-_DERIVATIVE_FROM_INPUT = ("gelu", "gelu_tanh", "silu")
-
 UNARY = ("neg", "exp", "log", "sqrt", "square", "abs", "sign", "reciprocal", "sin", "cos")
 BINARY = ("add", "sub", "mul", "div", "pow", "maximum", "minimum")
 COMPARISONS = ("eq", "lt", "gt", "le", "ge")
@@ -96,34 +93,6 @@ class LossTerms:
     setting: float = 0.0
     of_term: float = 1.0
     of_slope: float = 1.0
-
-
-@dataclass(frozen=True)
-class Activation:
-    """An elementwise function y = f(z).
-
-    Parameters
-    ----------
-    name : str
-        One of ``ACTIVATIONS``; ``gelu`` is the form with erf, ``gelu_tanh`` its approximation.
-    slope : float
-        Factor of ``leaky_relu`` for negative input, at least 0.
-    """
-
-    name: str = "identity"
-    slope: float = 0.01
-
-    def __post_init__(self) -> None:
-        check_choice("an activation", self.name, ACTIVATIONS)
-        check_number("a leaky_relu slope", self.slope, 0)
-
-    @property
-    def needs_input(self) -> bool:
-        """Whether the derivative needs z; otherwise y suffices."""
-        return self.name in _DERIVATIVE_FROM_INPUT
-
-
-IDENTITY = Activation()
 
 
 class Backend(ABC):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from math import sqrt
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from warpfit.backends import Activation
 from warpfit.errors import ConfigError
 from warpfit.estimators.recipes import hidden_activation
 from warpfit.files import atomic_path
@@ -80,10 +78,11 @@ class _Graph:
 
     # -- parts of a graph ----------------------------------------------------------------------------------
 
-    def _add(self, operator: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        """Add an operator, and return the name of its output."""
+    def add(self, operator: str, *inputs: str | float, output: str = "", **attributes: Any) -> str:
+        """Add an operator of named values and constants, and return the name of its output."""
+        names = [value if isinstance(value, str) else self._float(value) for value in inputs]
         output = output or f"{operator.lower()}_{len(self.nodes)}"
-        self.nodes.append(self.onnx.helper.make_node(operator, inputs, [output], **attributes))
+        self.nodes.append(self.onnx.helper.make_node(operator, names, [output], **attributes))
         return output
 
     def _constant(self, values: Any) -> str:
@@ -107,9 +106,10 @@ class _Graph:
         x = "X"
         layers = list(zip(network.coefs_, network.intercepts_, strict=True))
         for idx, (weights, biases) in enumerate(layers):
-            x = self._add("Gemm", x, self._float(weights), self._float(biases))
+            x = self.add("Gemm", x, self._float(weights), self._float(biases))
             if idx < len(layers) - 1:
-                x = self._activation(x, hidden_activation(self.estimator.activation))
+                activation = hidden_activation(self.estimator.activation)
+                x = activation.formula.onnx(self, x, activation.slope)
         return self._output_activation(x)
 
     def _output_activation(self, z: str) -> str:
@@ -119,26 +119,7 @@ class _Graph:
         if name not in OUTPUT_OPERATORS:
             known = ", ".join(("identity", *OUTPUT_OPERATORS))
             raise ConfigError(f"to_onnx: expected out_activation_ among {known}, got {name!r}")
-        return self._add(OUTPUT_OPERATORS[name], z)
-
-    def _activation(self, z: str, activation: Activation) -> str:
-        match activation.name:
-            case "identity":
-                return z
-            case "relu" | "tanh" | "sigmoid" as name:
-                return self._add({"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}[name], z)
-            case "leaky_relu":
-                return self._add("LeakyRelu", z, alpha=activation.slope)
-            case "silu":
-                return self._add("Mul", z, self._add("Sigmoid", z))
-            case "gelu":
-                # z · Φ(z), by erf: ONNX has had an operator of that name only since 2023.
-                erf = self._add("Erf", self._add("Mul", z, self._float(sqrt(0.5))))
-                cdf = self._add("Mul", self._add("Add", erf, self._float(1.0)), self._float(0.5))
-                return self._add("Mul", z, cdf)
-        raise ConfigError(
-            f"to_onnx: expected an activation that this graph has operators for, got {activation}"
-        )
+        return self.add(OUTPUT_OPERATORS[name], z)
 
     # -- outputs -------------------------------------------------------------------------------------------
 
@@ -146,21 +127,21 @@ class _Graph:
         """Add the mean of what the networks give, and what follows from it; return the graph's outputs."""
         estimator = self.estimator
         if not hasattr(estimator, "classes_"):
-            self._add("Mean", *predicted, output="variable")
+            self.add("Mean", *predicted, output="variable")
             return [self._value("variable", "FLOAT", estimator.n_outputs_)]
         if estimator.n_outputs_ == 1:
-            yes = self._add("Mean", *predicted)
-            no = self._add("Sub", self._float(1.0), yes)
-            self._add("Concat", no, yes, axis=1, output="probabilities")
+            yes = self.add("Mean", *predicted)
+            no = self.add("Sub", 1.0, yes)
+            self.add("Concat", no, yes, axis=1, output="probabilities")
         else:
-            self._add("Mean", *predicted, output="probabilities")
+            self.add("Mean", *predicted, output="probabilities")
         if estimator.out_activation_ == "logistic" and estimator.n_outputs_ > 1:
             return self._several_labels()
         return self._one_label()
 
     def _several_labels(self) -> list[Any]:
-        is_there = self._add("Greater", "probabilities", self._float(0.5))
-        self._add("Cast", is_there, to=self.onnx.TensorProto.INT64, output="label")
+        is_there = self.add("Greater", "probabilities", 0.5)
+        self.add("Cast", is_there, to=self.onnx.TensorProto.INT64, output="label")
         num_labels = self.estimator.n_outputs_
         return [
             self._value("label", "INT64", num_labels),
@@ -171,8 +152,8 @@ class _Graph:
         classes, kind = _as_onnx_has_them(self.estimator.classes_)
         if len(classes) == 1:
             classes = np.repeat(classes, 2)  # there are probabilities of two all the same
-        place = self._add("ArgMax", "probabilities", axis=1, keepdims=0)
-        self._add("Gather", self._constant(classes), place, output="label")
+        place = self.add("ArgMax", "probabilities", axis=1, keepdims=0)
+        self.add("Gather", self._constant(classes), place, output="label")
         return [self._value("label", kind), self._value("probabilities", "FLOAT", len(classes))]
 
 

@@ -11,6 +11,7 @@ from scipy.special import expit, softmax
 
 from warpfit import losses, nn, optim
 from warpfit.backends import Activation
+from warpfit.backends.activations import ACTIVATIONS as FORMULAS
 from warpfit.backends.transfer import to_host
 from warpfit.errors import ConfigError
 from warpfit.losses import Loss
@@ -31,15 +32,8 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 
-ACTIVATIONS = {
-    "identity": "identity",
-    "logistic": "sigmoid",
-    "tanh": "tanh",
-    "relu": "relu",
-    "leaky_relu": "leaky_relu",
-    "gelu": "gelu",
-    "silu": "silu",
-}
+# By the names of estimators: scikit-learn's where it has one, else the table's own.
+ACTIVATIONS = {formula.sklearn or name: name for name, formula in FORMULAS.items()}
 
 # From what the network gives to what an estimator predicts, by `out_activation_`.
 OUTPUT_FUNCTIONS: dict[str, Callable[[Array], Array]] = {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from warpfit.nn.activations import GELU, Identity, LeakyReLU, LogSoftmax, ReLU, Sigmoid, SiLU, Softmax, Tanh
+from warpfit.nn import activations
+from warpfit.nn.activations import *  # noqa: F403
 from warpfit.nn.conv import Conv2d
 from warpfit.nn.dropout import Dropout
 from warpfit.nn.explicit import backward, forward, parameters
@@ -15,7 +16,6 @@ from warpfit.nn.norm import BatchNorm1d, BatchNorm2d, LayerNorm
 from warpfit.nn.pooling import AvgPool2d, MaxPool2d
 
 __all__ = [
-    "GELU",
     "AvgPool2d",
     "BatchNorm1d",
     "BatchNorm2d",
@@ -23,26 +23,19 @@ __all__ = [
     "Conv2d",
     "Dropout",
     "Flatten",
-    "Identity",
     "Layer",
     "LayerNorm",
-    "LeakyReLU",
     "Linear",
-    "LogSoftmax",
     "MaxPool2d",
     "Module",
     "NetworkSpec",
     "Parameter",
-    "ReLU",
     "Sequential",
-    "SiLU",
-    "Sigmoid",
-    "Softmax",
-    "Tanh",
     "backward",
     "forward",
     "parameters",
 ]
+__all__ += activations.__all__
 
 
 def __dir__() -> list[str]:

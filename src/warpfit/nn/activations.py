@@ -12,9 +12,9 @@ from warpfit.errors import ConfigError, ShapeError
 from warpfit.nn.layer import Layer
 from warpfit.nn.spec import Call, LayerSpec, Pullback
 
+# The layers: `warpfit.nn` has all that are named here.
 __all__ = [
     "GELU",
-    "ActivationSpec",
     "Identity",
     "LeakyReLU",
     "LogSoftmax",
@@ -22,11 +22,7 @@ __all__ = [
     "SiLU",
     "Sigmoid",
     "Softmax",
-    "SoftmaxSpec",
     "Tanh",
-    "activate",
-    "log_softmax",
-    "softmax",
 ]
 
 
@@ -83,62 +79,60 @@ class SoftmaxSpec(LayerSpec):
 
 
 class ActivationLayer(Layer):
-    """Base of the activations."""
+    """Base of the activations; those of the table that are no argument of another's layer are classes in one line."""
 
     spec_type = ActivationSpec
+    by_name: ClassVar[dict[str, type[ActivationLayer]]] = {}
+    names: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, names: tuple[str, ...] = ()) -> None:
+        super().__init_subclass__()
+        cls.names = names or cls.names
+        ActivationLayer.by_name.update(dict.fromkeys(names, cls))
+
+    def __init__(self) -> None:
+        super().__init__(ActivationSpec(Activation(self.names[0])))
 
     @classmethod
     def class_for(cls, spec: LayerSpec) -> type[Layer]:
         if not isinstance(spec, ActivationSpec):
             return cls
         name = spec.activation.name
-        if name not in _CLASSES:
-            raise ConfigError(f"expected an activation among {', '.join(_CLASSES)}, got {name!r}")
-        return _CLASSES[name]
+        if name not in cls.by_name:
+            raise ConfigError(f"expected an activation among {', '.join(cls.by_name)}, got {name!r}")
+        return cls.by_name[name]
 
     def extra_repr(self) -> str:
         return ""
 
 
-class Identity(ActivationLayer):
+class Identity(ActivationLayer, names=("identity",)):
     """y = x."""
 
-    def __init__(self) -> None:
-        super().__init__(ActivationSpec(Activation("identity")))
 
-
-class ReLU(ActivationLayer):
+class ReLU(ActivationLayer, names=("relu",)):
     """y = max(x, 0)."""
 
-    def __init__(self) -> None:
-        super().__init__(ActivationSpec(Activation("relu")))
 
-
-class LeakyReLU(ActivationLayer):
+class LeakyReLU(ActivationLayer, names=("leaky_relu",)):
     """y = x where x > 0, else negative_slope · x."""
 
     def __init__(self, negative_slope: float = 0.01) -> None:
-        super().__init__(ActivationSpec(Activation("leaky_relu", negative_slope)))
+        Layer.__init__(self, ActivationSpec(Activation("leaky_relu", negative_slope)))
 
     def extra_repr(self) -> str:
         return f"negative_slope={self.spec.activation.slope}"
 
 
-class Tanh(ActivationLayer):
+class Tanh(ActivationLayer, names=("tanh",)):
     """y = tanh(x)."""
 
-    def __init__(self) -> None:
-        super().__init__(ActivationSpec(Activation("tanh")))
 
-
-class Sigmoid(ActivationLayer):
+class Sigmoid(ActivationLayer, names=("sigmoid",)):
     """y = 1 / (1 + exp(-x))."""
 
-    def __init__(self) -> None:
-        super().__init__(ActivationSpec(Activation("sigmoid")))
 
-
-class GELU(ActivationLayer):
+class GELU(ActivationLayer, names=("gelu", "gelu_tanh")):
     """y = x · Φ(x), Φ the normal distribution function.
 
     Parameters
@@ -154,29 +148,14 @@ class GELU(ActivationLayer):
     def __init__(self, approximate: str = "none") -> None:
         if not isinstance(approximate, str) or approximate not in ("none", "tanh"):
             raise ConfigError(f"GELU: expected approximate 'none' or 'tanh', got {brief(approximate)}")
-        super().__init__(ActivationSpec(Activation("gelu_tanh" if approximate == "tanh" else "gelu")))
+        Layer.__init__(self, ActivationSpec(Activation("gelu_tanh" if approximate == "tanh" else "gelu")))
 
     def extra_repr(self) -> str:
         return "approximate='tanh'" if self.spec.activation.name == "gelu_tanh" else ""
 
 
-class SiLU(ActivationLayer):
+class SiLU(ActivationLayer, names=("silu",)):
     """y = x / (1 + exp(-x))."""
-
-    def __init__(self) -> None:
-        super().__init__(ActivationSpec(Activation("silu")))
-
-
-_CLASSES: dict[str, type[ActivationLayer]] = {
-    "identity": Identity,
-    "relu": ReLU,
-    "leaky_relu": LeakyReLU,
-    "tanh": Tanh,
-    "sigmoid": Sigmoid,
-    "gelu": GELU,
-    "gelu_tanh": GELU,
-    "silu": SiLU,
-}
 
 
 class Softmax(Layer):

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit.apps.playground.points import POINT_SETS
+from warpfit.backends.activations import ACTIVATIONS
 from warpfit.errors import ConfigError
 from warpfit.training.settings import OPTIMIZERS
 
@@ -93,7 +94,7 @@ Bound = Whole | Number | Choice
 BOUNDS: dict[str, Bound] = {
     "width": Whole(1, 512),
     "depth": Whole(0, 4),
-    "activation": Choice(("relu", "tanh", "sigmoid", "gelu", "silu")),
+    "activation": Choice(tuple(ACTIVATIONS)),
     "optimizer": Choice(OPTIMIZERS),
     "lr": Number(1e-5, 10.0),
     "batch_size": Whole(1, 1024),

@@ -32,8 +32,6 @@ ALIGNMENT = 1024
 ORDER_RING = 512
 # Narrower networks are trained as fast by `many_networks.cu`, which multiplies tiles of 16 units.
 LEAST_UNITS = 17
-# Whose derivatives follow from their values.
-ACTIVATIONS = ("identity", "relu", "leaky_relu", "tanh", "sigmoid")
 
 
 @dataclass(frozen=True)
@@ -191,8 +189,14 @@ def suits(network: TrainedNetwork) -> bool:
     """Return whether a network is of the kind that this kernel is for."""
     *widths, outputs = network.widths
     is_small = max(widths) <= UNITS and outputs <= MOST_OUTPUTS and network.batch <= MOST_ROWS
-    has_known = all(activation.name in ACTIVATIONS for activation in network.activations)
-    return len(widths) > 1 and max(widths[1:]) >= LEAST_UNITS and is_small and has_known and network.is_plain
+    keeps_input = any(activation.needs_input for activation in network.activations)
+    return (
+        len(widths) > 1
+        and max(widths[1:]) >= LEAST_UNITS
+        and is_small
+        and not keeps_input
+        and network.is_plain
+    )
 
 
 @lru_cache(maxsize=256)
@@ -210,8 +214,8 @@ def choose_small(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> M
     if not suits(network):
         raise ConfigError(
             f"expected at most {UNITS} features, a hidden layer of {LEAST_UNITS} to {UNITS} units and none of more, at "
-            f"most {MOST_OUTPUTS} outputs, batches of at most {MOST_ROWS} rows, activations of "
-            f"{', '.join(ACTIVATIONS)}, and no dropout, sample weights, penalty or clipping, got {network}"
+            f"most {MOST_OUTPUTS} outputs, batches of at most {MOST_ROWS} rows, activations whose "
+            f"derivatives follow from their values, and no dropout, sample weights, penalty or clipping, got {network}"
         )
     shapes = [
         ManySmallNetworks(network, in_block, shares_first)

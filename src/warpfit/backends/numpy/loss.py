@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from warpfit.backends.activations import sigmoid
 from warpfit.backends.base import Array, Backend
 from warpfit.backends.checks import check_cross_entropy, check_float, check_labels, check_prediction
-from warpfit.backends.numpy.activation import row_max, sigmoid
+from warpfit.backends.numpy.activation import row_max
 
 __all__ = ["LossOps"]
 

@@ -4,7 +4,7 @@
 //           memory; defines DTYPE, ACTIVATION.
 // Numerics: computed in float32, or float64 for float64; a NaN stays one.
 // Cost:     2 n · sizeof DTYPE bytes.
-// Reference: activation_forward of backends/numpy/activation.py.
+// Reference: activation_forward of backends/activations.py.
 #include "include/activation.cuh"
 #include "include/stream.cuh"
 

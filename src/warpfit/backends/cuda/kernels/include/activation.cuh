@@ -1,4 +1,4 @@
-// The activation functions and their derivatives, each formula as in backends/numpy/activation.py.
+// The activation functions and their derivatives, each formula and name as in the table of backends/activations.py.
 //
 // `NAME_forward(z, slope)` is f(z), `NAME_derivative(y, z, slope)` is f'(z) with y = f(z): it reads z or y, as
 // EACH_ACTIVATION says, so that only one of the two has to be kept. slope is that of leaky_relu. `activate` and

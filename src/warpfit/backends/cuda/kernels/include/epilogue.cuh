@@ -4,7 +4,7 @@
 // dimension ldc):
 //   epilogue_store       c = alpha acc
 //   epilogue_activation  c = f(z), z = acc + bias[column] if HAS_BIAS; z is kept too if STORE_Z
-//   epilogue_mask        c = acc f'(saved), saved being y, or z for gelu, gelu_tanh and silu
+//   epilogue_mask        c = acc f'(saved), saved being y, or z where f needs_input
 // f is ACTIVATION. A kernel fills an Epilogue and calls `write_sums<WIDTH>(epilogue, row, col, sums)` with
 // WIDTH adjacent sums of a row: it leaves out what lies outside of (m, n), and moves 16 bytes at once where
 // VECTOR = 1 promises that all rows (and bias) begin and end at multiples of 16 bytes. col must be a multiple
