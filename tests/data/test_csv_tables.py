@@ -179,3 +179,10 @@ def test_a_text_among_numbers_of_which_some_are_missing(tmp_path: Path, missing:
 def test_truth_values_of_which_some_are_missing(tmp_path: Path) -> None:
     path = write(tmp_path, "a,b,label\n" + "True,1,0\nFalse,2,1\n,3,0\n" * 5)
     assert read_table(path).features["a"].isna().sum() == 5
+
+
+def test_integers_beyond_float64_among_numbers_are_refused(tmp_path: Path) -> None:
+    digits = "9" * 400
+    path = write(tmp_path, "a,b\n" + "1,2\n" * 9 + f"{digits},2\n")
+    with pytest.raises(DataError, match=r"row 10, column 'a' is '?9+.*expected a number"):
+        read_features(path, ("a", "b"), None)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from warpfit import MLPClassifier, MLPRegressor, SweepCV
-from warpfit.errors import DataError
+from warpfit.errors import ConfigError, DataError
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -66,3 +66,10 @@ def test_weights_that_leave_no_row(solver: str) -> None:
     ):
         with pytest.raises(ValueError, match=r"got none above 0|at least one non-zero number"):
             call()
+
+
+@pytest.mark.parametrize("callbacks", [[print], (3,), np.ones(3), [(1, 2)]])
+def test_what_is_no_callback_is_refused(callbacks: Any) -> None:
+    estimator = MLPClassifier(callbacks=callbacks, device="cpu")
+    with pytest.raises(ConfigError, match="expected callbacks to be a sequence of Callback objects"):
+        estimator.fit([[0.0], [1.0]], [0, 1])

@@ -55,6 +55,7 @@ def test_splitters_and_pairs_are_taken_as_they_are() -> None:
         (21, ConfigError, "at most as many folds as rows, got 21 folds of 20 rows"),
         ("5", ConfigError, "expected folds as a number, pairs"),
         ([], ConfigError, "expected at least one fold"),
+        (np.array(2.5), ConfigError, "expected folds as a number, pairs"),
         ([3], ConfigError, "fold 0: expected a pair"),
         ([([0.5], [1])], ConfigError, "fold 0: expected train as indices of rows"),
         ([([0], [])], DataError, "fold 0: expected at least one row to test on"),

@@ -316,6 +316,12 @@ def _fit_many_arguments() -> dict[str, Any]:
     return {**fits, **own, **more}
 
 
+def _fit_many(**given: Any) -> None:
+    if callable(given["on_plan"]):  # what a function of the user's raises is the user's
+        given["on_plan"] = lambda plan: None
+    wf.fit_many(**given)
+
+
 def _candidate(**settings: Any) -> None:
     given = {**_fit_many_arguments(), "grid": None, "candidates": [settings], "folds": None}
     wf.fit_many(**given)
@@ -376,7 +382,7 @@ def sweeps(folder: Path) -> Feed:
     return _calls(
         folder,
         [
-            (wf.fit_many, _fit_many_arguments),
+            (_fit_many, _fit_many_arguments),
             (_candidate, lambda: {**settings, **more}),
             (wf.Halving, lambda: {"factor": 3, "min_epochs": 1}),
         ],

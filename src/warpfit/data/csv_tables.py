@@ -167,6 +167,9 @@ def _are_numbers(cells: Iterable[str]) -> bool:
 
 
 def _is_number(text: str) -> bool:
+    """Return whether pandas takes a cell for a number: as Python, but without underscores."""
+    if "_" in text:
+        return False
     try:
         float(text)
     except ValueError:
@@ -248,17 +251,17 @@ def _counts(column: Any) -> bool:
 
 def _check_cells(path: Path, features: Any) -> None:
     """Raise DataError for infinity, for a text among numbers, and for numbers written as text."""
-    import pandas as pd
-
     for name, column in features.items():
         if column.dtype.kind == "f":
             bad = np.isinf(column.to_numpy())
             expected = "a finite number"
         elif column.dtype.kind == "O":  # text, with missing cells or without
-            bad = (pd.to_numeric(column, errors="coerce").isna() & column.notna()).to_numpy()
-            if bad.sum() > (1 - MOSTLY) * column.notna().sum():
-                _check_written(path, name, column.fillna("").tolist())
+            is_filled = column.notna().to_numpy()
+            numbers = np.array([_number(cell) for cell in column])
+            if (np.isnan(numbers) & is_filled).sum() > (1 - MOSTLY) * is_filled.sum():
+                _check_written(path, name, column.fillna("").astype(str).tolist())
                 continue
+            bad = ~np.isfinite(numbers) & is_filled
             expected = "a number, as in nearly all rows, or an empty cell"
         else:
             continue
@@ -301,5 +304,7 @@ def _labels(path: Path, name: str, labels: list[str]) -> Array:
     return np.array(list(map(float, labels)))
 
 
-def _number(text: str) -> float:
+def _number(cell: Any) -> float:
+    """Return the number that a cell is, a truth value too, or NaN for another text."""
+    text = str(float(cell)) if isinstance(cell, bool) else str(cell)
     return float(text) if _is_number(text) else np.nan

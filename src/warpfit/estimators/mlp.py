@@ -47,7 +47,7 @@ from warpfit.optim import Constant, Optimizer, Schedule
 from warpfit.sweep.folds import Fold, SweepData
 from warpfit.sweep.here import run_here
 from warpfit.sweep.tasks import INTERRUPTED, Outcome, Task
-from warpfit.training.callbacks import Callback
+from warpfit.training.callbacks import Callback, checked_callbacks
 from warpfit.training.evaluate import predict_network, predict_rows
 from warpfit.training.inputs import as_rows, some_above_0
 from warpfit.training.lbfgs import fit_lbfgs
@@ -595,7 +595,7 @@ class BaseMLP(BaseEstimator, ABC):
         return int(min(self.batch_size, num_rows))
 
     def _callbacks(self) -> list[Callback]:
-        return list(self.callbacks or ())
+        return [] if self.callbacks is None else checked_callbacks(self.callbacks)
 
     # -- the solver 'lbfgs' --------------------------------------------------------------------------------
 

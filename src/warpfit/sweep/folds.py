@@ -132,7 +132,7 @@ def as_folds(folds: Any, x: Any, y: Any, seed: int) -> tuple[Fold, ...]:
         pairs = _dealt_out(check_count("folds", folds, 2), host_y, seed)
     elif hasattr(folds, "split") and not isinstance(folds, str):
         pairs = _split_by(folds, num_rows, host_y)
-    elif isinstance(folds, Iterable) and not isinstance(folds, str):
+    elif isinstance(folds, Iterable) and not isinstance(folds, str) and not _is_number(folds):
         pairs = folds
     else:
         raise ConfigError(f"expected folds as a number, pairs (train, test) or a splitter, got {folds!r}")
@@ -140,6 +140,11 @@ def as_folds(folds: Any, x: Any, y: Any, seed: int) -> tuple[Fold, ...]:
     if not found:
         raise ConfigError("expected at least one fold, got none")
     return found
+
+
+def _is_number(folds: Any) -> bool:
+    """Return whether folds are an array of no dimensions, which cannot be iterated over though it has the method."""
+    return getattr(folds, "ndim", 1) == 0
 
 
 def _split_by(splitter: Any, num_rows: int, y: Any) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from warpfit.backends import Array
@@ -15,7 +16,15 @@ from warpfit.files import as_path, atomic_path
 from warpfit.training.history import COLUMNS
 from warpfit.training.run import Run
 
-__all__ = ["CSVLog", "Callback", "Checkpoint", "EarlyStopping", "JSONLLog", "StoppingRule"]
+__all__ = [
+    "CSVLog",
+    "Callback",
+    "Checkpoint",
+    "EarlyStopping",
+    "JSONLLog",
+    "StoppingRule",
+    "checked_callbacks",
+]
 
 Numbers = dict[str, Any]
 Arrays = dict[str, Array]
@@ -288,3 +297,10 @@ class JSONLLog(_Log):
 
     def _text(self, rows: list[dict[str, Any]]) -> str:
         return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def checked_callbacks(callbacks: Any) -> list[Callback]:
+    """Return callbacks as a list, or raise ConfigError unless they are a sequence of them."""
+    if not isinstance(callbacks, Sequence) or not all(isinstance(c, Callback) for c in callbacks):
+        raise ConfigError(f"expected callbacks to be a sequence of Callback objects, got {brief(callbacks)}")
+    return list(callbacks)

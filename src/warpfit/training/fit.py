@@ -20,7 +20,7 @@ from warpfit.losses import Loss
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 from warpfit.random import check_seed
-from warpfit.training.callbacks import Callback
+from warpfit.training.callbacks import Callback, checked_callbacks
 from warpfit.training.evaluate import network_of
 from warpfit.training.history import History
 from warpfit.training.inputs import (
@@ -305,8 +305,7 @@ def _check_kinds(optimizer: Any, plan: Any, callbacks: Any) -> None:
         raise ConfigError(f"expected an optimizer of warpfit.optim, got {type(optimizer).__name__}")
     if not isinstance(plan, Plan | None):
         raise ConfigError(f"expected plan to be an earlier run's plan or None, got {type(plan).__name__}")
-    if not isinstance(callbacks, Sequence) or not all(isinstance(c, Callback) for c in callbacks):
-        raise ConfigError(f"expected callbacks to be a sequence of Callback objects, got {callbacks!r}")
+    checked_callbacks(callbacks)
 
 
 def _checked_plan(plan: Plan, network: Any, trained: tuple[str, ...], optimizer: Optimizer) -> Plan:
