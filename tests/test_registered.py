@@ -193,7 +193,9 @@ def test_gradcheck_covers_all_activations() -> None:
 
 
 def test_kernels_have_the_activations_of_the_package() -> None:
-    listed = re.findall(r"DO\((\w+), ([yz])\)", (jit.KERNELS / "include" / "activation.cuh").read_text())
+    listed = re.findall(
+        r"DO\((\w+), ([yz])\)", (jit.KERNELS / "ops" / "activation" / "activation.cuh").read_text()
+    )
     assert [name for name, _ in listed] == list(ACTIVATIONS)
     assert {name: reads == "z" for name, reads in listed} == {
         name: Activation(name).needs_input for name in ACTIVATIONS

@@ -87,7 +87,7 @@ def build(source: Path, entry: str, defines: Mapping[str, str], *, sanitize: boo
     }
     arguments = (*flags, *(f"-D{name}={value}" for name, value in macros.items()))
     scheduler = build_scheduler()
-    inputs = [source, *sorted(source.parent.glob("*.cuh")), *sorted((KERNELS / "include").glob("*.cuh"))]
+    inputs = [source, *sorted(source.parent.glob("*.cuh")), *sorted(KERNELS.rglob("*.cuh"))]
     target = _cache() / f"{entry}-{_digest(arguments, inputs)}.so"
     if not target.exists():
         link = ["-shared", str(scheduler), "-Wl,-rpath,$ORIGIN", f"-Wl,-T,{EMULATOR / 'shared.ld'}"]
@@ -105,7 +105,7 @@ def _folders(first: Path | None = None) -> list[str]:
 @functools.cache
 def _compiled_header(flags: tuple[str, ...]) -> Path:
     """Compile the emulator's headers, once for all kernels with these flags; g++ takes the first that it finds."""
-    folder = _cache() / f"headers-{_digest(flags, sorted(KERNELS.glob('include/*.cuh')))}"
+    folder = _cache() / f"headers-{_digest(flags, sorted(KERNELS.rglob('*.cuh')))}"
     target = folder / f"{HEADER}.gch"
     if not target.exists():
         folder.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-// CPU twins of the functions of kernels/include/ptx_sm90a.cuh, by the same names and signatures. Part of ptx_twins.h.
+// CPU twins of the functions of kernels/ptx/ptx_sm90a.cuh, by the same names and signatures. Part of ptx_twins.h.
 //
 // Reference: PTX ISA, docs.nvidia.com/cuda/parallel-thread-execution; the section is named at each group.
 #pragma once

@@ -1,4 +1,4 @@
-// CPU twins of the functions of kernels/include/ptx.cuh, by the same names and signatures.
+// CPU twins of the functions of kernels/ptx/ptx.cuh, by the same names and signatures.
 //
 // Reference: PTX ISA, docs.nvidia.com/cuda/parallel-thread-execution; the section is named at each group.
 #pragma once
@@ -226,7 +226,7 @@ inline void mma_m16n8k8_f16(float (&d)[4], const unsigned (&a)[2], const unsigne
 }
 
 #if __CUDA_ARCH__ < 800
-#include "include/before_sm80.cuh"
+#include "ptx/before_sm80.cuh"
 #else
 
 inline unsigned short float_to_bfloat(float value) {

@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from emulator.build import KERNELS, build, build_scheduler
+from emulator.build import build, build_scheduler
 from emulator.sanitized import is_sanitized
+from warpfit.backends.cuda.jit import path_of
 from warpfit.backends.cuda.launch import parameter_formats
 from warpfit.backends.cuda.matmul import shared_bytes_of
 from warpfit.backends.cuda.runtime import SharedMemory, check_tensor_map
@@ -307,9 +308,8 @@ class EmulatedRuntime:
     def load(self, name: str, defines: tuple[tuple[str, str], ...]) -> Any:
         """Return the kernel ``name`` compiled with these preprocessor definitions."""
         self._refuse_in_capture(f"loading {name}")
-        source = (self._folder or KERNELS) / f"{name}.cu"
-        if not source.exists():
-            source = KERNELS / f"{name}.cu"
+        own = self._folder and self._folder / f"{name}.cu"
+        source = own if own and own.exists() else path_of(name)
         macros = {**dict(defines), "__CUDA_ARCH__": f"{re.sub('[^0-9]', '', self.arch)}0"}
         function = _load(build(source, name, macros, sanitize=self._sanitize))
         function.variant = (name, defines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,9 @@ from warpfit.engines.launch_settings import OPTIMIZERS
 
 LABELS = ["Computes:", "Layout:", "Launch:", "Numerics:", "Cost:", "Reference:"]
 
-SOURCES = sorted(KERNELS.glob("*.cu"))
-HEADERS = sorted((KERNELS / "include").glob("*.cuh"))
-PTX = [KERNELS / "include" / name for name in ("ptx.cuh", "ptx_sm90a.cuh")]
+SOURCES = sorted(KERNELS.rglob("*.cu"))
+HEADERS = sorted(KERNELS.rglob("*.cuh"))
+PTX = [KERNELS / "ptx" / name for name in ("ptx.cuh", "ptx_sm90a.cuh")]
 TWINS = [Path(__file__).parents[2] / "emulator" / name for name in ("ptx_twins.h", "ptx_sm90a_twins.h")]
 FUNCTION = re.compile(r"\b__device__\s[\w:<>,\s&*]*?\b(\w+)\(")
 ENTRY = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\s*\(')
@@ -71,6 +72,13 @@ def test_there_are_kernels() -> None:
     assert HEADERS
     here = {path for path in KERNELS.rglob("*") if path.is_file()}
     assert here == {*SOURCES, *HEADERS}
+    assert len({path.name for path in here}) == len(here)
+
+
+def test_folders_are_named_for_concepts_and_small() -> None:
+    of_folder = Counter(path.parent for path in (*SOURCES, *HEADERS))
+    assert max(of_folder.values()) <= 15
+    assert KERNELS not in of_folder
 
 
 @each(SOURCES)
@@ -118,9 +126,8 @@ def test_ptx_is_in_one_place(path: Path) -> None:
 @each([*SOURCES, *HEADERS])
 def test_only_our_own_headers_are_included(path: Path) -> None:
     for name in re.findall(r"#include\s*(\S+)", code(path)):
-        included = path.parent / name.strip('"')
         assert name.startswith('"'), name
-        assert included.resolve() in HEADERS, name
+        assert KERNELS / name.strip('"') in HEADERS, name
 
 
 @each([*SOURCES, *HEADERS])

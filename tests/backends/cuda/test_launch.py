@@ -208,7 +208,7 @@ def test_what_is_no_place_of_a_number(shape: tuple[int, ...], dtype: str) -> Non
         scalar(DeviceArray(None, None, 4096, shape, np.dtype(dtype)))
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in jit.KERNELS.glob("*.cu")))
+@pytest.mark.parametrize("name", sorted(path.stem for path in jit.KERNELS.rglob("*.cu")))
 def test_every_kernel_can_be_launched(name: str) -> None:
     formats = parameter_formats(name)
     assert formats

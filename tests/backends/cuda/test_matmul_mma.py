@@ -71,7 +71,7 @@ def decoded(x: np.ndarray) -> np.ndarray:
 
 
 def as_tensor_cores_see(x: np.ndarray) -> np.ndarray:
-    """Return float32 numbers as include/mma.cuh prepares them, cut to 10 bits of mantissa."""
+    """Return float32 numbers as mma/mma.cuh prepares them, cut to 10 bits of mantissa."""
     larger = x * np.float32(1 + 0.35 / 1024)
     return (larger.view(np.uint32) & 0xFFFFE000).view(np.float32)
 

@@ -18,8 +18,8 @@ enum Bug {
     LEAVES
 };
 #define SHARED_ALIGNMENT 1024
-#include "include/barriers.cuh"
-#include "include/cluster.cuh"
+#include "ptx/barriers.cuh"
+#include "ptx/cluster.cuh"
 
 constexpr int PIECES = ROWS * 8;  // of 16 bytes
 

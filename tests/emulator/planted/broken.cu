@@ -1,5 +1,5 @@
 // Mistakes that the emulator has to catch, one for each value of `bug`. `out` has one word a thread.
-#include "include/types.cuh"
+#include "base/types.cuh"
 
 // Not inlined, so that only AddressSanitizer can know where the array ends.
 template <class T>

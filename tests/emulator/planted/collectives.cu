@@ -1,5 +1,5 @@
 // Every shuffle, vote and counting barrier once; thread t writes the results to column t of `words`, `wide`.
-#include "include/types.cuh"
+#include "base/types.cuh"
 
 extern "C" __global__ void collectives(int64* words, double* wide, const float* values) {
     const int t = threadIdx.x, n = blockDim.x;

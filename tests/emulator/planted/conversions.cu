@@ -1,5 +1,5 @@
 // Rounds `numbers` to float16 and bfloat16 and widens `halves`, all as bits.
-#include "include/types.cuh"
+#include "base/types.cuh"
 
 extern "C" __global__ void conversions(const float* numbers, uint16* half, uint16* bfloat, int n,
                                        const uint16* halves, float* widened, int num_halves) {

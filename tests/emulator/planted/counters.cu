@@ -1,6 +1,6 @@
 // Every atomic operation, by all threads of the grid on the same words; `before` takes what atomicAdd
 // returned.
-#include "include/types.cuh"
+#include "base/types.cuh"
 
 extern "C" __global__ void counters(int* signed_words, unsigned* words, uint64* wide, unsigned* before) {
     const int t = blockIdx.x * blockDim.x + threadIdx.x;

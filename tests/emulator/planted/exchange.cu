@@ -21,7 +21,7 @@ enum Bug {
     NO_ADDRESS,
     NO_SUCH_BLOCK
 };
-#include "include/types.cuh"
+#include "base/types.cuh"
 
 constexpr int THREADS = 64;
 

@@ -18,7 +18,7 @@ enum Bug {
     PAST_THE_END
 };
 #define SHARED_ALIGNMENT 1024
-#include "include/operand_tile.cuh"
+#include "mma/operand_tile.cuh"
 
 #define NAME_OF(kind) wgmma_##kind
 #define NAME(kind) NAME_OF(kind)

@@ -2,7 +2,7 @@
 //
 // Layout:   left and sums (blocks,), arrivals (1,), marks (blocks, 2).
 // Defines:  FENCES (0 or 1).
-#include "include/ptx.cuh"
+#include "ptx/ptx.cuh"
 
 extern "C" __global__ void late(int* left, int* sums, unsigned* arrivals, unsigned* marks) {
     const unsigned block = blockIdx.x, count = gridDim.x;

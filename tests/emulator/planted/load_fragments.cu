@@ -1,6 +1,6 @@
 // ldmatrix of four 8 x 8 matrices that lie one after another; each lane writes its registers.
 // `skew` bytes put the rows out of alignment.
-#include "include/types.cuh"
+#include "base/types.cuh"
 
 extern "C" __global__ void load_fragments(const uint16* matrices, unsigned* registers, int skew) {
     __shared__ __align__(16) uint16 tile[4 * 64 + 8];

@@ -1,5 +1,5 @@
 // Each block writes its part of `source` backwards to `target`, through dynamic shared memory.
-#include "include/types.cuh"
+#include "base/types.cuh"
 
 using T = DTYPE;
 

@@ -15,7 +15,7 @@ enum Bug {
     NO_THREADS,
     LATE_COPIES
 };
-#include "include/types.cuh"
+#include "base/types.cuh"
 
 constexpr int STAGES = 3, PIECE = 4, STEP = 32 * PIECE;
 

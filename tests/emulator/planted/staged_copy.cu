@@ -1,7 +1,7 @@
 // Copies words through two shared buffers with cp.async, a group of PIECE words a thread at a time, the next
 // group in flight while one is written. From `valid` on, zeros. WAIT = 0 leaves the wait out; `skew` words
 // break the alignment.
-#include "include/types.cuh"
+#include "base/types.cuh"
 
 constexpr int THREADS = 32;
 

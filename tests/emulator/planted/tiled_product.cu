@@ -1,5 +1,5 @@
 // C = A B in tiles of 16 x 16: barriers, two-dimensional threads, static shared memory of a template.
-#include "include/types.cuh"
+#include "base/types.cuh"
 
 using T = DTYPE;
 using Acc = accumulator<T>;

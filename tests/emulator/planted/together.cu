@@ -2,7 +2,7 @@
 // over the blocks, plus the own block's number, which static shared memory keeps. Two places take turns: whoever sends for
 // step s + 2 has all of step s + 1, which others sent when they had read step s. Mistakes, one for each value of BUG:
 enum Bug { NONE, SILENT, ONE_PLACE };
-#include "include/types.cuh"
+#include "base/types.cuh"
 
 constexpr int THREADS = 32;
 

@@ -95,7 +95,11 @@ RUNGS = (
         "back, at every step",
         "time: thousands of threads compute at once",
         "the network is small, and the host spends longer on starting kernels than the device on running them",
-        ("apps/ladder/trainer.py", f"{_KERNELS}matmul_naive.cu", f"{_KERNELS}softmax_forward.cu"),
+        (
+            "apps/ladder/trainer.py",
+            f"{_KERNELS}gemm/matmul_naive.cu",
+            f"{_KERNELS}ops/softmax/softmax_forward.cu",
+        ),
         _TEXTBOOK,
     ),
     Rung(
@@ -104,7 +108,7 @@ RUNGS = (
         "loss and accuracy stay on the device until the epoch ends",
         "two waits a step: the host starts the next step while the device runs this one",
         "the host takes longer to start a step than the device to run it, and hardly had to wait",
-        ("apps/ladder/trainer.py", f"{_KERNELS}record_step.cu"),
+        ("apps/ladder/trainer.py", f"{_KERNELS}ops/batches/record_step.cu"),
         _NO_READ_BACK,
     ),
     Rung(
@@ -125,8 +129,8 @@ RUNGS = (
         "products take most of the time, and there are as many of them as before",
         (
             "apps/ladder/trainer.py",
-            f"{_KERNELS}include/epilogue.cuh",
-            f"{_KERNELS}softmax_cross_entropy_step.cu",
+            f"{_KERNELS}gemm/epilogue.cuh",
+            f"{_KERNELS}ops/loss/softmax_cross_entropy_step.cu",
         ),
         _FUSED,
     ),
@@ -136,7 +140,7 @@ RUNGS = (
         "products take tiles of 16 by 16 through shared memory",
         "reads of global memory: 16 threads share each number",
         "operands as small as these come from the caches anyway, or the host is what a step waits for",
-        (f"{_KERNELS}matmul_tiled.cu",),
+        (f"{_KERNELS}gemm/matmul_tiled.cu",),
         _TILED,
     ),
     Rung(
@@ -145,7 +149,7 @@ RUNGS = (
         "each thread computes a tile of its own in registers, from copies that run ahead; blocks partition k",
         "reads of shared memory, and waits; more blocks are at work on a small product",
         "the host is what a step waits for",
-        (f"{_KERNELS}matmul_register.cu",),
+        (f"{_KERNELS}gemm/matmul_register.cu",),
         _REGISTER,
     ),
     Rung(
@@ -154,7 +158,7 @@ RUNGS = (
         "activations and gradients in half precision, products on tensor cores; parameters and sums stay float32",
         "multiplications: a warp does 16 x 8 x 16 at once; and half of the bytes",
         "the host is what a step waits for, and casting rows and parameters is two kernels more",
-        (f"{_KERNELS}matmul_mma.cu", f"{_KERNELS}include/mma.cuh", f"{_KERNELS}cast_into.cu"),
+        (f"{_KERNELS}gemm/matmul_mma.cu", f"{_KERNELS}mma/mma.cuh", f"{_KERNELS}ops/arrays/cast_into.cu"),
         _TENSOR_CORES,
     ),
     Rung(
@@ -172,7 +176,11 @@ RUNGS = (
         "all rows go up once, and are put in the order of each epoch on the device",
         "the host's gathering and all uploads",
         "the host is what a step waits for: it starts as many kernels as before",
-        ("apps/ladder/batches.py", f"{_KERNELS}epoch_order.cu", f"{_KERNELS}gather_rows.cu"),
+        (
+            "apps/ladder/batches.py",
+            f"{_KERNELS}ops/batches/epoch_order.cu",
+            f"{_KERNELS}ops/batches/gather_rows.cu",
+        ),
         _PRELOADED,
     ),
     Rung(
@@ -182,7 +190,7 @@ RUNGS = (
         "the products of the gradients",
         "time in products; launches of updates and casts",
         "the host is what a step waits for, and this engine does more for each kernel it starts",
-        ("engines/layerwise.py", "backends/cuda/matmul.py", f"{_KERNELS}linear_update_sm90.cu"),
+        ("engines/layerwise.py", "backends/cuda/matmul.py", f"{_KERNELS}gemm/linear_update_sm90.cu"),
         engine="layerwise",
     ),
     Rung(
@@ -191,7 +199,7 @@ RUNGS = (
         "engine graph: the same kernels and bits, many steps as one CUDA graph",
         "the host's time for each kernel: it starts a graph every few dozen steps",
         "kernels are so long that the host kept ahead of the device before",
-        ("engines/graph.py", f"{_KERNELS}next_batch.cu"),
+        ("engines/graph.py", f"{_KERNELS}ops/batches/next_batch.cu"),
         engine="graph",
     ),
     Rung(
@@ -200,7 +208,11 @@ RUNGS = (
         "engine one_launch: all steps of many epochs are one kernel, whose blocks keep the weights in registers",
         "every launch, and the way of weights and gradients through memory",
         "the network is so large that products take most of the time",
-        ("engines/one_launch.py", f"{_KERNELS}one_launch.cu", f"{_KERNELS}one_launch_layers.cu"),
+        (
+            "engines/one_launch.py",
+            f"{_KERNELS}resident/one_launch.cu",
+            f"{_KERNELS}resident/one_launch_layers.cu",
+        ),
         engine="one_launch",
     ),
 )

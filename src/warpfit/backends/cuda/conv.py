@@ -88,7 +88,7 @@ def choose_tiling(kernel: str, dtype: str, num_cols: int, arch: str, precision: 
 
 
 def _tile_bytes(size: int, itemsize: int, along_k: bool) -> int:
-    """Return the bytes of a tile of `size` rows of A (columns of B), its rows padded as in include/conv.cuh."""
+    """Return the bytes of a tile of `size` rows of A (columns of B), its rows padded as in ops/conv/conv.cuh."""
     if along_k:
         return size * (BLOCK_K_BYTES + 16)
     return BLOCK_K_BYTES // itemsize * (size + 8) * itemsize

@@ -32,6 +32,7 @@ __all__ = [
     "cubin",
     "flattened",
     "generation",
+    "path_of",
     "source_of",
 ]
 
@@ -57,13 +58,23 @@ def generation(arch: str) -> int:
 
 
 @cache
-def source_of(name: str) -> str:
-    """Return the source of the kernel `name`, or raise CompileError if there is none."""
-    path = KERNELS / f"{name}.cu"
+def _files(folder: Path) -> dict[str, Path]:
+    """Return the kernels below a folder by their names."""
+    return {path.stem: path for path in folder.rglob("*.cu")}
+
+
+def path_of(name: str) -> Path:
+    """Return the file of the kernel `name`, in whatever folder it is; CompileError if there is none."""
     try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise CompileError(f"expected a kernel among {KERNELS}/*.cu, got {name!r}") from error
+        return _files(KERNELS)[name]
+    except KeyError:
+        raise CompileError(f"expected a kernel among {KERNELS}/**/*.cu, got {name!r}") from None
+
+
+@cache
+def source_of(name: str) -> str:
+    """Return the source of the kernel `name`; CompileError if there is none."""
+    return path_of(name).read_text(encoding="utf-8")
 
 
 def flattened(name: str, defines: Defines) -> str:
@@ -78,21 +89,20 @@ def flattened(name: str, defines: Defines) -> str:
         for line in path.read_text(encoding="utf-8").splitlines():
             included = _INCLUDE.match(line)
             if included:
-                found += lines_of((path.parent / included["file"]).resolve())
+                found += lines_of(KERNELS / included["file"])
             elif line != "#pragma once":
                 found.append(line)
         return [*found, ""]
 
-    source_of(name)  # or raise
     settings = [f"#define {key} {value}" for key, value in defines]
-    return "\n".join([*settings, "", *lines_of((KERNELS / f"{name}.cu").resolve())])
+    return "\n".join([*settings, "", *lines_of(path_of(name))])
 
 
 @cache
 def _headers_digest() -> bytes:
     digest = hashlib.sha256()
-    for path in sorted(KERNELS.glob("include/*.cuh")):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    for path in sorted(KERNELS.rglob("*.cuh")):
+        digest.update(path.relative_to(KERNELS).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.digest()
 
 
@@ -169,7 +179,7 @@ def _with_source_lines(log: str, name: str) -> str:
         place = _LOCATION.match(line)
         if place is None:
             continue
-        path = KERNELS / f"{name}.cu" if place["file"].endswith(f"{name}.cu") else Path(place["file"])
+        path = path_of(name) if place["file"].endswith(f"{name}.cu") else Path(place["file"])
         if path.is_file():
             source = path.read_text(encoding="utf-8").splitlines()
             number = int(place["line"])

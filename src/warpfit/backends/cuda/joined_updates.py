@@ -22,12 +22,12 @@ from warpfit.errors import ConfigError
 
 __all__ = ["JoinedUpdates", "PartialGradient", "ProductGradient", "SumGradient", "variants"]
 
-# As in kernels/linear_update_sm90.cu.
+# As in kernels/gemm/linear_update_sm90.cu.
 MAX_LAYERS, MAX_NUMBERS = 5, 6
 THIN_ROWS, WARPGROUP, CONSUMERS = 64, 128, 2
 MAP_BYTES, BOX, STRIP = 128, Box(64, 64), Box(16, 32)
 _HEAD, _LAYER = struct.Struct("=ii56x"), struct.Struct(f"={5 * MAP_BYTES}s4Q4Q2Q6i24x")
-# As in kernels/narrow_update.cu.
+# As in kernels/narrow/narrow_update.cu.
 MOST_PARTS, PART_THREADS, WARP = 16, 256, 32
 _COUNT, _PART = struct.Struct("=q"), struct.Struct("=4Qii")
 PARTS_BYTES = _COUNT.size + MOST_PARTS * _PART.size

@@ -27,7 +27,7 @@ __all__ = ["LossOps", "variants"]
 # Outputs of a row from which on a block may take it, where there are not enough rows for a warp each.
 LONG_ROW = 1024
 
-# Losses by the names of their terms in ``kernels/include/loss_terms.cuh``; of all, those with an accuracy.
+# Losses by the names of their terms in ``kernels/ops/loss/loss_terms.cuh``; of all, those with an accuracy.
 ELEMENT_LOSSES = ("mse", "absolute_error", "huber", "binary_cross_entropy")
 COUNTING_LOSSES = ("cross_entropy", "binary_cross_entropy")
 

@@ -1,6 +1,6 @@
 """Whole training runs of many small networks of one shape in one launch: a network at a time in each block.
 
-`kernels/many_networks.cu` keeps a network's parameters in a block for its whole run; this module says how warps share
+`many_networks.cu` keeps a network's parameters in a block for its whole run; this module says how warps share
 them out, and what does not fit.
 """
 

@@ -1,6 +1,6 @@
 """Whole training runs of many networks with a hidden layer in one launch: a network at a time in each cluster.
 
-`kernels/many_networks_sm90.cu` keeps the weights that meet the features in registers and shared memory of a cluster's
+`many_networks_sm90.cu` keeps the weights that meet the features in registers and shared memory of a cluster's
 blocks, which partition the features; this module says how large clusters are, and what does not fit.
 """
 

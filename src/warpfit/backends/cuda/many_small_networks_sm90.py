@@ -1,6 +1,6 @@
 """Whole training runs of many small networks of one shape in one launch: a network in each group of four warps.
 
-`kernels/many_small_networks_sm90.cu` multiplies by warpgroup, with parameters in the registers of accumulators; this
+`many_small_networks_sm90.cu` multiplies by warpgroup, with parameters in the registers of accumulators; this
 module says how many groups a block has, and what does not fit.
 """
 

@@ -1,6 +1,6 @@
 """Chains of narrow linear layers in long batches: forward, loss and backward as one kernel, all updates as another.
 
-`kernels/narrow_step.cu` takes tiles of rows through all layers in shared memory and leaves the sums of each block; the
+`narrow_step.cu` takes tiles of rows through all layers in shared memory and leaves the sums of each block; the
 optimizer's update adds these up, in `joined_updates.py`.
 """
 
@@ -27,7 +27,7 @@ from warpfit.backends.cuda.trained_network import padded, up
 
 __all__ = ["NarrowNetwork", "NarrowOps", "NarrowStep", "choose", "choose_on", "variants"]
 
-# As in kernels/narrow_step.cu and include/narrow_layers.cuh.
+# As in kernels/narrow/narrow_step.cu and narrow/narrow_layers.cuh.
 MOST_LAYERS = 8
 _NETWORK = struct.Struct(f"={2 * MOST_LAYERS}Q")
 

@@ -16,7 +16,7 @@ from warpfit.backends.cuda.launch import scalar
 
 __all__ = ["OrderedRows", "StepRows", "StepSource", "order_arguments", "variants"]
 
-# As in kernels/next_batch.cu and include/copy_row.cuh.
+# As in kernels/ops/batches/next_batch.cu and ops/batches/copy_row.cuh.
 MAX_WINDOWS, UNIT = 3, 8
 _WINDOW = struct.Struct("=QQii")
 

@@ -1,6 +1,6 @@
 """How a whole training run is launched as one kernel: sizes, tiles, shared memory, and what does not fit.
 
-`kernels/one_launch.cu` is one block, or a cluster of them, that keeps a layer's weights in its registers; this module
+`one_launch.cu` is one block, or a cluster of them, that keeps a layer's weights in its registers; this module
 says how blocks and warps share them, or what is in the way.
 """
 

@@ -1,6 +1,6 @@
 """How a training run is launched as one kernel on most of a card: tiles, shared memory, and what does not fit.
 
-`kernels/one_launch_card.cu` is some clusters of blocks, of which each has a tile of each layer's weights; this module
+`one_launch_card.cu` is some clusters of blocks, of which each has a tile of each layer's weights; this module
 says how large they are, or what is in the way.
 """
 

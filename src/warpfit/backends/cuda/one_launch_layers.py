@@ -1,6 +1,6 @@
 """How a training run of many layers is launched as one kernel: sizes, tiles, shared memory, and what does not fit.
 
-`kernels/one_launch_layers.cu` is one block, or a cluster of them, that keeps all weights in its registers and goes
+`one_launch_layers.cu` is one block, or a cluster of them, that keeps all weights in its registers and goes
 layer by layer; this module says how blocks and warps share them, or what is in the way.
 """
 

@@ -38,7 +38,7 @@ def elements_of_block(itemsize: int) -> int:
 
 
 class RowLaunch(NamedTuple):
-    """How a kernel along the rows of a matrix is launched; see ``kernels/include/softmax.cuh``."""
+    """How a kernel along the rows of a matrix is launched; see ``kernels/ops/softmax/softmax.cuh``."""
 
     defines: dict[str, int]
     grid: int

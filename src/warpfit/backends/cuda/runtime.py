@@ -494,7 +494,7 @@ class Runtime:
         box_rows: int,
         box_columns: int,
     ) -> bytes:
-        """Return what tells tensor copies of a matrix: a `TensorMap` of include/ptx_sm90a.cuh.
+        """Return what tells tensor copies of a matrix: a `TensorMap` of ptx/ptx_sm90a.cuh.
 
         Boxes lie in shared memory with the 128-byte swizzle; what lies outside of the matrix is zero.
 

@@ -13,7 +13,7 @@ from warpfit.backends.cuda.array import DeviceArray
 
 __all__ = ["TENSOR_THREADS", "Launch", "TensorPlan", "plan_of"]
 
-# As in kernels/include/tensors.cuh.
+# As in kernels/base/tensors.cuh.
 MAX_LISTS, MAX_TENSORS, TENSOR_THREADS = 4, 80, 256
 VECTOR_BYTES = 16
 # So many blocks that the last of them, running alone, cost little; fewer for small tensors.

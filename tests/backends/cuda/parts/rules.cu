@@ -4,8 +4,8 @@
 //           than all before, the epochs since one was, and whether the run is over.
 //           numbers (N, 7): weight, velocity, gradient, rate, decay, momentum, and one that is 0; found (N, 3): the weight
 //           after a step, as it is updated, and by both forecasts.
-#include "include/forecast.cuh"
-#include "include/stopping.cuh"
+#include "resident/record/stopping.cuh"
+#include "resident/update/forecast.cuh"
 
 extern "C" __global__ void rules(Stopping* rules, const double* values, int* verdicts, int num_epochs,
                                  const float* numbers, float* found) {

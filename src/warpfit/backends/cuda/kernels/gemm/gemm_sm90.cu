@@ -1,0 +1,264 @@
+// Computes:  C (m, n) = EPILOGUE(op(A) @ op(B)) on Hopper's tensor cores through wgmma, op the identity or the
+//            transposition.
+// Layout:    row-major; A (m, k), or (k, m) if TRANSPOSE_A; B (k, n), or (n, k) if TRANSPOSE_B: read through tensor
+//            maps (boxes as in mma/operand_tile.cuh, swizzled by 128 bytes; of float32 those that round to tf32, and
+//            TRANSPOSE_B); C, with leading dimension ldc, as in gemm/tile_store.cuh, (n, m) if SWAPPED; saved (through
+//            its map if LOADS_SAVED) and z like C; bias: of C's columns; partials, arrivals (tiles, warps that multiply,
+//            MMA_ROWS) as in gemm/warp_slices.cuh.
+// Launch:    grid: at most as many blocks as run at once, in clusters of CLUSTER; block: a warpgroup that loads, and
+//            CONSUMERS that multiply 64 MMA_ROWS rows each of the tile BLOCK_M x BLOCK_N; shared bytes: STAGES stages,
+//            what C passes through, barriers (`WgmmaConfig.shared_bytes`). Defines: these, SPLITS, SWATH_ROWS, DTYPE
+//            (float32: as tf32), OUT, and those of gemm/epilogue.cuh.
+// Numerics:  float32 sums in the order of k within each slice, then over slices; float32 operands are rounded to the
+//            nearest tf32 (10 bits of mantissa) as they are copied.
+// Cost:      2 m n k FLOP; each cluster reads (CLUSTER BLOCK_M + BLOCK_N) k numbers for its tiles, mostly from L2.
+// Reference: matmul, linear_forward and linear_backward of backends/numpy/dense.py; PTX ISA 9.7.15 (wgmma), 9.7.9.25.5
+//            (tensor copies).
+#define SHARED_ALIGNMENT 1024
+
+#include "gemm/tile_store.cuh"
+#include "gemm/tile_walk.cuh"
+#include "gemm/warp_slices.cuh"
+#include "ptx/barriers.cuh"
+#include "ptx/cluster.cuh"
+
+constexpr int WARPGROUP = 128;
+constexpr int THREADS = WARPGROUP * (1 + CONSUMERS);
+constexpr int CONSUMER_WARPS = 4 * CONSUMERS;
+constexpr int CONSUMER_ROWS = 64 * MMA_ROWS;
+constexpr int BLOCK_M = CONSUMER_ROWS * CONSUMERS;
+constexpr int BLOCK_K = LINE_BYTES / sizeof(T);
+constexpr int LOADER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
+static_assert(CONSUMERS <= 2, "all threads find their registers");
+
+using TileA = OperandTile<T, TRANSPOSE_A, BLOCK_M>;
+using TileB = OperandTile<T, !TRANSPOSE_B, BLOCK_N>;
+constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
+
+// wgmma takes 32-bit numbers along k alone, but A also from registers.
+constexpr bool A_FROM_REGISTERS = TileA::ACROSS && sizeof(T) == 4;
+static_assert(!A_FROM_REGISTERS || !STORES_TENSOR,
+              "rows that are not in order go to their places by themselves");
+
+template <bool IN_PAIRS>
+struct RowsOf : RowsInOrder {};
+template <>
+struct RowsOf<true> : RowsInPairs {};
+using Rows = RowsOf<A_FROM_REGISTERS>;
+
+using Sums = float[MMA_ROWS][BLOCK_N / 2];
+
+struct Shared {
+    unsigned char stages[STAGES][STAGE_BYTES];
+#if STORES_TENSOR
+    unsigned char staged[CONSUMER_WARPS][2][STAGED_BYTES];
+    Barrier loaded[CONSUMER_WARPS][2];
+#endif
+    Barrier full[STAGES], empty[STAGES];
+};
+
+__device__ inline int own_cluster() { return blockIdx.x / CLUSTER; }
+__device__ inline int num_clusters() { return gridDim.x / CLUSTER; }
+
+__device__ inline int first_row(const Piece& piece) { return (piece.row * CLUSTER + own_rank()) * BLOCK_M; }
+__device__ inline int first_col(const Piece& piece) { return piece.col * BLOCK_N; }
+
+// -- load -----------------------------------------------------------------------------------------------------------
+
+__device__ inline void start_barriers(Shared& shared) {
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; ++i) {
+            mbarrier_init(&shared.full[i], 1);
+            mbarrier_init(&shared.empty[i], CONSUMER_WARPS * CLUSTER);
+        }
+#if STORES_TENSOR
+        for (auto& of_warp : shared.loaded) {
+            for (Barrier& loaded : of_warp) mbarrier_init(&loaded, 1);
+        }
+#endif
+        fence_mbarrier_init();
+    }
+    barrier_of_cluster();
+}
+
+// Starts the copies of a tile of A, this block's own, and of its part of the tile of B that the cluster shares.
+__device__ inline void load_stage(unsigned char* stage, Barrier& full, const TensorMap& a_map,
+                                  const TensorMap& b_map, int row, int col, int k) {
+    mbarrier_expect(&full, STAGE_BYTES);
+    TileA::for_each_box<1>(0, row, k, [&](int byte, int box_row, int box_col) {
+        copy_tensor(stage + byte, &a_map, box_row, box_col, &full);
+    });
+    TileB::for_each_box<CLUSTER>(own_rank(), col, k, [&](int byte, int box_row, int box_col) {
+        unsigned char* to = stage + TileA::BYTES + byte;
+        if constexpr (CLUSTER > 1) {
+            copy_tensor_to_cluster(to, &b_map, box_row, box_col, &full, (1 << CLUSTER) - 1);
+        } else {
+            copy_tensor(to, &b_map, box_row, box_col, &full);
+        }
+    });
+}
+
+// One thread: the stages of all of this block's pieces, each as soon as all that read it before have left it.
+__device__ inline void load_pieces(Shared& shared, const TensorMap& a_map, const TensorMap& b_map,
+                                   const TileWalk& walk) {
+    Cursor<STAGES> cursor(0);
+    for (int idx = own_cluster(); idx < walk.count(); idx += num_clusters()) {
+        const Piece piece = walk.piece(idx);
+        for (int block = 0; block < piece.num_blocks; ++block) {
+            wait(shared.empty[cursor.slot], cursor.round + 1);
+            load_stage(shared.stages[cursor.slot], shared.full[cursor.slot], a_map, b_map, first_row(piece),
+                       first_col(piece), (piece.first_block + block) * BLOCK_K);
+            cursor.advance<1>();
+        }
+    }
+}
+
+// -- multiply -------------------------------------------------------------------------------------------------------
+
+// This warp has read a stage: the blocks that write to it may go on.
+__device__ inline void release(Barrier& empty) {
+    const unsigned lane = threadIdx.x % 32;
+    if constexpr (CLUSTER > 1) {
+        if (lane < CLUSTER) mbarrier_arrive_at(cluster_address(&empty, lane));
+    } else {
+        if (lane == 0) mbarrier_arrive(&empty);
+    }
+}
+
+// A warpgroup's rows of a stage of A, as wgmma takes them: by a descriptor of shared memory, or from registers, which must
+// stay as they are until it has.
+template <class Tile, bool FROM_REGISTERS>
+struct OwnRows {
+    unsigned tile;
+    int first_row;
+
+    __device__ void load(const unsigned char* stage, int own_rows) {
+        tile = shared_address(stage);
+        first_row = own_rows;
+    }
+
+    template <int COUNT>
+    __device__ void multiply(float (&sums)[COUNT], uint64 b, int i, int slice, bool adds) const {
+        const uint64 a = Tile::descriptor(tile, first_row + 64 * i);
+        SliceProduct<T, Tile::ACROSS, TileB::ACROSS>::add_to(sums, a + (slice * Tile::SLICE_STEP >> 4), b,
+                                                             adds);
+    }
+};
+
+template <class Tile>
+struct OwnRows<Tile, true> {
+    unsigned words[MMA_ROWS][SLICES][4];
+
+    __device__ void load(const unsigned char* stage, int own_rows) {
+#pragma unroll
+        for (int slice = 0; slice < SLICES; ++slice) {
+#pragma unroll
+            for (int i = 0; i < MMA_ROWS; ++i) {
+                load_across<Tile>(words[i][slice], stage, own_rows + 64 * i, slice);
+            }
+        }
+    }
+
+    template <int COUNT>
+    __device__ void multiply(float (&sums)[COUNT], uint64 b, int i, int slice, bool adds) const {
+        wgmma_tf32_of_registers(sums, words[i][slice], b, adds);
+    }
+};
+
+using A = OwnRows<TileA, A_FROM_REGISTERS>;
+
+// sums (+)= a warpgroup's rows of a stage of A, times the stage of B.
+__device__ inline void multiply_stage(Sums& sums, const A& a, const unsigned char* stage, bool adds) {
+    const uint64 b = TileB::descriptor(shared_address(stage) + TileA::BYTES, 0);
+    wgmma_fence();
+#pragma unroll
+    for (int slice = 0; slice < SLICES; ++slice) {
+#pragma unroll
+        for (int i = 0; i < MMA_ROWS; ++i) {
+            a.multiply(sums[i], b + (slice * TileB::SLICE_STEP >> 4), i, slice, adds || slice > 0);
+        }
+    }
+    wgmma_commit();
+}
+
+// sums = the product of num_blocks stages. While one is multiplied, the one before is released.
+__device__ inline void multiply_piece(Sums& sums, Shared& shared, Cursor<STAGES>& cursor, int num_blocks,
+                                      int own_rows) {
+    A stages_a[2];  // in turns, if in registers
+    int before = 0;
+#pragma unroll(A_FROM_REGISTERS ? 2 : 1)
+    for (int block = 0; block < num_blocks; ++block) {
+        A& a = stages_a[A_FROM_REGISTERS ? block % 2 : 0];
+        wait(shared.full[cursor.slot], cursor.round);
+        a.load(shared.stages[cursor.slot], own_rows);
+        multiply_stage(sums, a, shared.stages[cursor.slot], block > 0);
+        wgmma_wait<1>();
+        if (block > 0) release(shared.empty[before]);
+        before = cursor.slot;
+        cursor.advance<1>();
+    }
+    wgmma_wait<0>();
+    release(shared.empty[before]);
+}
+
+// -- the whole ------------------------------------------------------------------------------------------------------
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    gemm_sm90(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
+              const __grid_constant__ TensorMap c_map, const __grid_constant__ TensorMap saved_map, Out* c,
+              const T* bias, const T* saved, Out* z, double alpha, double slope, float* partials,
+              unsigned* arrivals, int m, int n, int k, int ldc) {
+    DYNAMIC_SHARED(Shared, shared);
+    const int rows_of_blocks = (m + BLOCK_M - 1) / BLOCK_M;
+    const TileWalk walk{(rows_of_blocks + CLUSTER - 1) / CLUSTER, (n + BLOCK_N - 1) / BLOCK_N,
+                        (k + BLOCK_K - 1) / BLOCK_K};
+    const int warpgroup = threadIdx.x / WARPGROUP;
+    start_barriers(*shared);
+    take_turn();
+
+    if (warpgroup == 0) {
+        leave_registers<LOADER_REGISTERS>();
+        if (threadIdx.x == 0) load_pieces(*shared, a_map, b_map, walk);
+    } else {
+        take_registers<CONSUMER_REGISTERS>();
+        const Epilogue epilogue{c,
+                                bias,
+                                saved,
+                                z,
+                                static_cast<Acc>(alpha),
+                                static_cast<Acc>(slope),
+                                SWAPPED ? n : m,
+                                SWAPPED ? m : n,
+                                ldc};
+        const int warp = threadIdx.x / 32 - 4, own_rows = (warpgroup - 1) * CONSUMER_ROWS;
+        Cursor<STAGES> cursor(0);
+#if STORES_TENSOR
+        Staging staging{shared->staged[warp], shared->loaded[warp], c_map, saved_map, 0};
+#endif
+        Sums sums;
+        for (int idx = own_cluster(); idx < walk.count(); idx += num_clusters()) {
+            const Piece piece = walk.piece(idx);
+            multiply_piece(sums, *shared, cursor, piece.num_blocks, own_rows);
+            const int block_tile = piece.tile * CLUSTER + own_rank();
+#pragma unroll
+            for (int i = 0; i < MMA_ROWS; ++i) {
+                const int row = first_row(piece) + own_rows + 64 * i + Rows::of_warp(warp);
+                if constexpr (SPLITS > 1) {
+                    const int64 place =
+                        (static_cast<int64>(block_tile) * CONSUMER_WARPS + warp) * MMA_ROWS + i;
+                    float* own = partials + place * SPLITS * 32 * (BLOCK_N / 2);
+                    if (!add_slices(sums[i], own, arrivals + place, piece.slice)) continue;
+                }
+#if STORES_TENSOR
+                store_rows(staging, epilogue, sums[i], row, first_col(piece));
+#else
+                store_rows<Rows>(epilogue, sums[i], row, first_col(piece));
+#endif
+            }
+        }
+#if STORES_TENSOR
+        if (threadIdx.x % 32 == 0) bulk_wait_read<0>();
+#endif
+    }
+    if (CLUSTER > 1) barrier_of_cluster();  // others may still write to this block's shared memory
+}

@@ -1,0 +1,256 @@
+// A warp's 16 rows on their way through all narrow layers, to the loss and back: what each layer takes and the gradients of
+// what it gives stay behind in shared memory, where narrow_layers.cuh says. Defines beside those of narrow_layers.cuh: LOSS,
+// CROSS_ENTROPY, SMOOTHED and COUNTS_ROWS; WEIGHTED and CLASS_WEIGHTS, if rows and classes have weights.
+#pragma once
+
+#include "narrow/narrow_layers.cuh"
+#include "resident/loss/output_losses.cuh"
+
+#ifndef WEIGHTED
+#define WEIGHTED 0
+#endif
+#ifndef CLASS_WEIGHTS
+#define CLASS_WEIGHTS 0
+#endif
+
+constexpr int OUTPUTS = SIZES[LAYERS], OUT_WIDTH = padded(LAYERS);
+
+// What a loss of outputs in registers is held against, fetched before they are computed: numbers, or labels of two rows.
+struct RowTargets {
+    bool are_there[2];
+#if CROSS_ENTROPY
+    int labels[2];
+#else
+    float numbers[OUT_WIDTH / 8][4];
+#endif
+#if WEIGHTED
+    float weights[2];
+#endif
+
+    __device__ float weight([[maybe_unused]] int below) const {
+#if WEIGHTED
+        return weights[below];
+#else
+        return 1;
+#endif
+    }
+};
+
+using Target =
+#if CROSS_ENTROPY
+    int64;
+#else
+    float;
+#endif
+
+struct NarrowLoss {
+    const Target* targets;
+    float setting, of_slope;  // slopes come times the scale, over the number of rows, or their weight
+    double sums[2];           // of losses, and of rows that are right
+    const float* class_weights = nullptr;  // and their mean
+
+    // Of the warp's 16 rows, with these numbers; `weights` are those of all rows, or null if they are 1.
+    __device__ RowTargets fetch(int64 numbers, [[maybe_unused]] const float* weights = nullptr) const {
+        RowTargets found;
+#pragma unroll
+        for (int below = 0; below < 2; ++below) {
+            const int64 row = __shfl_sync(FULL_WARP, numbers, own_lane() / 4 + 8 * below);
+            const bool is_there = row >= 0;
+            found.are_there[below] = is_there;
+#if WEIGHTED
+            found.weights[below] = is_there && weights != nullptr ? weights[row] : 1;
+#endif
+#if CROSS_ENTROPY
+            found.labels[below] = is_there ? column_of(targets[row]) : 0;
+#else
+            const float* of_row = targets + row * OUTPUTS + own_lane() % 4 * 2;
+            const bool by_pairs = OUTPUTS % 2 == 0 && reinterpret_cast<uint64>(targets) % 8 == 0;
+#pragma unroll
+            for (int tile = 0; tile < OUT_WIDTH / 8; ++tile) {
+                const int col = 8 * tile + own_lane() % 4 * 2;
+                float2 pair = {0, 0};
+                if (by_pairs) {
+                    if (is_there && col < OUTPUTS) pair = *reinterpret_cast<const float2*>(of_row + 8 * tile);
+                } else {
+                    if (is_there && col < OUTPUTS) pair.x = of_row[8 * tile];
+                    if (is_there && col + 1 < OUTPUTS) pair.y = of_row[8 * tile + 1];
+                }
+                found.numbers[tile][2 * below] = pair.x;
+                found.numbers[tile][2 * below + 1] = pair.y;
+            }
+#endif
+        }
+        return found;
+    }
+
+    __device__ static int column_of(int64 label) {
+        return static_cast<uint64>(label) < static_cast<uint64>(OUTPUTS) ? static_cast<int>(label) : -1;
+    }
+
+    // Adds the losses of 16 rows, whose outputs become their gradients: 0 of rows that are not there.
+    __device__ void replace(RowSums<OUT_WIDTH>& outputs, const RowTargets& of_rows) {
+#pragma unroll
+        for (int below = 0; below < 2; ++below) {
+            const bool is_there = of_rows.are_there[below];
+#if CROSS_ENTROPY
+            replace_logits(outputs, of_rows, below, is_there);
+#else
+            replace_numbers(outputs, of_rows, below, is_there);
+#endif
+        }
+    }
+
+#if CROSS_ENTROPY
+    __device__ auto classes() const {
+#if CLASS_WEIGHTS
+        return WeighedClasses{class_weights, class_weights[OUTPUTS]};
+#else
+        return EvenClasses{};
+#endif
+    }
+
+    __device__ void replace_logits(RowSums<OUT_WIDTH>& outputs, const RowTargets& of_rows, int below,
+                                   bool is_there) {
+        OutputRows<OUT_WIDTH / 8, OUTPUTS> rows{outputs.sums};
+        const int label = of_rows.labels[below];
+        const float weight = of_rows.weight(below), factor = is_there ? of_slope * weight : 0;
+        const OutputRest rest = rows.replace_logits(below, label, factor, setting, classes());
+        bool is_correct;
+        const float loss = weight * cross_entropy(rest, label, setting, OUTPUTS, classes(), is_correct);
+        if (own_lane() % 4 != 0 || !is_there) return;
+        sums[0] += label < 0 ? infinity() : loss;
+        sums[1] += is_correct && label >= 0;
+    }
+#else
+    __device__ void replace_numbers(RowSums<OUT_WIDTH>& outputs, const RowTargets& of_rows, int below,
+                                    bool is_there) {
+        const float weight = of_rows.weight(below), factor = of_slope * weight;
+        float loss = 0;
+        int wrong = !is_there;
+#pragma unroll
+        for (int part = 0; part < OUT_WIDTH / 4; ++part) {
+            const int col = part / 2 * 8 + own_lane() % 4 * 2 + part % 2, idx = 2 * below + part % 2;
+            float& value = outputs.sums[part / 2][idx];
+            const float t = of_rows.numbers[part / 2][idx], p = value;
+            const bool counts = is_there && col < OUTPUTS;
+            loss += counts ? ACTIVATION_NAME(LOSS, _term)(p, t, setting) : 0;
+            if (COUNTS_ROWS) wrong |= col < OUTPUTS && !is_on_side(p, t);
+            value = counts ? ACTIVATION_NAME(LOSS, _slope)(p, t, setting) * factor : 0;
+        }
+        sums[0] += weight * loss;
+        if (COUNTS_ROWS) {
+            wrong |= __shfl_xor_sync(FULL_WARP, wrong, 1);
+            wrong |= __shfl_xor_sync(FULL_WARP, wrong, 2);
+            sums[1] += own_lane() % 4 == 0 && !wrong;
+        }
+    }
+#endif
+};
+
+// -- rows of a warp ---------------------------------------------------------------------------------------------------
+
+template <int WIDTH>
+__device__ inline RowSums<WIDTH> begin_with(const T* biases) {
+    RowSums<WIDTH> found;
+#pragma unroll
+    for (int tile = 0; tile < RowSums<WIDTH>::TILES; ++tile) {
+        const float2 pair =
+            unpacked<T>(*reinterpret_cast<const unsigned*>(biases + 8 * tile + own_lane() % 4 * 2));
+        found.sums[tile][0] = found.sums[tile][2] = pair.x;
+        found.sums[tile][1] = found.sums[tile][3] = pair.y;
+    }
+    return found;
+}
+
+// The derivatives of what a layer gives are found by its values, or are kept where its gradients will lie: those that need
+// the input of the activation, or do not tell units that are dropped from others.
+template <int L>
+constexpr bool KEEPS_DERIVATIVES = needs_input(ACTIVATION_OF[L]) || HAS_DROPOUT[L];
+
+template <int L>
+__device__ inline float2 derivatives(const T* values, const T* kept) {
+    if constexpr (KEEPS_DERIVATIVES<L>) {
+        return unpacked<T>(*reinterpret_cast<const unsigned*>(kept));
+    } else {
+        const float2 y = unpacked<T>(*reinterpret_cast<const unsigned*>(values));
+        return {derivative_by_value<ACTIVATION_OF[L]>(y.x, SLOPE_OF[L]),
+                derivative_by_value<ACTIVATION_OF[L]>(y.y, SLOPE_OF[L])};
+    }
+}
+
+// From gradients of what layer L gives, before its activation, to those of all layers below, all of which stay behind.
+template <int L>
+__device__ inline void go_back(T* shared, int own_rows, const RowFragments<padded(L + 1)>& slopes) {
+    constexpr int WIDTH = padded(L), STRIDE = stride_of(L);
+    store_fragments<padded(L + 1)>(shared + slopes_at(L) + own_rows * stride_of(L + 1), stride_of(L + 1),
+                                   slopes);
+    if constexpr (L > 0) {
+        RowSums<WIDTH> found;
+        multiply_back<WIDTH, padded(L + 1)>(found, slopes, shared + weights_at(L), stride_of(L + 1));
+        const int own = own_rows * STRIDE + word_offset(STRIDE);
+        const T *values = shared + values_at(L) + own, *kept = shared + slopes_at(L - 1) + own;
+#pragma unroll
+        for (int tile = 0; tile < RowSums<WIDTH>::TILES; ++tile) {
+#pragma unroll
+            for (int below = 0; below < 2; ++below) {
+                const int at = below * 8 * STRIDE + 8 * tile;
+                const float2 factors = derivatives<L - 1>(values + at, kept + at);
+                found.sums[tile][2 * below] *= factors.x;
+                found.sums[tile][2 * below + 1] *= factors.y;
+            }
+        }
+        go_back<L - 1>(shared, own_rows, found.fragments());
+    }
+}
+
+// Makes sums the values that follow from them, and returns their derivatives.
+template <int L>
+__device__ inline RowSums<padded(L + 1)> activate_sums(RowSums<padded(L + 1)>& sums) {
+    RowSums<padded(L + 1)> derivatives;
+#pragma unroll
+    for (int tile = 0; tile < RowSums<padded(L + 1)>::TILES; ++tile) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const Activated<float> found = activated<ACTIVATION_OF[L]>(sums.sums[tile][i], SLOPE_OF[L]);
+            sums.sums[tile][i] = found.value;
+            derivatives.sums[tile][i] = found.derivative;
+        }
+    }
+    return derivatives;
+}
+
+// The dropout of networks that have none; see narrow_dropout.cuh.
+struct NoDropout {};
+
+// From what layer L takes to the loss, and, if it TRAINS, back. `own_rows` is the first of the warp's rows in the tile.
+template <int L, bool TRAINS = true, class Drops = NoDropout>
+__device__ inline void go_on(T* shared, int own_rows, const RowFragments<padded(L)>& values, NarrowLoss& loss,
+                             const RowTargets& targets, [[maybe_unused]] const Drops& dropout = {}) {
+    constexpr int WIDTH = padded(L + 1), STRIDE = stride_of(L + 1);
+    RowSums<WIDTH> found = begin_with<WIDTH>(shared + biases_at(L));
+    multiply<padded(L), WIDTH>(found, values, shared + weights_at(L), STRIDE);
+    [[maybe_unused]] RowSums<WIDTH> derivatives = activate_sums<L>(found);
+    if constexpr (TRAINS && HAS_DROPOUT[L]) dropout.template drop<L>(found, derivatives);
+    if constexpr (L + 1 < LAYERS) {
+        if constexpr (TRAINS && KEEPS_DERIVATIVES<L>) {
+            store_fragments<WIDTH>(shared + slopes_at(L) + own_rows * STRIDE, STRIDE,
+                                   derivatives.fragments());
+        }
+        const RowFragments<WIDTH> next = found.fragments();
+        if constexpr (TRAINS) {
+            store_fragments<WIDTH>(shared + values_at(L + 1) + own_rows * STRIDE, STRIDE, next);
+        }
+        go_on<L + 1, TRAINS>(shared, own_rows, next, loss, targets, dropout);
+    } else {
+        loss.replace(found, targets);
+        if constexpr (!TRAINS) return;
+        if constexpr (ACTIVATION_OF[L] != Activation::identity) {
+#pragma unroll
+            for (int tile = 0; tile < RowSums<WIDTH>::TILES; ++tile) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) found.sums[tile][i] *= derivatives.sums[tile][i];
+            }
+        }
+        go_back<L>(shared, own_rows, found.fragments());
+    }
+}

@@ -1,0 +1,76 @@
+// Computes:  for each of up to 16 parameters w ← the optimizer's step with the gradient scale · Σ over blocks, and its 16-bit
+//            copy.
+// Layout:    gradients (num_blocks, num_gradients) float32, as narrow_step.cu leaves them; those of a parameter begin at
+//            `first` in each row. Parameters and what is remembered of them float32, copies of DTYPE, all contiguous.
+// Launch:    1-D grid, a block of 256 threads for every 32 gradients; no dynamic shared memory. Defines DTYPE, RULE (SgdStep,
+//            AdamStep or RmspropStep of ops/optim/update_steps.cuh) and its SLOTS, RULE_NUMBERS.
+// Numerics:  float32: each of 8 warps adds up every eighth block's, in their order, and then the warps' sums in theirs.
+// Cost:      4 num_blocks bytes a parameter, and 10 and 8 for each slot.
+// Reference: sgd_update, adam_update or rmsprop_update of backends/numpy.
+#include "base/reduce.cuh"
+#include "ops/optim/update_steps.cuh"
+
+using T = DTYPE;
+using Rule = RULE<float>;
+
+constexpr int MOST_PARTS = 16;
+constexpr int THREADS = 256, ADDERS = THREADS / WARP;
+
+struct NarrowPart {
+    float* values;
+    T* copies;
+    float* slots[2];
+    int first, size;
+};
+
+struct NarrowParts {
+    int64 count;
+    NarrowPart parts[MOST_PARTS];
+};
+
+static_assert(sizeof(NarrowParts) == 648, "joined_updates.py packs these structs");
+
+__device__ inline void update(const NarrowPart& part, int idx, const Rule& rule, float gradient) {
+    float value = part.values[idx];
+#if SLOTS == 0
+    rule.apply(value, gradient);
+#elif SLOTS == 1
+    rule.apply(value, gradient, part.slots[0][idx]);
+#else
+    rule.apply(value, gradient, part.slots[0][idx], part.slots[1][idx]);
+#endif
+    part.values[idx] = value;
+    part.copies[idx] = store<T>(value);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    narrow_update(const __grid_constant__ NarrowParts list, const float* gradients, int num_blocks,
+                  int num_gradients, double scale, Scalar first, Scalar second, Scalar third, Scalar fourth,
+                  Scalar fifth, Scalar sixth) {
+    take_turn();
+    __shared__ float sums[ADDERS][WARP];
+    const int lane = threadIdx.x % WARP, adder = threadIdx.x / WARP;
+    const int own = blockIdx.x * WARP + lane;
+    float sum = 0;
+    if (own < num_gradients) {
+#pragma unroll 8
+        for (int block = adder; block < num_blocks; block += ADDERS) {
+            sum += gradients[static_cast<int64>(block) * num_gradients + own];
+        }
+    }
+    sums[adder][lane] = sum;
+    __syncthreads();
+    if (adder != 0) return;
+#pragma unroll
+    for (int i = 1; i < ADDERS; ++i) sum += sums[i][lane];
+#if RULE_NUMBERS == 5
+    const Rule rule(first, second, third, fourth, fifth);
+#else
+    const Rule rule(first, second, third, fourth, fifth, sixth);
+#endif
+    for (int i = 0; i < list.count; ++i) {
+        const NarrowPart& part = list.parts[i];
+        const int idx = own - part.first;
+        if (idx >= 0 && idx < part.size) update(part, idx, rule, static_cast<float>(scale) * sum);
+    }
+}

@@ -1,0 +1,174 @@
+// The activation functions and their derivatives, each formula and name as in the table of backends/activations.py.
+//
+// `NAME_forward(z, slope)` is f(z), `NAME_derivative(y, z, slope)` is f'(z) with y = f(z): it reads z or y, as
+// EACH_ACTIVATION says, so that only one of the two has to be kept. slope is that of leaky_relu. `activate` and
+// `activation_derivative` are those of the define ACTIVATION, by default identity. A is float or double. A name that
+// is not in EACH_ACTIVATION does not compile.
+#pragma once
+
+#include "base/math.cuh"
+
+// Each with what its derivative reads.
+#define EACH_ACTIVATION(DO) \
+    DO(identity, y)         \
+    DO(relu, y)             \
+    DO(leaky_relu, y)       \
+    DO(tanh, y)             \
+    DO(sigmoid, y)          \
+    DO(gelu, z)             \
+    DO(gelu_tanh, z)        \
+    DO(silu, z)
+
+#ifndef ACTIVATION
+#define ACTIVATION identity
+#endif
+
+template <class A>
+__device__ inline A identity_forward(A z, A) {
+    return z;
+}
+
+template <class A>
+__device__ inline A identity_derivative(A, A, A) {
+    return A(1);
+}
+
+// Not `z > 0 ? z : 0`: a NaN has to come out as a NaN.
+template <class A>
+__device__ inline A relu_forward(A z, A) {
+    return z < A(0) ? A(0) : z;
+}
+
+template <class A>
+__device__ inline A relu_derivative(A y, A, A) {
+    return y > A(0) ? A(1) : y;
+}
+
+template <class A>
+__device__ inline A leaky_relu_forward(A z, A slope) {
+    return z * (z > A(0) ? A(1) : slope);
+}
+
+template <class A>
+__device__ inline A leaky_relu_derivative(A y, A, A slope) {
+    return y > A(0) ? A(1) : slope;
+}
+
+template <class A>
+__device__ inline A tanh_forward(A z, A) {
+    return hyperbolic_tangent(z);
+}
+
+template <class A>
+__device__ inline A tanh_derivative(A y, A, A) {
+    return A(1) - y * y;
+}
+
+// exp is taken of -|z| only, so it cannot overflow.
+template <class A>
+__device__ inline A sigmoid_forward(A z, A) {
+    const A small = exponential(z < A(0) ? z : -z);
+    return (z < A(0) ? small : A(1)) / (small + A(1));
+}
+
+template <class A>
+__device__ inline A sigmoid_derivative(A y, A, A) {
+    return (A(1) - y) * y;
+}
+
+template <class A>
+__device__ inline A normal_cdf(A z) {
+    return A(0.5) * (A(1) + error_function(z * A(0.70710678118654752440)));
+}
+
+template <class A>
+__device__ inline A gelu_forward(A z, A) {
+    return z * normal_cdf(z);
+}
+
+template <class A>
+__device__ inline A gelu_derivative(A, A z, A) {
+    const A density = exponential(A(-0.5) * z * z) * A(0.39894228040143267794);  // 1 / sqrt(2 pi)
+    return normal_cdf(z) + z * density;
+}
+
+constexpr double GELU_TANH_SCALE = 0.79788456080286535588;  // sqrt(2 / pi)
+constexpr double GELU_TANH_CUBIC = 0.044715;
+
+template <class A>
+__device__ inline A gelu_tanh_inner(A z) {
+    return hyperbolic_tangent(A(GELU_TANH_SCALE) * (z + A(GELU_TANH_CUBIC) * z * z * z));
+}
+
+template <class A>
+__device__ inline A gelu_tanh_forward(A z, A) {
+    return z * (A(0.5) * (A(1) + gelu_tanh_inner(z)));
+}
+
+template <class A>
+__device__ inline A gelu_tanh_derivative(A, A z, A) {
+    const A t = gelu_tanh_inner(z);
+    const A dt = (A(1) - t * t) * A(GELU_TANH_SCALE) * (A(1) + A(3 * GELU_TANH_CUBIC) * z * z);
+    return A(0.5) * (A(1) + t) + A(0.5) * z * dt;
+}
+
+template <class A>
+__device__ inline A silu_forward(A z, A slope) {
+    return z * sigmoid_forward(z, slope);
+}
+
+template <class A>
+__device__ inline A silu_derivative(A, A z, A slope) {
+    const A s = sigmoid_forward(z, slope);
+    return s * (A(1) + z * (A(1) - s));
+}
+
+#define ACTIVATION_JOIN(name, suffix) name##suffix
+#define ACTIVATION_NAME(name, suffix) ACTIVATION_JOIN(name, suffix)
+
+template <class A>
+__device__ inline A activate(A z, A slope) {
+    return ACTIVATION_NAME(ACTIVATION, _forward)(z, slope);
+}
+
+template <class A>
+__device__ inline A activation_derivative(A y, A z, A slope) {
+    return ACTIVATION_NAME(ACTIVATION, _derivative)(y, z, slope);
+}
+
+// One of them by its number, for layers of which each has its own.
+#define ACTIVATION_NUMBER(name, reads) name,
+enum class Activation { EACH_ACTIVATION(ACTIVATION_NUMBER) };
+static_assert(Activation::ACTIVATION >= Activation::identity, "of the list, used or not");
+
+// f(z) and f'(z).
+template <class A>
+struct Activated {
+    A value, derivative;
+};
+
+#define ACTIVATION_CASE(name, reads)                \
+    if constexpr (KIND == Activation::name) {       \
+        const A y = name##_forward(z, slope);       \
+        return {y, name##_derivative(y, z, slope)}; \
+    }
+
+template <Activation KIND, class A>
+__device__ inline Activated<A> activated(A z, A slope){EACH_ACTIVATION(ACTIVATION_CASE)}
+
+__device__ constexpr bool needs_input(Activation kind) {
+    constexpr bool y = false, z = true;
+#define ACTIVATION_READS(name, reads) \
+    if (kind == Activation::name) return reads;
+    EACH_ACTIVATION(ACTIVATION_READS)
+    return z;
+}
+
+// f'(z) by y = f(z), of those whose derivative does not need z.
+template <Activation KIND, class A>
+__device__ inline A derivative_by_value(A y, A slope) {
+    static_assert(!needs_input(KIND), "y suffices");
+#define ACTIVATION_DERIVATIVE(name, reads) \
+    if constexpr (KIND == Activation::name) return name##_derivative(y, A(0), slope);
+    EACH_ACTIVATION(ACTIVATION_DERIVATIVE)
+}

@@ -1,0 +1,20 @@
+// Computes: the mean loss scale Σ_i s_i Σ_j l / (divisor Σ s), l = (max(z, 0) - z t + log(1 + exp(-|z|))),
+//           and Σ s.
+// Layout:   logits z and target t (M, N), sample_weight s (M,), null for ones, all contiguous; loss and
+//           weight (); partials two for each block, arrivals one zero, both null with a single block.
+// Launch:   at least one 1-D block of whole warps, at most 256 threads, which take blockDim.x · 32 / sizeof
+//           DTYPE elements at once until none is left; no dynamic shared memory; define DTYPE.
+// Numerics: terms in float32, or float64 for float64; their sums in float64, in a fixed sequence. The mean
+//           over nothing is 0.
+// Cost:     2 M · N · sizeof DTYPE bytes.
+// Reference: binary_cross_entropy_forward of backends/numpy/loss.py.
+#include "ops/loss/element_loss.cuh"
+
+extern "C" __global__ void __launch_bounds__(256)
+    binary_cross_entropy_forward(const T* logits, const T* target, const T* sample_weight, Acc* loss,
+                                 Acc* weight, double* partials, unsigned* arrivals, double scale,
+                                 double divisor, int64 num_rows, int64 num_columns) {
+    take_turn();
+    mean_of_terms(logits, target, sample_weight, loss, weight, partials, arrivals, scale, divisor, num_rows,
+                  num_columns, [=](Acc z, Acc t) { return binary_cross_entropy_term(z, t, Acc(0)); });
+}

@@ -1,0 +1,169 @@
+// Computes: per channel the batch's mean, the rest that rounding took off it, and 1 / √(variance + eps);
+//           running ← (1 - momentum) · running + momentum · (mean, variance · n / (n - 1)).
+// Layout:   x (num_rows, channels), running_mean and running_var (channels,), statistics (3, channels) of the
+//           arithmetic type; partials (blocks of rows, 2, channels) float64; arrivals one counter for every
+//           tile of columns, zero before and after. Where wide, channels is a multiple of a vector's elements
+//           and x is aligned.
+// Launch:   grid (tiles of columns, blocks of rows), 1-D blocks of up to 256 threads in whole warps: `width`
+//           threads along a row, the rest over rows; no dynamic shared memory; define DTYPE.
+// Numerics: one pass. Values are taken relative to the first row's; groups of rows give mean and sum of
+//           squared deviations in the arithmetic type, which join in float64, in the same order always: exact
+//           to rounding however large the mean.
+// Cost:     sizeof DTYPE bytes and some 6 FLOP an element.
+// Reference: batch_norm_forward of backends/numpy/norm.py; Chan, Golub, LeVeque: Updating formulae and a
+//            pairwise algorithm for computing sample variances (1979).
+#include "ops/norm/columns.cuh"
+
+using T = DTYPE;
+using Acc = accumulator<T>;
+
+// Count, mean and sum of squared deviations from it of some numbers, for each of W columns.
+template <int W>
+struct Moments {
+    double count;
+    double mean[W];
+    double squares[W];
+};
+
+template <int W>
+__device__ inline void join_moments(Moments<W>& a, const Moments<W>& b) {
+    const double count = a.count + b.count;
+    const double share = count > 0 ? b.count / count : 0;
+#pragma unroll
+    for (int e = 0; e < W; ++e) {
+        const double difference = b.mean[e] - a.mean[e];
+        a.mean[e] += difference * share;
+        a.squares[e] += b.squares[e] + difference * difference * share * a.count;
+    }
+    a.count = count;
+}
+
+template <int W, int UNROLL>
+__device__ inline void add_rows(Moments<W>& moments, const Group<T, W> (&rows)[UNROLL],
+                                const Acc (&origin)[W], int num_rows) {
+    const Acc count = static_cast<Acc>(moments.count);
+    const double share = static_cast<Acc>(num_rows) / (count + static_cast<Acc>(num_rows));
+#pragma unroll
+    for (int e = 0; e < W; ++e) {
+        Acc value[UNROLL];
+        Acc mean = 0;
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            value[u] = load(rows[u].element[e]) - origin[e];
+            if (u < num_rows) mean += value[u];
+        }
+        mean /= static_cast<Acc>(num_rows);
+        Acc squares = 0;
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            if (u < num_rows) squares += (value[u] - mean) * (value[u] - mean);
+        }
+        const double difference = mean - moments.mean[e];
+        moments.mean[e] += difference * share;
+        moments.squares[e] += squares + difference * difference * share * moments.count;
+    }
+    moments.count += num_rows;
+}
+
+// The sum of two numbers, and its rounding error in `error`.
+__device__ inline double exact_sum(double a, double b, double& error) {
+    const double sum = __dadd_rn(a, b);
+    const double of_b = __dadd_rn(sum, -a);
+    error = __dadd_rn(__dadd_rn(a, -__dadd_rn(sum, -of_b)), __dadd_rn(b, -of_b));
+    return sum;
+}
+
+template <int W>
+__device__ inline void finish(const Moments<W>& moments, const Acc (&origin)[W], T* running_mean,
+                              T* running_var, Acc* statistics, int channels, int column, double momentum,
+                              double eps) {
+    const Acc keep = static_cast<Acc>(1 - momentum);
+    const Acc take = static_cast<Acc>(momentum);
+#pragma unroll
+    for (int e = 0; e < W; ++e) {
+        double error;
+        const double exact = exact_sum(origin[e], moments.mean[e], error);
+        const Acc mean = static_cast<Acc>(exact);
+        const double variance = moments.squares[e] / moments.count;
+        const double unbiased = moments.squares[e] / (moments.count - 1);
+        const int c = column + e;
+        statistics[c] = mean;
+        statistics[channels + c] = static_cast<Acc>((exact - mean) + error);
+        statistics[2ll * channels + c] = static_cast<Acc>(1 / sqrt(variance + eps));
+        running_mean[c] = store<T>(load(running_mean[c]) * keep + take * mean);
+        running_var[c] = store<T>(load(running_var[c]) * keep + take * static_cast<Acc>(unbiased));
+    }
+}
+
+template <int W>
+__device__ inline void find_statistics(const T* x, T* running_mean, T* running_var, Acc* statistics,
+                                       double* partials, unsigned* arrivals, int64 num_rows, int channels,
+                                       int width, int64 rows_per_block, double momentum, double eps) {
+    constexpr int UNROLL = W <= 4 ? 8 : 4;
+    __shared__ Moments<W> shared[COLUMN_THREADS];
+    const ColumnPlace<W> place(width, channels, num_rows, rows_per_block);
+    Moments<W> moments = {};
+    Acc origin[W] = {};
+    const T* column = x + place.column;
+    if (place.active) {
+        const auto first = load_group<W>(column, 0, W, true);
+#pragma unroll
+        for (int e = 0; e < W; ++e) origin[e] = load(first.element[e]);
+        for (int64 row = place.first_row + place.line; row < place.end_row; row += UNROLL * place.num_lines) {
+            Group<T, W> rows[UNROLL];
+            int count = 0;
+#pragma unroll
+            for (int u = 0; u < UNROLL; ++u) {
+                const int64 own = row + u * place.num_lines;
+                rows[u] = load_group<W>(column + min(own, num_rows - 1) * channels, 0, W, true);
+                count += own < place.end_row;
+            }
+            add_rows(moments, rows, origin, count);
+        }
+    }
+    join_lines(moments, place.line, place.num_lines, width, shared, join_moments<W>);
+    if (gridDim.y > 1) {
+        double* own = partials + static_cast<int64>(blockIdx.y) * 2 * channels + place.column;
+        if (place.active && place.line == 0) {
+#pragma unroll
+            for (int e = 0; e < W; ++e) {
+                own[e] = moments.mean[e];
+                own[channels + e] = moments.squares[e];
+            }
+        }
+        if (!is_last_block(arrivals + blockIdx.x, gridDim.y)) return;
+        moments = {};
+        if (place.active) {
+#pragma unroll(W <= 4 ? 4 : 2)
+            for (int64 block = place.line; block < gridDim.y; block += place.num_lines) {
+                const double* from = partials + block * 2 * channels + place.column;
+                Moments<W> part;
+                part.count = static_cast<double>(min(rows_per_block, num_rows - block * rows_per_block));
+#pragma unroll
+                for (int e = 0; e < W; ++e) {
+                    part.mean[e] = __ldcg(from + e);
+                    part.squares[e] = __ldcg(from + channels + e);
+                }
+                join_moments(moments, part);
+            }
+        }
+        join_lines(moments, place.line, place.num_lines, width, shared, join_moments<W>);
+    }
+    if (place.active && place.line == 0) {
+        finish(moments, origin, running_mean, running_var, statistics, channels, place.column, momentum, eps);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    batch_norm_statistics(const T* __restrict__ x, T* running_mean, T* running_var, Acc* statistics,
+                          double* partials, unsigned* arrivals, int64 num_rows, int channels, int width,
+                          int wide, int64 rows_per_block, double momentum, double eps) {
+    take_turn();
+    if (wide) {
+        find_statistics<Vec<T>::SIZE>(x, running_mean, running_var, statistics, partials, arrivals, num_rows,
+                                      channels, width, rows_per_block, momentum, eps);
+    } else {
+        find_statistics<1>(x, running_mean, running_var, statistics, partials, arrivals, num_rows, channels,
+                           width, rows_per_block, momentum, eps);
+    }
+}

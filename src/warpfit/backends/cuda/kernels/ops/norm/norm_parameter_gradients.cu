@@ -1,0 +1,138 @@
+// Computes: dweight = factor · Σ dy · x̂ and dbias = factor · Σ dy over the rows, with x̂ = (x - mean) / σ.
+// Layout:   dy, x (num_rows, channels); statistics, mean, its rest and 1 / σ, (3, rows) if per_row (layer
+//           norm), else (3, channels), dweight and dbias (channels,), of the arithmetic type; partials
+//           (blocks of rows, 2, channels) float64; arrivals one counter for every tile of columns, zero
+//           before and after. Where wide, channels is a multiple of a vector's elements and dy and x are
+//           aligned.
+// Launch:   grid (tiles of columns, blocks of rows), 1-D blocks of up to 256 threads in whole warps: `width`
+//           threads along a row, the rest over rows; no dynamic shared memory; define DTYPE.
+// Numerics: a thread sums in accumulator<DTYPE>, threads and blocks are added in float64, in the same order
+//           always.
+// Cost:     2 · sizeof DTYPE bytes and 6 FLOP an element.
+// Reference: batch_norm_backward and layer_norm_backward of backends/numpy/norm.py.
+#include "ops/norm/columns.cuh"
+
+using T = DTYPE;
+using Acc = accumulator<T>;
+
+constexpr int UNROLL = 4;
+
+template <int W>
+struct Sums {
+    double weight[W];
+    double bias[W];
+};
+
+template <int W>
+__device__ inline void join_sums(Sums<W>& a, const Sums<W>& b) {
+#pragma unroll
+    for (int e = 0; e < W; ++e) {
+        a.weight[e] += b.weight[e];
+        a.bias[e] += b.bias[e];
+    }
+}
+
+// The sums over a thread's rows.
+template <int W>
+__device__ inline Sums<W> sum_rows(const T* dy, const T* x, const Acc* statistics, int64 num_rows,
+                                   int channels, int per_row, const ColumnPlace<W>& place) {
+    const int64 num_statistics = per_row ? num_rows : channels;
+    Acc mean[W], rest[W], inverse[W], weight[W] = {}, bias[W] = {};
+#pragma unroll
+    for (int e = 0; e < W; ++e) {
+        const int64 at = per_row ? 0 : place.column + e;
+        mean[e] = statistics[at];
+        rest[e] = statistics[num_statistics + at];
+        inverse[e] = statistics[2 * num_statistics + at];
+    }
+    for (int64 row = place.first_row + place.line; row < place.end_row; row += UNROLL * place.num_lines) {
+        Group<T, W> gradients[UNROLL], values[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            const int64 own = min(row + u * place.num_lines, num_rows - 1) * channels + place.column;
+            gradients[u] = load_group<W>(dy + own, 0, W, true);
+            values[u] = load_group<W>(x + own, 0, W, true);
+        }
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            const int64 own = row + u * place.num_lines;
+            if (own >= place.end_row) break;
+            const Acc row_mean = per_row ? statistics[own] : Acc(0);
+            const Acc row_rest = per_row ? statistics[num_rows + own] : Acc(0);
+            const Acc row_inverse = per_row ? statistics[2 * num_rows + own] : Acc(0);
+#pragma unroll
+            for (int e = 0; e < W; ++e) {
+                const Acc gradient = load(gradients[u].element[e]);
+                const Acc centred = (load(values[u].element[e]) - (per_row ? row_mean : mean[e])) -
+                                    (per_row ? row_rest : rest[e]);
+                weight[e] += gradient * (centred * (per_row ? row_inverse : inverse[e]));
+                bias[e] += gradient;
+            }
+        }
+    }
+    Sums<W> sums;
+#pragma unroll
+    for (int e = 0; e < W; ++e) {
+        sums.weight[e] = weight[e];
+        sums.bias[e] = bias[e];
+    }
+    return sums;
+}
+
+template <int W>
+__device__ inline void sum_gradients(const T* dy, const T* x, const Acc* statistics, Acc* dweight, Acc* dbias,
+                                     double* partials, unsigned* arrivals, int64 num_rows, int channels,
+                                     int width, int64 rows_per_block, int per_row, double factor) {
+    __shared__ Sums<W> shared[COLUMN_THREADS];
+    const ColumnPlace<W> place(width, channels, num_rows, rows_per_block);
+    Sums<W> sums = {};
+    if (place.active) sums = sum_rows<W>(dy, x, statistics, num_rows, channels, per_row, place);
+    join_lines(sums, place.line, place.num_lines, width, shared, join_sums<W>);
+    if (gridDim.y > 1) {
+        double* own = partials + static_cast<int64>(blockIdx.y) * 2 * channels + place.column;
+        if (place.active && place.line == 0) {
+#pragma unroll
+            for (int e = 0; e < W; ++e) {
+                own[e] = sums.weight[e];
+                own[channels + e] = sums.bias[e];
+            }
+        }
+        if (!is_last_block(arrivals + blockIdx.x, gridDim.y)) return;
+        sums = {};
+        if (place.active) {
+#pragma unroll(W <= 4 ? 4 : 2)
+            for (int64 block = place.line; block < gridDim.y; block += place.num_lines) {
+                const double* from = partials + block * 2 * channels + place.column;
+                Sums<W> part;
+#pragma unroll
+                for (int e = 0; e < W; ++e) {
+                    part.weight[e] = __ldcg(from + e);
+                    part.bias[e] = __ldcg(from + channels + e);
+                }
+                join_sums(sums, part);
+            }
+        }
+        join_lines(sums, place.line, place.num_lines, width, shared, join_sums<W>);
+    }
+    if (!place.active || place.line > 0) return;
+#pragma unroll
+    for (int e = 0; e < W; ++e) {
+        dweight[place.column + e] = static_cast<Acc>(sums.weight[e] * factor);
+        dbias[place.column + e] = static_cast<Acc>(sums.bias[e] * factor);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    norm_parameter_gradients(const T* __restrict__ dy, const T* __restrict__ x,
+                             const Acc* __restrict__ statistics, Acc* dweight, Acc* dbias, double* partials,
+                             unsigned* arrivals, int64 num_rows, int channels, int width, int wide,
+                             int64 rows_per_block, int per_row, double factor) {
+    take_turn();
+    if (wide) {
+        sum_gradients<Vec<T>::SIZE>(dy, x, statistics, dweight, dbias, partials, arrivals, num_rows, channels,
+                                    width, rows_per_block, per_row, factor);
+    } else {
+        sum_gradients<1>(dy, x, statistics, dweight, dbias, partials, arrivals, num_rows, channels, width,
+                         rows_per_block, per_row, factor);
+    }
+}

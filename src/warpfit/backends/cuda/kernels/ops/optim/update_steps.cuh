@@ -1,0 +1,86 @@
+// The optimizers' updates of one parameter, each formula as in backends/numpy/optim.py: `apply` takes a parameter, its
+// gradient and what is remembered of it, and changes all but the gradient. Kernels hand over the numbers of the update.
+#pragma once
+
+#include "base/math.cuh"
+#include "base/scalar.cuh"
+
+// w ← w - lr d, d the gradient, or with momentum the velocity v ← momentum v + g; with lr_in_velocity v has -lr in it.
+template <class Acc>
+struct SgdStep {
+    Acc lr, momentum, decay;
+    bool nesterov, lr_in_velocity;
+
+    __device__ SgdStep(const Scalar& rate, const Scalar& keep, const Scalar& weight_decay,
+                       const Scalar& is_nesterov, const Scalar& is_lr_in_velocity)
+        : lr(static_cast<Acc>(read(rate))),
+          momentum(static_cast<Acc>(read(keep))),
+          decay(static_cast<Acc>(read(weight_decay))),
+          nesterov(read(is_nesterov) != 0),
+          lr_in_velocity(read(is_lr_in_velocity) != 0) {}
+
+    __device__ Acc decayed(Acc w, Acc g) const { return decay != 0 ? g + decay * w : g; }
+
+    __device__ void apply(Acc& w, Acc g) const { w -= lr * decayed(w, g); }
+
+    __device__ void apply(Acc& w, Acc g, Acc& v) const {
+        g = decayed(w, g);
+        if (lr_in_velocity) g *= -lr;
+        v = v * momentum + g;
+        // A learning rate inside the velocity scales what goes in; outside, what comes out.
+        w += (lr_in_velocity ? Acc(1) : -lr) * (nesterov ? momentum * v + g : v);
+    }
+};
+
+// w ← shrink w - rate m / (√v + eps); the caller puts the bias corrections into rate and eps.
+template <class Acc>
+struct AdamStep {
+    Acc rate, eps, shrink, keep1, take1, keep2, take2, decay;
+
+    __device__ AdamStep(const Scalar& corrected_rate, const Scalar& corrected_eps, const Scalar& left,
+                        const Scalar& beta1, const Scalar& beta2, const Scalar& weight_decay)
+        : rate(static_cast<Acc>(read(corrected_rate))),
+          eps(static_cast<Acc>(read(corrected_eps))),
+          shrink(static_cast<Acc>(read(left))),
+          keep1(static_cast<Acc>(read(beta1))),
+          take1(static_cast<Acc>(1 - read(beta1))),
+          keep2(static_cast<Acc>(read(beta2))),
+          take2(static_cast<Acc>(1 - read(beta2))),
+          decay(static_cast<Acc>(read(weight_decay))) {}
+
+    __device__ void apply(Acc& w, Acc g, Acc& m, Acc& v) const {
+        w *= shrink;
+        if (decay != 0) g += decay * w;
+        m = m * keep1 + g * take1;
+        v = v * keep2 + g * g * take2;
+        w -= rate * (m / (square_root(v) + eps));
+    }
+};
+
+// w ← w - lr d, d the gradient over (√s + eps), or with momentum the velocity v ← momentum v + that.
+template <class Acc>
+struct RmspropStep {
+    Acc lr, keep, take, eps, decay, momentum;
+
+    __device__ RmspropStep(const Scalar& rate, const Scalar& alpha, const Scalar& smallest,
+                           const Scalar& weight_decay, const Scalar& inertia)
+        : lr(static_cast<Acc>(read(rate))),
+          keep(static_cast<Acc>(read(alpha))),
+          take(static_cast<Acc>(1 - read(alpha))),
+          eps(static_cast<Acc>(read(smallest))),
+          decay(static_cast<Acc>(read(weight_decay))),
+          momentum(static_cast<Acc>(read(inertia))) {}
+
+    __device__ Acc direction(Acc w, Acc g, Acc& s) const {
+        if (decay != 0) g += decay * w;
+        s = s * keep + take * g * g;
+        return g / (square_root(s) + eps);
+    }
+
+    __device__ void apply(Acc& w, Acc g, Acc& s) const { w -= lr * direction(w, g, s); }
+
+    __device__ void apply(Acc& w, Acc g, Acc& s, Acc& v) const {
+        v = v * momentum + direction(w, g, s);
+        w -= lr * v;
+    }
+};

@@ -1,0 +1,72 @@
+// Waiting and arriving at barriers in shared memory, and places in rings whose slots they guard; and how long to look
+// for what other blocks leave in memory.
+//
+// With BOUNDED_WAITS, for debugging, a wait that would not end says where it stands, and stops the kernel.
+#pragma once
+
+#include "base/types.cuh"
+
+#ifndef BOUNDED_WAITS
+#define BOUNDED_WAITS 0
+#endif
+
+using Barrier = unsigned long long;
+
+constexpr int64 LONGEST_WAIT = 2'000'000'000;  // cycles: about a second
+
+// Waits until the phase of this number is complete; any number of the same parity will do.
+__device__ inline void wait(Barrier& barrier, unsigned phase) {
+#if BOUNDED_WAITS
+    const int64 start = clock64();
+    while (!mbarrier_test(&barrier, phase & 1)) {
+        if (clock64() - start < LONGEST_WAIT) continue;
+        printf("block %u, thread %u: no end to phase %u of the barrier at %u\n", blockIdx.x, threadIdx.x,
+               phase, shared_address(&barrier));
+        __trap();
+    }
+#else
+    while (!mbarrier_test(&barrier, phase & 1)) {
+    }
+#endif
+}
+
+// How long a thread has looked in vain for what another leaves in memory.
+struct Patience {
+#if BOUNDED_WAITS
+    int64 start = clock64();
+#endif
+
+    __device__ void wait([[maybe_unused]] int64 longest = LONGEST_WAIT) const {
+        let_others_run();
+#if BOUNDED_WAITS
+        if (clock64() - start < longest) return;
+        printf("block %u, thread %u: no end to the wait for another block\n", blockIdx.x, threadIdx.x);
+        __trap();
+#endif
+    }
+};
+
+// Arrivals of a warp: one for all its lanes, or of each, so that racecheck can follow them.
+constexpr unsigned OF_WARP = BOUNDED_WAITS ? 32 : 1;
+
+// A warp arrives, after what each of its lanes did.
+__device__ inline void arrive_warp(Barrier& barrier) {
+    __syncwarp();
+    if (threadIdx.x % 32 < OF_WARP) mbarrier_arrive(&barrier);
+}
+
+// A slot of a ring of SIZE, and how often the ring has been gone round.
+template <int SIZE>
+struct Cursor {
+    int slot;
+    unsigned round;
+
+    __device__ explicit Cursor(int first = 0) : slot(first % SIZE), round(first / SIZE) {}
+
+    template <int BY>
+    __device__ void advance() {
+        const bool is_round = slot >= SIZE - BY % SIZE;
+        slot += is_round ? BY % SIZE - SIZE : BY % SIZE;
+        round += BY / SIZE + is_round;
+    }
+};

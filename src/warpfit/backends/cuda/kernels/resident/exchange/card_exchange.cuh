@@ -1,0 +1,98 @@
+// How blocks of one_launch_card.cu come to have each other's numbers.
+//
+// Within a cluster they send them to each other's shared memory, where a barrier counts the bytes. What one sends of a
+// layer shows that it has all that was sent of the layer before, and so that it reads nothing of what came before
+// that: hence two places, for layers in turns. Between clusters numbers go through memory, marked (marked_numbers.cuh).
+// Nobody leaves a number of a step before it has parts of the outputs of the step before of all clusters, and these have
+// read all that came two steps before: hence two places for steps in turns.
+#pragma once
+
+#include "resident/products/card_products.cuh"
+
+template <int L>
+constexpr int PARITY_OF = L % 2;
+// How many of the first COUNT layers have the parity of L: of L itself, whose number among these is L / 2.
+template <int L, int COUNT>
+constexpr int PHASES = (COUNT - L % 2 + 1) / 2;
+
+// Until all bytes that are sent to this block in a phase have come. Thread 0 lets the barrier count them.
+__device__ inline void await_bytes(Barrier& full, unsigned phase, unsigned bytes) {
+    if (threadIdx.x == 0) mbarrier_expect(&full, bytes);
+    wait(full, phase);
+}
+
+// Sends a quad of numbers to where `rank` has what lies at `place` here.
+__device__ inline void send_quad(int rank, const float* place, const float (&numbers)[4],
+                                 const Barrier& full) {
+    const unsigned words[4] = {__float_as_uint(numbers[0]), __float_as_uint(numbers[1]),
+                               __float_as_uint(numbers[2]), __float_as_uint(numbers[3])};
+    store_async_quad(place_in(rank, place), words, place_in(rank, &full));
+}
+
+// The 16-bit words of eight lanes, which go to `place` of all ranks: each lane sends them to some. The other ranks' barriers
+// count them; this one's threads see them when they have met.
+__device__ inline void share_out(float number, T* place, const Barrier& full, bool is_there) {
+    const int lane = threadIdx.x % 32;
+    const float next = __shfl_xor_sync(FULL_WARP, number, 1);
+    const unsigned pair = lane % 2 ? packed<T>(next, number) : packed<T>(number, next);
+    const unsigned next_pair = __shfl_xor_sync(FULL_WARP, pair, 2);
+    const bool is_second = lane / 2 % 2, is_upper = lane / 4 % 2;
+    const unsigned first = is_second ? next_pair : pair, second = is_second ? pair : next_pair;
+    const unsigned other_first = __shfl_xor_sync(FULL_WARP, first, 4),
+                   other_second = __shfl_xor_sync(FULL_WARP, second, 4);
+    const unsigned words[4] = {is_upper ? other_first : first, is_upper ? other_second : second,
+                               is_upper ? first : other_first, is_upper ? second : other_second};
+    if (!is_there) return;
+    for (int rank = lane % 8; rank < CLUSTER; rank += 8) {
+        if (rank == own_rank()) {
+            *reinterpret_cast<uint4*>(place) = uint4{words[0], words[1], words[2], words[3]};
+        } else {
+            store_async_quad(place_in(rank, place), words, place_in(rank, &full));
+        }
+    }
+}
+
+// f(turn, i, is_there) for each number of COUNT that falls to this thread; whole warps call it.
+template <int COUNT, class F>
+__device__ inline void each_number(F f) {
+#pragma unroll
+    for (int turn = 0; turn < (COUNT + THREADS - 1) / THREADS; ++turn) {
+        const int i = turn * THREADS + static_cast<int>(threadIdx.x);
+        if (i / 32 * 32 < COUNT) f(turn, i, i < COUNT);
+    }
+}
+
+// Leaves the quads of a tile of sums in memory at place(row, column), as far as columns are sent.
+template <class F>
+__device__ inline void leave_tile(const float (&sums)[4], int turn, F place) {
+    const Quad quad(sums);
+    unsigned* words = place(quad.row, quad.column);
+    if (words == nullptr) return;
+    const float numbers[1][4] = {{quad.numbers[0], quad.numbers[1], quad.numbers[2], quad.numbers[3]}};
+    send(reinterpret_cast<uint4*>(words), 0, turn, numbers);
+}
+
+// What all clusters have left of a number, added up; `words` is where the first has it, and the three beside it. Of each
+// four lanes, all call with the place of the same quad, and each gets one number of it.
+__device__ inline float sum_of_clusters(const unsigned* words, int stride, int turn, bool is_there) {
+    constexpr int MINE = (CLUSTERS + 3) / 4;
+    const int lane = threadIdx.x % 32;
+    float numbers[MINE][4];
+    receive(
+        numbers, turn,
+        [&](int i) { return reinterpret_cast<const uint4*>(words + (lane % 4 + 4 * i) * stride); },
+        [&](int i) { return is_there && lane % 4 + 4 * i < CLUSTERS; });
+    float sums[4];
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {
+        sums[part] = numbers[0][part];
+#pragma unroll
+        for (int i = 1; i < MINE; ++i) sums[part] += numbers[i][part];
+    }
+    const bool is_upper = lane / 2 % 2, is_odd = lane % 2;
+    const float even =
+        (is_upper ? sums[2] : sums[0]) + __shfl_xor_sync(FULL_WARP, is_upper ? sums[0] : sums[2], 2);
+    const float odd =
+        (is_upper ? sums[3] : sums[1]) + __shfl_xor_sync(FULL_WARP, is_upper ? sums[1] : sums[3], 2);
+    return (is_odd ? odd : even) + __shfl_xor_sync(FULL_WARP, is_odd ? even : odd, 1);
+}

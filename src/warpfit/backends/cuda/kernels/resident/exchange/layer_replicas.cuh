@@ -1,0 +1,505 @@
+// The weights of one_launch_layers.cu where several clusters, replicas, share out the rows of each batch.
+//
+// All replicas have the same weights, rounded to 16 bits for products. In float32, with all that the optimizer remembers of
+// it, a weight has one owner. A step goes
+//
+//     gradients of a replica's rows ──► their owner: adds up those of all replicas, updates ──► all who multiply by it
+//
+// through memory, quad by quad: four weights that a thread has of a tile. A thread sends gradients to the thread of its
+// number in a block of its rank, and takes weights from there; in addition owners send each weight to where the way
+// back takes it. Biases are few: each replica adds up all their gradients, and updates all of them alike.
+#pragma once
+
+#include "resident/exchange/marked_numbers.cuh"
+#include "resident/rows/layer_sums.cuh"
+
+constexpr int THREADS = 32 * WARPS;
+
+template <int L>
+struct BackwardTiles {
+    static constexpr int COUNT = Backward<L>::Weights::MINE;
+};
+template <>
+struct BackwardTiles<0> {
+    static constexpr int COUNT = 0;
+};
+
+// The numbers of layer L's first tile among a warp's, and of its first bias among a block's. Last layers come first, as
+// their gradients do.
+template <int L>
+struct First {
+    static constexpr int FORWARD = First<L + 1>::NEXT_FORWARD,
+                         NEXT_FORWARD = FORWARD + Forward<L>::Weights::MINE;
+    static constexpr int BACKWARD = First<L + 1>::NEXT_BACKWARD,
+                         NEXT_BACKWARD = BACKWARD + BackwardTiles<L>::COUNT;
+    static constexpr int BIAS = First<L + 1>::NEXT_BIAS, NEXT_BIAS = BIAS + Shape<L>::BLOCK_WIDTH;
+};
+template <>
+struct First<LAYERS> {
+    static constexpr int NEXT_FORWARD = 0, NEXT_BACKWARD = 0, NEXT_BIAS = 0;
+};
+
+constexpr int FORWARD_TILES = First<0>::NEXT_FORWARD, BACKWARD_TILES = First<0>::NEXT_BACKWARD;
+constexpr int QUADS = 2 * FORWARD_TILES, BACK_QUADS = larger(2 * BACKWARD_TILES, 1),
+              BIASES = First<0>::NEXT_BIAS;
+// Quads whose owner is the same thread, and biases of a thread.
+constexpr int OWN_QUADS = (QUADS + REPLICAS - 1) / REPLICAS, OWN_BIASES = (BIASES + THREADS - 1) / THREADS;
+static_assert(OWN_QUADS <= 32, "a bit for each");
+// Quads that a thread waits for at once.
+constexpr int AT_ONCE = 16;
+
+template <int L>
+struct LayerNumber {
+    static constexpr int VALUE = L;
+};
+
+// f(layer, the tile's number in it) for a tile of a warp.
+template <int L = LAYERS - 1, class F>
+__device__ inline void at_tile(int tile, F f) {
+    if constexpr (L > 0) {
+        if (tile >= First<L>::NEXT_FORWARD) return at_tile<L - 1>(tile, f);
+    }
+    f(LayerNumber<L>{}, tile - First<L>::FORWARD);
+}
+
+template <int L = LAYERS - 1, class F>
+__device__ inline void at_backward_tile(int tile, F f) {
+    if constexpr (L > 1) {
+        if (tile >= First<L>::NEXT_BACKWARD) return at_backward_tile<L - 1>(tile, f);
+    }
+    if constexpr (L > 0) f(LayerNumber<L>{}, tile - First<L>::BACKWARD);
+}
+
+// f(layer, unit) for a bias of a block.
+template <int L = LAYERS - 1, class F>
+__device__ inline void at_bias(int bias, F f) {
+    if constexpr (L > 0) {
+        if (bias >= First<L>::NEXT_BIAS) return at_bias<L - 1>(bias, f);
+    }
+    f(LayerNumber<L>{}, bias - First<L>::BIAS);
+}
+
+// Whether this warp has tile `tile` of a product.
+template <class Product>
+__device__ inline bool has_tile(int tile) {
+    return Product::is_mine() && Product::Weights::has_tile(tile % Product::Weights::MINE_K);
+}
+
+// Where the blocks of a rank leave numbers, and find them. None is overwritten that somebody has not read: who sends the
+// next has seen what others made of it. Of what threads of other numbers read there are two, for even steps and odd
+// ones, as a block may be a step ahead.
+struct alignas(16) Exchange {
+    uint4 gradients[REPLICAS][QUADS][THREADS];
+    uint4 weights[QUADS][THREADS];
+    uint4 backward[2][BACK_QUADS][THREADS];
+    unsigned biases[2][REPLICAS][BIASES];
+    unsigned squares[2][up(REPLICAS, 2)];
+};
+static_assert(sizeof(Exchange) == EXCHANGE_BYTES, "the launcher gives as much to each rank");
+
+// Takes the 16-bit words of tiles in, whose quads come in this turn: quad h of tile t is at place(t, h), and has the words
+// that there(t, h) has bits of.
+template <int TILES, class Place, class There>
+__device__ inline void receive_tiles(unsigned (&fragments)[TERMS][TILES][4], int turn, Place place,
+                                     There there) {
+#pragma unroll
+    for (int first = 0; first < 2 * TILES; first += AT_ONCE) {
+        uint4 words[AT_ONCE];
+        for (Patience patience;; patience.wait()) {
+            unsigned missing = 0;
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) {
+                const int tile = (first + i) / 2, half = i % 2;
+                words[i] = uint4{};
+                if (tile < TILES && there(tile, half)) words[i] = load_relaxed(place(tile, half));
+            }
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) {
+                const int tile = (first + i) / 2, half = i % 2;
+                if (tile < TILES) missing |= missing_marks(words[i], turn, there(tile, half));
+            }
+            if (missing == 0) break;
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const int quad = first + i;
+            if (quad >= 2 * TILES) break;
+            const Pair lower(without_last_bit(words[i].x), without_last_bit(words[i].y)),
+                upper(without_last_bit(words[i].z), without_last_bit(words[i].w));
+#pragma unroll
+            for (int term = 0; term < TERMS; ++term) {
+                fragments[term][quad / 2][quad % 2] = lower.words[term];
+                fragments[term][quad / 2][2 + quad % 2] = upper.words[term];
+            }
+        }
+    }
+}
+
+// All weights of a block as products take them, and those that this thread owns.
+struct Network {
+    Exchange* exchanges;
+    unsigned forward[TERMS][FORWARD_TILES][4], backward[TERMS][larger(BACKWARD_TILES, 1)][4];
+    float weights[OWN_QUADS][4], slots[SLOT_PLACES][OWN_QUADS][4];
+    unsigned places[OWN_QUADS][2];  // where the way back takes a quad's lower and upper units from
+    unsigned owned = 0;             // of quads that are there, a bit each
+    unsigned counted[2] = {0, 0};   // and of those whose lower or upper units this block counts
+
+    __device__ Network(Shared&, const Run& run) : exchanges(run.exchanges) {}
+
+    __device__ Exchange& own_exchange() const { return exchanges[own_rank()]; }
+
+    // f(i, its number among a warp's quads) for each quad that this thread owns.
+    template <class F>
+    __device__ void each_own(F f) const {
+#pragma unroll
+        for (int i = 0; i < OWN_QUADS; ++i) {
+            if (owns(i)) f(i, i * REPLICAS + own_replica());
+        }
+    }
+
+    // f(number, its place in memory) for each number of owned quads; of layers that all ranks have, only of the
+    // first's if `is_once`.
+    template <class Places, class F>
+    __device__ void each_number(const Places& places, bool is_once, F f) {
+        each_own([&](int i, int quad) {
+            quad = Places::index(quad);
+            at_tile(quad / 2, [&](auto layer, int tile) {
+                constexpr int L = decltype(layer)::VALUE;
+                using Weights = typename Forward<L>::Weights;
+                if (is_once && !Shape<L>::IS_SHARED_OUT && own_rank() > 0) return;
+#pragma unroll
+                for (int part = 0; part < 4; ++part) {
+                    const int unit = Weights::unit_of(tile / Weights::MINE_K, part),
+                              input = Weights::feature_of(tile % Weights::MINE_K, quad % 2 * 4 + part);
+                    if (unit >= Shape<L>::count() || input >= SIZES[L]) continue;
+                    const int64 place = static_cast<int64>(input) * SIZES[L + 1] + Shape<L>::first() + unit;
+                    f(weights[i][part], places.template weights<L>(-1) + place);
+                    for (int slot = 0; slot < Places::NUM_SLOTS; ++slot)
+                        f(slots[slot][i][part], places.template weights<L>(slot) + place);
+                }
+            });
+        });
+    }
+
+    // Where, counted in words from the first rank's exchange on, the way back takes a weight of layer L from, if
+    // anybody does. The next input's is 16 words further.
+    template <int L>
+    __device__ unsigned backward_place(int unit, int input) const {
+        if constexpr (L > 0) {
+            using Product = Backward<L>;
+            using Weights = typename Product::Weights;
+            if (unit >= Shape<L>::count() || input >= SIZES[L]) return NOWHERE;
+            const int rank = Shape<L - 1>::IS_SHARED_OUT ? Shape<L - 1>::rank_of(input) : 0;
+            // Weights of the outputs are in all ranks.
+            if (!Shape<L>::IS_SHARED_OUT && rank != own_rank()) return NOWHERE;
+            const int row = input - Shape<L - 1>::first_of(rank), col = Shape<L>::first() + unit;
+            const int row_tile = row / 16, col_tile = col / 16;
+            const int warp = row_tile / Weights::MINE_U * Product::GROUPS_K + col_tile % Product::GROUPS_K;
+            const int tile = row_tile % Weights::MINE_U * Weights::MINE_K + col_tile / Product::GROUPS_K;
+            const int quad = 2 * (First<L>::BACKWARD + tile) + col % 16 / 8;
+            const int thread = 32 * warp + row % 8 * 4 + col % 8 / 2, word = row % 16 / 8 * 2 + col % 2;
+            const uint4* first = reinterpret_cast<const uint4*>(exchanges);
+            return static_cast<unsigned>(&exchanges[rank].backward[0][quad][thread] - first) * 4 + word;
+        } else {
+            return NOWHERE;
+        }
+    }
+
+    // Finds out what this thread owns.
+    __device__ void find_own() {
+#pragma unroll
+        for (int i = 0; i < OWN_QUADS; ++i) {
+            const int quad = i * REPLICAS + own_replica();
+            if (quad >= QUADS) continue;
+            at_tile(quad / 2, [&](auto layer, int tile) {
+                constexpr int L = decltype(layer)::VALUE;
+                using Weights = typename Forward<L>::Weights;
+                if (!has_tile<Forward<L>>(tile)) return;
+                owned |= 1U << i;
+                const bool counts = Shape<L>::IS_SHARED_OUT || own_rank() == 0;
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const int unit = Weights::unit_of(tile / Weights::MINE_K, 2 * half),
+                              input = Weights::feature_of(tile % Weights::MINE_K, quad % 2 * 4);
+                    places[i][half] = backward_place<L>(unit, input);
+                    counted[half] |= static_cast<unsigned>(counts && unit < Shape<L>::count()) << i;
+                }
+            });
+        }
+    }
+
+    __device__ void read(const Arrays& arrays) {
+        find_own();
+#pragma unroll
+        for (int i = 0; i < OWN_QUADS * 4; ++i) {
+            weights[i / 4][i % 4] = 0;
+            for (int slot = 0; slot < SLOTS; ++slot) slots[slot][i / 4][i % 4] = 0;
+        }
+        each_number(arrays, false, [](float& number, const float* place) { number = *place; });
+        each_own([&](int i, int quad) { send_weights(i, quad, 0); });
+    }
+
+    template <class Places>
+    __device__ void write(const Places& places) {
+        each_number(places, true, [](float number, float* place) { *place = number; });
+    }
+
+#if STOPS
+    __device__ void keep(const BestArrays& best) { write(best); }
+#endif
+
+    // Sends a quad to all who multiply by it in a step.
+    __device__ void send_weights(int i, int quad, int step) const {
+        const float numbers[1][4] = {{weights[i][0], weights[i][1], weights[i][2], weights[i][3]}};
+        send(&own_exchange().weights[quad][threadIdx.x], 0, step, numbers);
+        unsigned* words = reinterpret_cast<unsigned*>(exchanges) + step % 2 * (BACK_QUADS * THREADS * 4);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            if (places[i][half] == NOWHERE) continue;
+            store_relaxed(words + places[i][half], marked(weights[i][2 * half], step / 2));
+            store_relaxed(words + places[i][half] + 16, marked(weights[i][2 * half + 1], step / 2));
+        }
+    }
+
+    // What all weights have become in `step` steps.
+    __device__ void begin(int step) {
+        const Exchange& exchange = own_exchange();
+        if (LAYERS > 1) {
+            receive_tiles(
+                backward, step / 2,
+                [&](int tile, int half) {
+                    return &exchange.backward[step % 2][2 * tile + half][threadIdx.x];
+                },
+                words_of_backward);
+        }
+        receive_tiles(
+            forward, step,
+            [&](int tile, int half) { return &exchange.weights[2 * tile + half][threadIdx.x]; },
+            [](int tile, int) {
+                bool is_there = false;
+                at_tile(tile, [&](auto layer, int tile) {
+                    is_there = has_tile<Forward<decltype(layer)::VALUE>>(tile);
+                });
+                return is_there ? ALL_WORDS : 0;
+            });
+    }
+
+    // Which words of half a tile are weights, and not beyond the last.
+    __device__ static unsigned words_of_backward(int tile, int half) {
+        unsigned words = 0;
+        at_backward_tile(tile, [&](auto layer, int tile) {
+            constexpr int L = decltype(layer)::VALUE;
+            using Weights = typename Backward<L>::Weights;
+            if (!has_tile<Backward<L>>(tile)) return;
+            constexpr bool IS_WHOLE = Shape<L - 1>::UNITS % 16 == 0 && Shape<L>::UNITS % 16 == 0 &&
+                                      (!Shape<L - 1>::IS_SHARED_OUT ||
+                                       (Shape<L - 1>::BLOCK_UNITS % 16 == 0 &&
+                                        Shape<L - 1>::BLOCK_UNITS * CLUSTER == Shape<L - 1>::UNITS));
+            words = ALL_WORDS;
+            if (IS_WHOLE) return;
+#pragma unroll
+            for (int part = 0; part < 4; ++part) {
+                const int input = Weights::unit_of(tile / Weights::MINE_K, part),
+                          unit = Weights::feature_of(tile % Weights::MINE_K, half * 4 + part);
+                if (input >= Shape<L - 1>::count() || unit >= SIZES[L + 1]) words &= ~(1U << part);
+            }
+        });
+        return words;
+    }
+
+    template <int L, class Rows>
+    __device__ void multiply_forward(Shared& shared, const Rows& rows) const {
+        multiply<Forward<L>, FORWARD_TILES>(shared, rows, forward, First<L>::FORWARD);
+    }
+    template <int L>
+    __device__ void multiply_backward(Shared& shared, const UnitRows& rows) const {
+        multiply<Backward<L>, BACKWARD_TILES>(shared, rows, backward, First<L>::BACKWARD);
+    }
+
+    // By the tiles from `first` on.
+    template <class Product, int TILES, class Rows>
+    __device__ static void multiply(Shared& shared, const Rows& rows,
+                                    const unsigned (&tiles)[TERMS][TILES][4], int first) {
+        if (!Product::is_mine()) return;
+        typename Product::Fragments b;
+#pragma unroll
+        for (int i = 0; i < TERMS * Product::Weights::MINE * 4; ++i) {
+            const int term = i / (Product::Weights::MINE * 4), word = i % (Product::Weights::MINE * 4);
+            (&b[term][0][0][0][0])[word] = tiles[term][first + word / 4][word % 4];
+        }
+        Product::multiply(shared.sums, rows, b);
+    }
+
+    // No step leaves anything to the next.
+    template <int L>
+    __device__ void catch_up(Shared&, const Run&, const Now&) {}
+
+    // Layer L's gradients are there: they are sent to their owners.
+    template <int L>
+    __device__ void take(Shared& shared, const Run&, const Now& now) const {
+        using Weights = typename Forward<L>::Weights;
+        Exchange& exchange = own_exchange();
+        const UnitRows dz = gradients_of<L>(shared);
+        const int chunk = Shape<L>::first_gradient() / CHUNK_UNITS;
+        Forward<L>::each_gradient(
+            dz, chunk, inputs_of<L>(shared, now.pass.index()), [&](int u, int j, const float (&sums)[2][4]) {
+                const int quad = 2 * (First<L>::FORWARD + u * Weights::MINE_K + j);
+                send(&exchange.gradients[own_replica()][quad][threadIdx.x], THREADS, now.step, sums);
+            });
+        Forward<L>::each_bias_gradient(dz, chunk, [&](int unit, float sum) {
+            store_relaxed(&exchange.biases[now.step % 2][own_replica()][First<L>::BIAS + unit],
+                          marked(sum, now.step / 2));
+        });
+    }
+
+    // All gradients are on their way: what this thread owns takes them in, and is sent.
+    __device__ void finish(Shared& shared, const Run& run, const Now& now) {
+        float sums[OWN_QUADS][4], of_biases[OWN_BIASES], unscale = run.unscale;
+        if (CLIPS) {
+#pragma unroll
+            for (int first = 0; first < OWN_QUADS; first += GROUP) receive_gradients(now.step, first, sums);
+            receive_biases(now.step, of_biases);
+            unscale *= clip_factor(run, sum_of_all(shared, now.step, sum_squares(sums, of_biases)));
+        }
+#pragma unroll
+        for (int first = 0; first < OWN_QUADS; first += GROUP) {
+            if (!CLIPS) receive_gradients(now.step, first, sums);
+#pragma unroll
+            for (int i = first; i < smaller(first + GROUP, OWN_QUADS); ++i) {
+                if (!owns(i)) continue;
+                update(i, sums[i], unscale, now, run);
+                send_weights(i, i * REPLICAS + own_replica(), now.step + 1);
+            }
+        }
+        if (!CLIPS) receive_biases(now.step, of_biases);
+        each_own_bias([&](int i, auto layer, int unit) {
+            constexpr int L = decltype(layer)::VALUE;
+            layer_of<L>(shared.layers).biases.update(unit, of_biases[i], unscale, now.settings, run.rule);
+        });
+    }
+
+    // The sum of the squares of the weights that this thread owns.
+    __device__ float sum_squared() const { return sum_counted(weights); }
+
+  private:
+    static constexpr unsigned NOWHERE = ~0U;
+    // Own quads whose gradients are waited for at once.
+    static constexpr int GROUP = larger(AT_ONCE / REPLICAS, 1);
+
+    __device__ bool owns(int i) const { return owned >> i & 1; }
+
+    // The sum of the squares of numbers of own quads, each of one rank.
+    __device__ float sum_counted(const float (&numbers)[OWN_QUADS][4]) const {
+        float squares = 0;
+#pragma unroll
+        for (int i = 0; i < OWN_QUADS * 4; ++i) {
+            const float number = numbers[i / 4][i % 4];
+            if (counted[i % 4 / 2] >> (i / 4) & 1) squares += number * number;
+        }
+        return squares;
+    }
+
+    // The gradients of own quads from `first` on, added up over the replicas in their order.
+    __device__ void receive_gradients(int step, int first, float (&sums)[OWN_QUADS][4]) const {
+        const Exchange& exchange = own_exchange();
+        const auto place = [&](int i) {
+            const int quad = (first + i / REPLICAS) * REPLICAS + own_replica();
+            return &exchange.gradients[i % REPLICAS][quad][threadIdx.x];
+        };
+        const auto is_there = [&](int i) {
+            return first + i / REPLICAS < OWN_QUADS && owns(first + i / REPLICAS);
+        };
+        float numbers[GROUP * REPLICAS][4];
+        receive(numbers, step, place, is_there);
+#pragma unroll
+        for (int i = first; i < smaller(first + GROUP, OWN_QUADS); ++i) {
+            float (&sum)[4] = sums[i];
+            sum[0] = sum[1] = sum[2] = sum[3] = 0;
+#pragma unroll
+            for (int replica = 0; replica < REPLICAS; ++replica) {
+                const float (&quad)[4] = numbers[(i - first) * REPLICAS + replica];
+#pragma unroll
+                for (int part = 0; part < 4; ++part) sum[part] += quad[part];
+            }
+        }
+    }
+
+    __device__ void update(int i, const float (&sum)[4], float unscale, const Now& now, const Run& run) {
+#pragma unroll
+        for (int part = 0; part < 4; ++part) {
+            float remembered[SLOT_PLACES];
+#pragma unroll
+            for (int slot = 0; slot < SLOTS; ++slot) remembered[slot] = slots[slot][i][part];
+            update_parameter(weights[i][part], remembered, sum[part], unscale, now.settings, now.of_weights);
+#pragma unroll
+            for (int slot = 0; slot < SLOTS; ++slot) slots[slot][i][part] = remembered[slot];
+        }
+    }
+
+    // f(i, layer, unit) for each of this block's biases that falls to this thread.
+    template <class F>
+    __device__ static void each_own_bias(F f) {
+#pragma unroll
+        for (int i = 0; i < OWN_BIASES; ++i) {
+            const int bias = i * THREADS + threadIdx.x;
+            if (bias >= BIASES) continue;
+            at_bias(bias, [&](auto layer, int unit) {
+                if (unit < Shape<decltype(layer)::VALUE>::count()) f(i, layer, unit);
+            });
+        }
+    }
+
+    // The gradients of those biases, added up likewise.
+    __device__ void receive_biases(int step, float (&sums)[OWN_BIASES]) const {
+        bool is_there[OWN_BIASES] = {};
+        each_own_bias([&](int i, auto, int) { is_there[i] = true; });
+#pragma unroll
+        for (int i = 0; i < OWN_BIASES; ++i) {
+            if (is_there[i]) {
+                sums[i] = receive_sum(step, [&](int replica) {
+                    return &own_exchange().biases[step % 2][replica][i * THREADS + threadIdx.x];
+                });
+            }
+        }
+    }
+
+    // The sum of what all replicas have left at place(replica) in a step.
+    template <class F>
+    __device__ static float receive_sum(int step, F place) {
+        unsigned words[REPLICAS];
+        for (Patience patience;; patience.wait()) {
+            unsigned missing = 0;
+#pragma unroll
+            for (int replica = 0; replica < REPLICAS; ++replica)
+                words[replica] = load_relaxed(place(replica));
+#pragma unroll
+            for (int replica = 0; replica < REPLICAS; ++replica)
+                missing |= words[replica] ^ mark_of(step / 2);
+            if ((missing & LAST_BIT) == 0) break;
+        }
+        float sum = 0;
+#pragma unroll
+        for (int replica = 0; replica < REPLICAS; ++replica) sum += without_last_bit(words[replica]);
+        return sum;
+    }
+
+    // The sum of the squares of this thread's gradients, each of one thread of all.
+    __device__ float sum_squares(const float (&sums)[OWN_QUADS][4],
+                                 const float (&of_biases)[OWN_BIASES]) const {
+        float squares = sum_counted(sums);
+        each_own_bias([&](int i, auto layer, int) {
+            const bool counts = Shape<decltype(layer)::VALUE>::IS_SHARED_OUT || own_rank() == 0;
+            if (counts && own_replica() == 0) squares += of_biases[i] * of_biases[i];
+        });
+        return squares;
+    }
+
+    // The sum of a number over all threads of all replicas.
+    __device__ float sum_of_all(Shared& shared, int step, float number) const {
+        Exchange& exchange = own_exchange();
+        const float sum = sum_of_cluster(shared, step, number);
+        if (threadIdx.x == 0)
+            store_relaxed(&exchange.squares[step % 2][own_replica()], marked(sum, step / 2));
+        return receive_sum(step, [&](int replica) { return &exchange.squares[step % 2][replica]; });
+    }
+};

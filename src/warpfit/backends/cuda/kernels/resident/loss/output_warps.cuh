@@ -1,0 +1,213 @@
+// The output warps of one_launch.cu: they update the output layer and the biases, and keep the record.
+#pragma once
+
+#include "base/reduce.cuh"
+#include "resident/exchange/replicas.cuh"
+
+// Sums of 16 columns of dz, tile after tile; in the lanes of which l % 4 is 0, [0] is that of column l / 4, and [2]
+// that of column l / 4 + 8.
+template <int STRIDE, int BARRIERS>
+__device__ inline void add_columns(int step, Barrier (&full)[BARRIERS], const T (&dz)[ROWS][STRIDE],
+                                   int first, float (&sums)[4]) {
+    const unsigned ones = packed<T>(1.0f, 1.0f);
+    const unsigned b[2] = {ones, ones};
+#pragma unroll 1
+    for (int group = 0; group < GROUPS; ++group) {
+        unsigned a[GROUP][4];
+        if (group % (GROUPS / BARRIERS) == 0) wait(full[group * BARRIERS / GROUPS], step);
+#pragma unroll
+        for (int i = 0; i < GROUP; ++i) load_a_transposed(a[i], &dz[(group * GROUP + i) * 16][first], STRIDE);
+#pragma unroll
+        for (int i = 0; i < GROUP; ++i) TensorCore<T>::multiply(sums, a[i], b);
+    }
+}
+
+// A tile of 16 units by 16 columns of the output layer's weights after a hidden layer; the first of its columns also has
+// their biases.
+struct OutputTile {
+    static constexpr int COUNT = HIDDEN ? UNIT_TILES * OUT_TILES : 0;
+    static constexpr int QUADS = 3;  // weights of each 8 columns, and biases
+    int number;
+
+    __device__ static int first_of(int warp) { return warp; }
+    __device__ int first_quad() const { return number * QUADS; }
+
+#if HIDDEN
+    __device__ void find(Shared& shared, int step, float (&sums)[3][4]) const {
+        const int u = number / OUT_TILES, o = number % OUT_TILES;
+        const unsigned one = packed<T>(1.0f, 1.0f), ones[4] = {one, one, one, one};
+        float of_bias[2][4] = {};
+#pragma unroll 1
+        for (int group = 0; group < GROUPS; ++group) {
+            wait(shared.dz_full[group], step);
+#pragma unroll
+            for (int i = 0; i < GROUP; ++i) {
+                const int row = (group * GROUP + i) * 16;
+                unsigned a[4], low[2], high[2];
+                load_a_transposed(a, &shared.h[row][u * 16], UNIT_STRIDE);
+                load_b_pair_transposed(low, high, &shared.dz[row][o * 16], OUT_STRIDE);
+                TensorCore<T>::multiply(sums[0], a, low);
+                TensorCore<T>::multiply(sums[1], a, high);
+                TensorCore<T>::multiply(of_bias[0], ones, low);
+                TensorCore<T>::multiply(of_bias[1], ones, high);
+            }
+        }
+#pragma unroll
+        for (int part = 0; part < 4; ++part) sums[2][part] = of_bias[part / 2][part % 2];
+    }
+
+    __device__ void update(Shared& shared, const Run& run, const StepRule& now, int step,
+                           const float (&sums)[3][4]) const {
+        OutputLayer& layer = shared.outputs;
+        const int lane = threadIdx.x % 32, u = number / OUT_TILES, o = number % OUT_TILES;
+#pragma unroll
+        for (int part = 0; part < 4; ++part) {
+            const int col = o * 16 + part / 2 * 8 + lane * 2 + part % 2;
+            if (u > 0 || lane >= 4) break;
+            run.update(
+                shared.output_bias[col],
+                [&](int slot) -> float& { return shared.output_bias_slots[slot][col]; }, sums[2][part], now);
+        }
+#pragma unroll
+        for (int part = 0; part < 4; ++part) {
+            const int unit = u * 16 + lane / 4 + part % 2 * 8, col = o * 16 + part / 2 * 8 + lane % 4 * 2;
+            float updated[2];
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                float& weight = layer.w[unit][col + i];
+                run.update(
+                    weight, [&](int slot) -> float& { return layer.slots[slot][SLOTS ? unit : 0][col + i]; },
+                    sums[part / 2][part % 2 * 2 + i], now);
+                updated[i] = weight * run.unscale;
+            }
+            *reinterpret_cast<unsigned*>(&layer.half[(step + 1) % 2][unit][col]) =
+                packed<T>(updated[0], updated[1]);
+        }
+    }
+#else
+    __device__ void find(Shared&, int, float (&)[3][4]) const {}
+    __device__ void update(Shared&, const Run&, const StepRule&, int, const float (&)[3][4]) const {}
+#endif
+};
+
+// 16 biases of the layer that takes the features: of hidden units, or of outputs.
+struct BiasTile {
+    static constexpr int COUNT = HIDDEN ? UNIT_TILES : OUT_TILES, QUADS = 1;
+    int number;
+
+    // Warps that have less of the output layer come first.
+    __device__ static int first_of(int warp) {
+        return (warp + OUTPUT_WARPS - OutputTile::COUNT % OUTPUT_WARPS) % OUTPUT_WARPS;
+    }
+    __device__ int first_quad() const { return OutputTile::COUNT * OutputTile::QUADS + number; }
+
+    __device__ void find(Shared& shared, int step, float (&sums)[1][4]) const {
+#if HIDDEN
+        add_columns(step, shared.dh_full, shared.dh, number * 16, sums[0]);
+#else
+        add_columns(step, shared.dz_full, shared.dz, number * 16, sums[0]);
+#endif
+    }
+
+    __device__ void update(Shared& shared, const Run& run, const StepRule& now, int,
+                           const float (&sums)[1][4]) const {
+        const int lane = threadIdx.x % 32, i = number * 16 + lane / 4;
+        if (lane % 4 != 0) return;
+#if HIDDEN
+        float *biases = shared.bias, (*slots)[UNIT_WIDTH] = shared.bias_slots;
+#else
+        float *biases = shared.output_bias, (*slots)[OUT_WIDTH] = shared.output_bias_slots;
+#endif
+        run.update(biases[i], [&](int slot) -> float& { return slots[slot][i]; }, sums[0][0], now);
+        run.update(biases[i + 8], [&](int slot) -> float& { return slots[slot][i + 8]; }, sums[0][2], now);
+    }
+};
+
+// f(tile) for each that falls to this warp.
+template <class Tile, class F>
+__device__ inline void each_tile(int warp, F f) {
+    for (int i = Tile::first_of(warp); i < Tile::COUNT; i += OUTPUT_WARPS) f(Tile{i});
+}
+
+// Updates tiles with the gradient of a batch.
+template <class Tile>
+__device__ inline void update_tiles(Shared& shared, const Run& run, const StepRule& now, int step, int warp) {
+    each_tile<Tile>(warp, [&](const Tile& tile) {
+        float sums[Tile::QUADS][4] = {};
+        tile.find(shared, step, sums);
+        tile.update(shared, run, now, step, sums);
+    });
+}
+
+#if REPLICAS > 1
+static_assert(OUTPUT_QUADS == OutputTile::COUNT * OutputTile::QUADS + BiasTile::COUNT * BiasTile::QUADS,
+              "replicas have room for what they send");
+
+// The gradients of tiles: sent, and later added up over the replicas for the update.
+template <class Tile>
+__device__ inline void send_tiles(Shared& shared, Exchange& exchange, int step, int warp) {
+    each_tile<Tile>(warp, [&](const Tile& tile) {
+        float sums[Tile::QUADS][4] = {};
+        tile.find(shared, step, sums);
+        send(&exchange.outputs[step % 2][own_replica()][tile.first_quad()][threadIdx.x % 32], 32, step / 2,
+             sums);
+    });
+}
+
+template <class Tile>
+__device__ inline void update_tiles(Shared& shared, const Run& run, const Exchange& exchange,
+                                    const StepRule& now, int step, int warp) {
+    each_tile<Tile>(warp, [&](const Tile& tile) {
+        float sums[Tile::QUADS][4];
+        receive_sums<REPLICAS, 1>(sums, step / 2, [&](int replica, int quad) {
+            return &exchange.outputs[step % 2][replica][tile.first_quad() + quad][threadIdx.x % 32];
+        });
+        tile.update(shared, run, now, step, sums);
+    });
+}
+
+__device__ inline void update_outputs(Shared& shared, const Run& run, const StepRule& now, int step,
+                                      int warp) {
+    Exchange& exchange = run.exchanges[own_rank()];
+    send_tiles<OutputTile>(shared, exchange, step, warp);
+    send_tiles<BiasTile>(shared, exchange, step, warp);
+    update_tiles<OutputTile>(shared, run, exchange, now, step, warp);
+    update_tiles<BiasTile>(shared, run, exchange, now, step, warp);
+}
+#else
+__device__ inline void update_outputs(Shared& shared, const Run& run, const StepRule& now, int step,
+                                      int warp) {
+    update_tiles<OutputTile>(shared, run, now, step, warp);
+    if (!AHEAD) update_tiles<BiasTile>(shared, run, now, step, warp);
+}
+#endif
+
+__device__ inline void train_outputs(Shared& shared, const Run& run, double* record, int warp) {
+    const bool has_record = own_rank() == 0 && warp == OUTPUT_WARPS - 1;
+    Step step = run.first_step();
+    for (StepRules rules(run.rules, step); step.is_there(); rules.advance(step)) {
+        update_outputs(shared, run, rules.now, step.index, warp);
+        // All warps wait for all that changes once a step, lest they fall a round behind.
+#pragma unroll 1
+        for (int group = 0; group < GROUPS; ++group) wait(shared.dz_full[group], step.index);
+#if CLUSTER > 1
+        if (has_record && threadIdx.x % 32 == 0) {
+            mbarrier_expect(&shared.losses_full[step.index % 2], ROWS * sizeof(RowLoss));
+        }
+#endif
+        arrive_warp(shared.outputs_ready);
+        if (AHEAD) {  // the next step's outputs do not wait for its biases
+            update_tiles<BiasTile>(shared, run, rules.now, step.index, warp);
+            wait(shared.dh_full[0], step.index);  // of a warp without biases, too
+            arrive_warp(shared.biases_ready);
+        }
+        if (has_record) {
+            const int even = step.index % 2;
+            if (CLUSTER > 1) wait(shared.losses_full[even], step.index / 2);
+            const int count = step.count();
+            write_record(record + 3 * (step.index * REPLICAS + own_replica()), shared.losses[even],
+                         own_rows(count), count, own_rows(count));
+        }
+        step.advance();
+    }
+}

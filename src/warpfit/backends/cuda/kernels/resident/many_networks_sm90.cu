@@ -1,0 +1,171 @@
+// Computes: whole training runs of many networks with a hidden layer, of one shape, a network at a time in each cluster: for
+//           each step of each epoch forward pass, loss, backward pass, and the optimizer's update. A cluster that is done
+//           takes the next network.
+// Layout:   x (all rows, X_WIDTH) of DTYPE: FEATURES numbers, a one, and zeros, after a row of zeros; targets (all rows,
+//           TARGET_WORDS) 32-bit words, labels or float32; which rows a network trains on, in which order and at what rates
+//           its `Network` says; parameters (num_networks, 1 + SLOTS, PARAMETERS) float32: weights (FEATURES, HIDDEN) and
+//           biases of the hidden layer, weights (HIDDEN, OUTPUTS) and biases of the outputs, each layer filled up to a
+//           multiple of 4, then what the optimizer remembers of them; best (num_networks, PARAMETERS) float32, the parameters
+//           of the best epoch of networks whose `Stopping` keeps them; queue a zero, or with HALVES a `Queue`; dropouts
+//           (num_networks,), which nobody reads without DROPS; with WEIGHTED weights (all rows,) float32, which also follow the
+//           targets; with CLASS_WEIGHTS class_weights (num_networks, OUTPUTS + 1) float32, the last of which is their mean; with
+//           either total_weights (num_networks, 2) float64, those of the rows that a network is trained on, and validated.
+// Launch:   any number of clusters of CLUSTER blocks of 512 threads; SHARED_BYTES of dynamic shared memory, from a multiple of
+//           1024. Defines DTYPE, FEATURES, HIDDEN (at most 128), OUTPUTS (at most 16), BATCH (at most 64), CLUSTER (at most 8,
+//           or 4 for at most 64 hidden units), SHARED_SLICES (of 16 features, whose weights are in shared memory), UNIT_REGISTERS,
+//           LOSS_REGISTERS and BATCH_REGISTERS (of a thread), TARGET_WORDS, ACTIVATION, SLOPE, DROPS (whether dropout follows
+//           the hidden layer), LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS, OPTIMIZER, SLOTS, ADAPTIVE, MOMENTUM, NESTEROV, DECAYS,
+//           RATE_IN_VELOCITY, KEEPS_BEST (whether any network's `Stopping` does), HALVES (whether networks are compared at
+//           rungs, and only some go on), PENALIZED (whether weights' squares join the loss; not with weights of rows),
+//           WEIGHTED, CLASS_WEIGHTS, SHARED_BYTES, BOUNDED_WAITS.
+// Numerics: products of DTYPE, biases of the hidden layer among them, with float32 sums; parameters and what is remembered of
+//           them in float32. A network's bits follow from its own numbers alone.
+// Cost:     of a step 4 BATCH HIDDEN FEATURES FLOP and the output layer's; a cluster reads the batch from L2 once, and from
+//           shared memory twice.
+// Reference: the layerwise engine over backends/numpy; PTX ISA 9.7.15 (wgmma).
+//
+// Parts of the features lie in different blocks, or warpgroups, with all hidden units' weights, which are the accumulators of
+// dw1ᵀ = dhᵀ x and, rounded, the operand in registers of zᵀ = w1ᵀ xᵀ. x lies in shared memory in boxes of 64 rows and 64
+// features, which both products read: along k, and across. A step goes
+//
+//   forward    each part its sums of zᵀ; each gets those of its rows
+//   outputs    h of a part's rows, their logits, loss and gradients, by a third warpgroup, which also brings the next batch
+//   backward   dh of a part's rows, to all parts; dw1 box by box, added to the weights
+#define SHARED_ALIGNMENT 1024
+
+#include "resident/feed/batch_warps.cuh"
+#include "resident/loss/loss_warps.cuh"
+#include "resident/products/unit_warps.cuh"
+#include "resident/record/rungs.cuh"
+
+__device__ inline void make_barriers(Shared& shared) {
+    for (int i = 0; i < STAGES; ++i) {
+        mbarrier_init(&shared.x_full[i], HELPERS * OF_WARP);
+        mbarrier_init(&shared.x_free[i], (WARPS + HELPERS) * OF_WARP);
+    }
+    mbarrier_init(&shared.h_full, WARPS * OF_WARP);
+    mbarrier_init(&shared.h_free, HELPERS * OF_WARP);
+    mbarrier_init(&shared.dz_full, WARPS_WITH_ROWS * OF_WARP);
+    mbarrier_init(&shared.losses_met, HELPERS * OF_WARP);
+    mbarrier_init(&shared.bringers_met, HELPERS * OF_WARP);
+    for (Barrier& barrier : shared.z_full)
+        mbarrier_init(&barrier, CLUSTER > 1 ? 1 : WARPS / GROUPS * OF_WARP);
+    for (Barrier& barrier : shared.group_met) mbarrier_init(&barrier, WARPS / GROUPS * OF_WARP);
+    for (Barrier& barrier : shared.dh_full) mbarrier_init(&barrier, PARTS_OF_BLOCK * OF_WARP);
+    mbarrier_init(&shared.w2_free, WARPS * OF_WARP);
+    mbarrier_init(&shared.outputs_full, HELPERS * OF_WARP);
+    mbarrier_init(&shared.sums_full, CLUSTER > 1 ? 1 : (HELPERS + PENALIZED * WARPS) * OF_WARP);
+    for (Barrier& barrier : shared.verdict_full) mbarrier_init(&barrier, 1);
+    mbarrier_init(&shared.next_full, 1);
+    fence_mbarrier_init();
+}
+
+// What nobody writes in a run stays 0.
+__device__ inline void clear(Shared& shared) {
+    for (int i = threadIdx.x; i < DZ_ROWS * OUT_STRIDE; i += THREADS) (&shared.dz[0][0])[i] = T{};
+    for (int i = threadIdx.x; i < UNITS * UNIT_TILES * OUT_STRIDE; i += THREADS) (&shared.w2[0][0])[i] = T{};
+    for (int i = threadIdx.x; i < (1 + SLOTS) * OUT_WIDTH; i += THREADS) (&shared.output_bias[0][0])[i] = 0;
+}
+
+constexpr int OF_NETWORK = (1 + SLOTS) * PARAMETERS;
+
+struct Networks {
+    const Network* all;
+    Queue* queue;
+    int count;
+
+    // Whether there is a next one, the same for all blocks of a cluster, which is in shared memory then.
+    __device__ bool take_next(Shared& shared) const {
+        __syncwarp();
+        barrier_of_cluster();  // all are done with the one before
+        if (threadIdx.x == 0) {
+#if CLUSTER > 1
+            mbarrier_expect(&shared.next_full, 8);
+            if (own_rank() == 0) {
+                const unsigned next = queue->take();
+                for (int to = 0; to < CLUSTER; ++to) {
+                    store_async_pair(place_in(to, &shared.next), next, 0, place_in(to, &shared.next_full));
+                }
+            }
+            wait(shared.next_full, shared.run.round);
+#else
+            shared.next = queue->take();
+#endif
+            begin(shared);
+        }
+        __syncthreads();
+        return shared.run.idx >= 0;
+    }
+
+    __device__ void begin(Shared& shared) const {
+        shared.run.idx = queue->network_at(static_cast<unsigned>(shared.next), count);
+        if (shared.run.idx < 0) return;
+        const Network& network = shared.network = queue->part_of(all[shared.run.idx]);
+        ++shared.run.round;
+        shared.run.epochs += shared.run.epochs_of_last;
+        shared.run.epochs_of_last = 0;
+        shared.run.batches = Batch::count(network);
+        shared.run.unscale = 1 / network.scale;
+    }
+
+    // When a network is in memory again. DECIDES of warps that have registers for it.
+    template <bool DECIDES>
+    __device__ void hand_back() const {
+#if HALVES
+        __syncwarp();
+        barrier_of_cluster();
+        if (own_rank() == 0 && __syncthreads_or(threadIdx.x == 0 && queue->hand_back()))
+            queue->decide<DECIDES>(all, count, threadIdx.x, GROUPS * GROUP_THREADS, meet);
+#endif
+    }
+
+    // All warps of a block.
+    __device__ static void meet() { __syncthreads(); }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    many_networks_sm90(const T* x, const float* targets, const Network* all, float* parameters, float* best,
+                       Queue* queue, int num_networks, float setting, float of_term, float of_slope,
+                       const NetworkDropout* dropouts, const float* weights, const double* total_weights,
+                       const float* class_weights) {
+    take_turn();
+    DYNAMIC_SHARED(Shared, whole);
+    Shared& shared = *whole;
+    if (threadIdx.x == 0) {
+        make_barriers(shared);
+        shared.run = {};
+    }
+    clear(shared);
+    barrier_of_cluster();
+    Networks networks{all, queue, num_networks};
+    if (own_group() < GROUPS) {
+        take_registers<UNIT_REGISTERS>();
+        UnitWarps warps(shared, dropouts);
+        while (networks.take_next(shared)) {
+            warps.weights.read(own_numbers(parameters, shared, OF_NETWORK));
+            networks.meet();
+            warps.train(best);
+            warps.weights.write(own_numbers(parameters, shared, OF_NETWORK));
+            networks.hand_back<true>();
+        }
+    } else if (own_group() == LOSS_GROUP) {
+        leave_registers<LOSS_REGISTERS>();
+        LossWarps warps(shared, {setting, of_term, of_slope}, total_weights, class_weights);
+        while (networks.take_next(shared)) {
+            warps.read(own_numbers(parameters, shared, OF_NETWORK));
+            networks.meet();
+            const int done = warps.train(best);
+            warps.write(own_numbers(parameters, shared, OF_NETWORK));
+            if (LossWarps::is_first(Thread())) shared.network.leave(done);
+            networks.hand_back<false>();
+        }
+    } else {
+        leave_registers<BATCH_REGISTERS>();
+        BatchWarps warps(shared, x, targets, weights, class_weights);
+        while (networks.take_next(shared)) {
+            networks.meet();
+            warps.train();
+            networks.hand_back<false>();
+        }
+    }
+}

@@ -1,0 +1,209 @@
+// Computes: a training run of a network of linear layers on most of a card: for each step of each epoch forward pass, loss,
+//           backward pass, and the optimizer's update.
+// Layout:   batches (steps, BATCH, X_WIDTH + 8) 16-bit and targets (steps, BATCH, TARGET_WORDS) of all epochs, as
+//           gather_batches leaves them; settings (steps,); places: of each layer where its weights (inputs, units) lie,
+//           what the optimizer remembers of them, its biases (units,), and what it remembers of those, all float32;
+//           record (steps, 3) float64: loss, weight, and rows that are right; words (2, EXCHANGED_WORDS), zeros; far:
+//           of each block quads of float32 for layers that are far, anything.
+// Launch:   CLUSTERS clusters of CLUSTER blocks of 32 WARPS threads, all resident; SHARED_BYTES of dynamic shared memory.
+//           Defines: DTYPE, LAYERS (2 or more), WIDTHS (of features and of each layer's units, a list), ACTIVATIONS,
+//           SLOPES, FAR_LAYERS (0 or 1; lists, too), BATCH, CLUSTER (2, 4, 8 or 16), CLUSTERS, WARPS, OPTIMIZER, ADAPTIVE
+//           (1: it divides by a root), SLOTS (numbers that it remembers of a parameter), MOMENTUM, NESTEROV, DECAYS,
+//           RATE_IN_VELOCITY, LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS (0 or 1), SHARED_BYTES, EXCHANGE_BYTES,
+//           BOUNDED_WAITS.
+// Numerics: products of 16-bit numbers with float32 sums; weights and sums in float32; gradients times `scale`, a power of
+//           two that keeps them in the range of 16 bits. Sums in a fixed order; of those that go through memory the last
+//           bit is cut off.
+// Cost:     of a step 6 BATCH FLOP for each weight, or 4 for one of the first layer. Of each hidden layer two ways through
+//           memory and two through clusters, but of the last one each.
+// Reference: the layerwise engine over backends/numpy; PTX ISA 9.7.14.5 (ldmatrix, mma), 9.7.9.13 (st.async).
+//
+// Each block has a tile of each matrix, for the whole run. Forward, the ranks of a cluster have parts of the sums of their
+// units: they send each other rows, add up, activate, and leave the units where all blocks of a rank take them as their
+// next inputs. Back, clusters have parts of the sums: each rank adds up rows of all clusters, and sends the ranks of its
+// own what they multiply by next. While numbers are on their way, weights that are not needed any more are updated.
+#include "resident/rows/card_layers.cuh"
+
+// f(i) for each i below `count` that falls to this thread.
+template <class F>
+__device__ inline void each_of_block(int count, F f) {
+    for (int i = threadIdx.x; i < count; i += THREADS) f(i);
+}
+
+// Starts to copy this rank's features of a batch, and the targets.
+__device__ inline void load_batch(Shared& shared, const Run& run, int step) {
+    using First = WeightTile<0>;
+    constexpr int CHUNKS = First::INPUTS / 8;
+    const T* rows = run.batches + static_cast<int64>(step) * BATCH * X_STRIDE + First::first_input();
+    each_of_block(BATCH * CHUNKS, [&](int i) {
+        const int row = i / CHUNKS, column = i % CHUNKS * 8;
+        if (First::first_input() + column >= X_WIDTH) return;
+        copy_async_16(&part_of<0>(shared).inputs[step % 2][row][column], rows + row * X_STRIDE + column,
+                      true);
+    });
+    const float* targets = run.targets + static_cast<int64>(step) * BATCH * TARGET_WORDS;
+    each_of_block(BATCH * TARGET_WORDS,
+                  [&](int i) { copy_async_4(&shared.targets[step % 2][0][0] + i, targets + i, true); });
+    copy_async_commit();
+}
+
+// What a warp's rows leave for their losses: 8 rows at a time.
+constexpr int EIGHTHS_OF_WARP = (ROWS / 8 + WARPS - 1) / WARPS;
+using Rests = OutputRest[EIGHTHS_OF_WARP];
+
+// f(i, row) for the rows of which this lane has outputs.
+template <class F>
+__device__ inline void each_row(F f) {
+#pragma unroll
+    for (int i = 0; i < EIGHTHS_OF_WARP; ++i) {
+        const int eighth = threadIdx.x / 32 + i * WARPS;
+        if (eighth < ROWS / 8) f(i, eighth * 8 + static_cast<int>(threadIdx.x) % 32 / 4);
+    }
+}
+
+// From outputs without biases to their gradients. Of rows that are not there they are 0.
+__device__ inline void find_gradients(Shared& shared, const Run& run, const Now& now, Rests& rests) {
+    constexpr int CHUNKS = OUT_WIDTH / 8;
+    const auto& biases = part_of<LAYERS - 1>(shared).biases[0];
+    each_row([&](int i, int row) {
+        const int column = static_cast<int>(threadIdx.x) % 4 * 2;
+        float z[CHUNKS][4];  // of which there is the upper row
+#pragma unroll
+        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+            z[chunk][0] = shared.outputs[row][chunk * 8 + column] + biases[chunk * 8 + column];
+            z[chunk][1] = shared.outputs[row][chunk * 8 + column + 1] + biases[chunk * 8 + column + 1];
+        }
+        OutputRows<CHUNKS, OUTPUTS> rows{z};
+        const float factor = row < now.count ? run.scale / now.count : 0;
+        rests[i] = rows.replace(0, shared.targets[now.step % 2][row], factor, run.loss, EvenClasses{});
+#pragma unroll
+        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+            *reinterpret_cast<unsigned*>(&shared.output_gradients[row][chunk * 8 + column]) =
+                packed<T>(z[chunk][0], z[chunk][1]);
+        }
+    });
+}
+
+// The losses of this warp's rows.
+__device__ inline void find_losses(Shared& shared, const Run& run, const Now& now, const Rests& rests) {
+    each_row([&](int i, int row) {
+        const float* target = shared.targets[now.step % 2][row];
+        const RowLoss loss =
+            find_row_loss(rests[i], label_of(target), run.loss, OUTPUTS, EvenClasses{}, row < now.count);
+        if (threadIdx.x % 4 == 0) shared.losses[row] = loss;
+    });
+}
+
+// From the last layer's inputs to its outputs and the gradients of its inputs; `meanwhile` is done while outputs are on
+// their way.
+template <class Meanwhile>
+__device__ inline void train_last(Shared& shared, const Run& run, const Now& now, Rests& rests,
+                                  Meanwhile meanwhile) {
+    constexpr unsigned SENT_BYTES = 2 * (CLUSTER - 1) * WeightTile<HIDDEN_LAYERS - 1>::PIECE * sizeof(T);
+    __syncthreads();
+    multiply_last(shared, run, now);
+    meanwhile();
+    receive_outputs(shared, run, now);
+    __syncthreads();
+    find_gradients(shared, run, now, rests);
+    await_bytes(shared.last_full, now.step, SENT_BYTES);
+    __syncthreads();
+    differentiate_last(shared);
+    __syncthreads();
+}
+
+// The last layer's update, and the record of the step.
+__device__ inline void finish_last(Shared& shared, const Run& run, const Now& now, const Rests& rests) {
+    if (blockIdx.x == 0) find_losses(shared, run, now, rests);
+    __syncthreads();
+    update_layer<LAYERS - 1>(shared, run, now, &shared.output_gradients[0][0], OUTPUT_STRIDE);
+    if (blockIdx.x == 0 && threadIdx.x < 32)
+        write_record(run.record + 3 * now.step, shared.losses, now.count, now.count, now.count);
+}
+
+// Forward from layer L's inputs, and back to the updates of all layers from L on. A layer is updated while the gradients
+// of its inputs are on their way.
+template <int L>
+__device__ inline void train_from(Shared& shared, const Run& run, const Now& now) {
+    multiply_forward<L>(shared, now);
+    Derivatives<L> derivatives;
+    activate_units<L>(shared, run, now, derivatives);
+    Rests rests;
+    if constexpr (Places<L>::IS_INNER) {
+        receive_inputs<L + 1>(shared, run, now);
+        __syncthreads();
+        train_from<L + 1>(shared, run, now);
+        differentiate_units<L>(shared, run, now, derivatives);
+        await_gradients<L>(shared, now);
+    } else {
+        train_last(shared, run, now, rests, [&] { share_derivatives<L>(shared, derivatives); });
+    }
+    if constexpr (L > 0) {
+        multiply_back<L>(shared, run, now);
+        __syncthreads();
+    }
+    if constexpr (!Places<L>::IS_INNER) finish_last(shared, run, now, rests);
+    update_layer<L>(shared, run, now, &gradients_of<L>(shared)[0][0], GRADIENT_STRIDE);
+    __syncthreads();
+}
+
+template <int L = 0>
+__device__ inline void read_layers(Shared& shared, const Run& run, const Arrays& arrays) {
+    read_layer<L>(shared, run, arrays);
+    if constexpr (L + 1 < LAYERS) read_layers<L + 1>(shared, run, arrays);
+}
+
+template <int L = 0>
+__device__ inline void write_layers(Shared& shared, const Run& run, const Arrays& arrays) {
+    each_parameter<L, true>(shared, run, arrays, [](float number, float* place) { *place = number; });
+    if constexpr (L + 1 < LAYERS) write_layers<L + 1>(shared, run, arrays);
+}
+
+// Gets shared memory ready for the first step. Rows that no batch has, and columns that no layer has, stay 0.
+__device__ inline void prepare(Shared& shared) {
+    each_of_block(sizeof(Shared) / 16, [&](int i) { reinterpret_cast<uint4*>(&shared)[i] = uint4{}; });
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (Barrier& full : shared.parts_full) mbarrier_init(&full, 1);
+        for (Barrier& full : shared.gradients_full) mbarrier_init(&full, 1);
+        mbarrier_init(&shared.last_full, 1);
+        fence_mbarrier_init();
+    }
+    __syncthreads();
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
+    one_launch_card(const T* batches, const float* targets, const StepSettings* settings,
+                    float* const* places, double* record, unsigned* words, float4* far, int num_rows,
+                    int num_epochs, float scale, float decay, float momentum, float of_mean, float of_square,
+                    float loss_setting, float of_term, float of_slope) {
+    DYNAMIC_SHARED(Shared, whole);
+    Shared& shared = *whole;
+    const Run run{batches,
+                  targets,
+                  record,
+                  scale,
+                  1 / scale,
+                  {loss_setting, of_term, of_slope},
+                  {decay, momentum, of_mean, of_square},
+                  words,
+                  far + static_cast<int64>(blockIdx.x) * far_quads_before() * 32};
+    const Arrays arrays{places};
+    prepare(shared);
+    read_layers(shared, run, arrays);
+    barrier_of_cluster();  // no block sends to another that has not begun
+    load_batch(shared, run, 0);
+    StepSettings next = settings[0];
+    for (Step step(num_rows, num_epochs); step.is_there(); step.advance()) {
+        const Now now{step.index, step.count(), next};
+        copy_async_wait<0>();
+        __syncthreads();
+        if (step.index + 1 < step.num_steps) {
+            load_batch(shared, run, step.index + 1);
+            next = settings[step.index + 1];
+        }
+        train_from<0>(shared, run, now);
+    }
+    barrier_of_cluster();  // nor to one that has left
+    write_layers(shared, run, arrays);
+}

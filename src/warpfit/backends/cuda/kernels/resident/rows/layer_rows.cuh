@@ -1,0 +1,331 @@
+// The rows of one_launch_layers.cu on their way: from the sums of a product to units, to the gradients of
+// outputs, and to those of units; and how the blocks of a cluster come to have each other's.
+#pragma once
+
+#include "resident/products/layer_products.cuh"
+
+// What is to be written of a pass, and where.
+struct Losses {
+    int row, count;
+    float weight, penalty;
+    bool trains, is_first;  // of its epoch
+    bool is_there;
+};
+
+// Which layer takes its gradients in after the next step has begun, while that one's first units are on their way: the
+// second, or looking ahead the first; -1 for none. What the second takes stays where it is until all blocks have had the
+// next of its units from this one.
+template <int SECOND>
+__device__ constexpr int find_late_layer() {
+    constexpr bool SENDS = CLUSTER > 1 && SECOND + 1 < LAYERS;
+    if constexpr (AHEAD) {
+        return 0;
+    } else if constexpr (SENDS && REPLICAS == 1 && UNIT_COPIES == 2 && !CLIPS && !PENALIZED) {
+        return Shape<SECOND>::ALL_HAVE_UNITS ? SECOND : -1;
+    } else {
+        return -1;
+    }
+}
+constexpr int LATE_LAYER = find_late_layer<1>();
+
+// Where a block stands: which pass it is, which step, of how many rows, and how many of them are this replica's;
+// what it multiplies by; and what the pass before left.
+struct Now {
+    Passes pass;
+    int step, count, own_count;
+    StepSettings settings, last_settings;
+    RuleSettings of_weights;
+    Losses before;
+
+    __device__ int slot() const { return pass.index() % X_SLOTS; }
+    // Whether the pass before has left something to this one, and whether this one leaves something to the next: not
+    // where an epoch begins or ends.
+    __device__ bool is_led_on() const {
+        return LATE_LAYER >= 0 && pass.trains() && !pass.training.is_first_of_epoch();
+    }
+    __device__ bool leads_on() const {
+        return LATE_LAYER >= 0 && pass.trains() && !pass.training.is_last_of_epoch();
+    }
+};
+
+// The rows that layer L takes in a pass.
+template <int L>
+__device__ inline auto inputs_of(Shared& shared, int pass) {
+    if constexpr (L == 0) {
+        return BatchRows{&shared.x[pass % X_SLOTS][0][0][0]};
+    } else {
+        return UnitRows(layer_of<L - 1>(shared.layers).units(pass));
+    }
+}
+
+template <int L>
+__device__ inline UnitRows gradients_of(Shared& shared) {
+    return UnitRows(layer_of<L>(shared.layers).dz);
+}
+
+// A piece of a block's rows: 8 rows by 8 units. Of the row, a lane has two columns.
+struct Piece {
+    int eighth, chunk;  // of the rows, and of the units
+
+    __device__ int row() const { return eighth * 8 + static_cast<int>(threadIdx.x) % 32 / 4; }
+    __device__ static int column_of_lane() { return static_cast<int>(threadIdx.x) % 4 * 2; }
+    __device__ int unit() const { return chunk * CHUNK_UNITS + column_of_lane(); }
+};
+
+// How many pieces of a block's units of layer L a warp has.
+template <int L>
+constexpr int TURNS = (ROWS / 8 * Shape<L>::BLOCK_CHUNKS + WARPS - 1) / WARPS;
+
+// f(turn, piece) for this warp's pieces of this block's units of layer L.
+template <int L, class F>
+__device__ inline void each_turn(F f) {
+    constexpr int CHUNKS = Shape<L>::BLOCK_CHUNKS, PIECES = ROWS / 8 * CHUNKS;
+    const int count = Shape<L>::own_chunks();
+#pragma unroll(TURNS<L> <= 2 ? TURNS<L> : 1)
+    for (int turn = 0; turn < TURNS<L>; ++turn) {
+        const int i = turn * WARPS + threadIdx.x / 32;
+        if (i < PIECES && i % CHUNKS < count) f(turn, Piece{i / CHUNKS, i % CHUNKS});
+    }
+}
+
+template <int L, class F>
+__device__ inline void each_piece(F f) {
+    each_turn<L>([&](int, const Piece& piece) { f(piece); });
+}
+
+// The word of this lane's two units of a piece, if `units` begin with this block's.
+template <int COUNT>
+__device__ inline unsigned& word_of(T (&units)[COUNT][ROWS][CHUNK_UNITS], const Piece& piece,
+                                    int first_chunk = 0) {
+    return *reinterpret_cast<unsigned*>(
+        &units[first_chunk + piece.chunk][piece.row()][Piece::column_of_lane()]);
+}
+
+// Writes this lane's two units of a piece.
+template <int COUNT>
+__device__ inline void set_units(T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS], const Piece& piece,
+                                 int first_chunk, float low, float high) {
+    const Pair pair(low, high);
+#pragma unroll
+    for (int term = 0; term < TERMS; ++term) word_of(units[term], piece, first_chunk) = pair.words[term];
+}
+
+// What they are.
+template <int COUNT>
+__device__ inline float2 units_of(T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS], const Piece& piece) {
+    float2 found = unpacked<T>(word_of(units[0], piece));
+    if (TERMS > 1) {
+        const float2 rest = unpacked<T>(word_of(units[TERMS - 1], piece));
+        found = float2{found.x + rest.x, found.y + rest.y};
+    }
+    return found;
+}
+
+// Sends this block's units of layer L, which are there, to all others.
+template <int L, int COUNT>
+__device__ inline void share_out([[maybe_unused]] const Run& run,
+                                 [[maybe_unused]] const T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS],
+                                 [[maybe_unused]] const Barrier& full) {
+#if CLUSTER > 1
+    constexpr int PARTS = (Shape<L>::BLOCK_CHUNKS * ROWS + 31) / 32;  // what a warp sends at once
+    const int count = Shape<L>::own_chunks() * ROWS;
+#pragma unroll
+    for (int term = 0; term < TERMS; ++term) {
+        const uint4* own = reinterpret_cast<const uint4*>(&units[term][Shape<L>::first() / CHUNK_UNITS]);
+#pragma unroll
+        for (int part = 0; part < PARTS; part += Peers::SHARERS) {
+            const int place = (part + Peers::first_part()) * 32 + static_cast<int>(threadIdx.x) % 32;
+            if (place >= count) continue;
+            const uint4 words = own[place];
+#pragma unroll
+            for (int i = 0; i < Peers::OF_WARP; ++i) {
+                if (!Peers::has(i)) break;
+                store_async_quad(run.peers.place(i, own + place), {words.x, words.y, words.z, words.w},
+                                 run.peers.place(i, &full));
+            }
+        }
+    }
+#endif
+}
+
+// What dropout multiplies this lane's two units of a piece by.
+template <int L>
+__device__ inline float2 dropout_of(const Shared& shared, const Run& run, int step, const Piece& piece) {
+    const Dropout& dropout = shared.dropouts[L];
+    const uint32 unit = Shape<L>::first() + piece.unit(), row = first_row() + piece.row();
+    const Words words =
+        philox({{run.first_step + step, dropout.layer, row, unit / 4}}, run.key[0], run.key[1]);
+    const bool is_upper = unit % 4 >= 2;
+    const uint32 low = is_upper ? words.word[2] : words.word[0],
+                 high = is_upper ? words.word[3] : words.word[1];
+    return {low < dropout.dropped_below ? 0 : dropout.scale,
+            high < dropout.dropped_below ? 0 : dropout.scale};
+}
+
+// From z, which a unit's inputs and bias add up to, to layer L's units of a piece, and the activation's derivatives.
+template <int L>
+__device__ inline void activate_piece(Shared& shared, const Run& run, const Passes& pass, const Piece& piece,
+                                      const float2& z) {
+    LayerRows<L>& rows = layer_of<L>(shared.layers);
+    const int unit = piece.unit(), count = Shape<L>::count();
+    const auto low = activated<ACTIVATION_OF[L]>(z.x, SLOPE_OF[L]);
+    const auto high = activated<ACTIVATION_OF[L]>(z.y, SLOPE_OF[L]);
+    float2 factors = {1, 1};
+    if constexpr (HAS_DROPOUT[L]) {
+        if (pass.trains()) factors = dropout_of<L>(shared, run, pass.training.index, piece);
+    }
+    if (unit >= count) factors.x = 0;
+    if (unit + 1 >= count) factors.y = 0;
+    set_units(rows.units(pass.index()), piece, Shape<L>::first() / CHUNK_UNITS, low.value * factors.x,
+              high.value * factors.y);
+    set_units(rows.derivatives, piece, 0, low.derivative * factors.x, high.derivative * factors.y);
+}
+
+// Sends this block's units of layer L to all others, when all of its threads have found theirs.
+template <int L>
+__device__ inline void send_units(Shared& shared, const Run& run, int pass) {
+    LayerRows<L>& rows = layer_of<L>(shared.layers);
+    LayerRows<L>::MUST_MEET ? barrier_of_cluster() : __syncthreads();
+    share_out<L>(run, rows.units(pass), rows.y_full[pass % LayerRows<L>::COPIES]);
+}
+
+// From the sums of the product to layer L's units, which go to all blocks.
+template <int L>
+__device__ inline void activate_units(Shared& shared, const Run& run, const Passes& pass) {
+    each_piece<L>([&](const Piece& piece) {
+        const float2 sums = Forward<L>::sums_of(shared.sums, piece.eighth, piece.chunk);
+        const float2 bias =
+            *reinterpret_cast<const float2*>(&layer_of<L>(shared.layers).biases.values[piece.unit()]);
+        activate_piece<L>(shared, run, pass, piece, {sums.x + bias.x, sums.y + bias.y});
+    });
+    send_units<L>(shared, run, pass.index());
+}
+
+// From the sums of the product with the weights of the layer above to the gradients before layer L's
+// activation, which go to all blocks if anybody needs them.
+template <int L>
+__device__ inline void differentiate_units(Shared& shared, const Run& run) {
+    using Weights = Backward<L + 1>;
+    LayerRows<L>& rows = layer_of<L>(shared.layers);
+    each_piece<L>([&](const Piece& piece) {
+        const float2 derivative = units_of(rows.derivatives, piece);
+        const float2 dy = Weights::sums_of(shared.sums, piece.eighth, piece.chunk);
+        set_units(rows.dz, piece, Shape<L>::first_gradient() / CHUNK_UNITS, dy.x * derivative.x,
+                  dy.y * derivative.y);
+    });
+    __syncthreads();
+    if constexpr (L > 0) share_out<L>(run, rows.dz, rows.dz_full);
+}
+
+// What a warp's rows leave for their losses.
+constexpr int EIGHTHS_OF_WARP = (ROWS / 8 + WARPS - 1) / WARPS;
+using Rests = OutputRest[EIGHTHS_OF_WARP];
+
+// f(i, eighth) for each eighth of the rows that falls to this warp.
+template <class F>
+__device__ inline void each_eighth(F f) {
+#pragma unroll
+    for (int i = 0; i < EIGHTHS_OF_WARP; ++i) {
+        const int eighth = threadIdx.x / 32 + i * WARPS;
+        if (eighth < ROWS / 8) f(i, eighth);
+    }
+}
+
+// What classes weigh.
+__device__ inline auto classes_of([[maybe_unused]] const Shared& shared) {
+#if CLASS_WEIGHTS
+    return WeighedClasses{shared.class_weights, shared.mean_class_weight[0]};
+#else
+    return EvenClasses{};
+#endif
+}
+
+// The sample weight of a row, which follows its target.
+__device__ inline float sample_weight(const float* target) { return WEIGHTED ? target[TARGET_WORDS] : 1; }
+
+// A row's target.
+__device__ inline const float* target_of(const Shared& shared, int slot, int row) {
+    return shared.targets[slot][SEES_ALL_TARGETS ? first_row() + row : row];
+}
+
+// The weight of a batch: its rows', added up.
+__device__ inline float weigh_batch(const Shared& shared, int slot, int count) {
+    if (!WEIGHTED && !CLASS_WEIGHTS) return count;
+    float sum = 0;
+    for (int row = threadIdx.x % 32; row < count; row += 32) {
+        const float* target = shared.targets[slot][row];
+        float weight = sample_weight(target);
+#if CLASS_WEIGHTS
+        weight *= shared.class_weights[label_of(target)];
+#endif
+        sum += weight;
+    }
+    return reduce_warp<Sum>(sum);
+}
+
+// From the sums of the last product to the gradients of the outputs. Of rows that are not there they are 0.
+__device__ inline void find_gradients(Shared& shared, const Run& run, int slot, int count, float weight,
+                                      Rests& rests) {
+    using Weights = Forward<LAYERS - 1>;
+    LayerRows<LAYERS - 1>& outputs = layer_of<LAYERS - 1>(shared.layers);
+    const float factor = weight > 0 ? run.scale / weight : 0;
+    each_eighth([&](int i, int eighth) {
+        Outputs z;  // of which there is the upper row
+#pragma unroll
+        for (int chunk = 0; chunk < 2 * OUT_TILES; ++chunk) {
+            const Piece piece{eighth, chunk};
+            float2 sums = {};
+            if (chunk < Shape<LAYERS - 1>::BLOCK_CHUNKS) sums = Weights::sums_of(shared.sums, eighth, chunk);
+            const float2 bias = *reinterpret_cast<const float2*>(&outputs.biases.values[piece.unit()]);
+            z[chunk][0] = sums.x + bias.x;
+            z[chunk][1] = sums.y + bias.y;
+        }
+        OutputRows<2 * OUT_TILES, OUTPUTS> rows{z};
+        const int row = Piece{eighth, 0}.row();
+        const float* target = target_of(shared, slot, row);
+        const float own_factor = row < count ? factor * sample_weight(target) : 0;
+        rests[i] = rows.replace(0, target, own_factor, run.loss, classes_of(shared));
+#pragma unroll
+        for (int chunk = 0; chunk < 2 * OUT_TILES; ++chunk) {
+            set_units(outputs.dz, Piece{eighth, chunk}, 0, z[chunk][0], z[chunk][1]);
+        }
+    });
+}
+
+// The losses of this warp's rows.
+__device__ inline void find_losses(Shared& shared, const Run& run, int pass, int slot, int count,
+                                   const Rests& rests) {
+    each_eighth([&](int i, int eighth) {
+        const int row = Piece{eighth, 0}.row();
+        const float* target = target_of(shared, slot, row);
+        RowLoss loss =
+            find_row_loss(rests[i], label_of(target), run.loss, OUTPUTS, classes_of(shared), row < count);
+        loss.loss *= sample_weight(target);
+        if (threadIdx.x % 4 == 0) shared.losses[pass % 2][row] = loss;
+    });
+}
+
+// Until the barrier has had all bytes that come from other blocks.
+[[maybe_unused]] __device__ inline void await_rows([[maybe_unused]] Barrier& full,
+                                                   [[maybe_unused]] unsigned phase,
+                                                   [[maybe_unused]] unsigned bytes) {
+#if CLUSTER > 1
+    if (threadIdx.x == 0) mbarrier_expect(&full, bytes);
+    wait(full, phase);
+#endif
+}
+
+// Until all units of layer L are there.
+template <int L>
+__device__ inline void await_units(Shared& shared, int pass) {
+    constexpr int COPIES = LayerRows<L>::COPIES;
+    await_rows(layer_of<L>(shared.layers).y_full[pass % COPIES], pass / COPIES, Shape<L>::bytes_of_others());
+}
+
+// Until all gradients that the backward pass needs of layer L are there.
+template <int L>
+__device__ inline void await_gradients(Shared& shared, int step) {
+    if constexpr (L > 0) {
+        await_rows(layer_of<L>(shared.layers).dz_full, step, Shape<L>::bytes_of_others());
+    }
+}

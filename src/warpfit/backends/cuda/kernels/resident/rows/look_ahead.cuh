@@ -1,0 +1,145 @@
+// The row warps of one_launch.cu where they look ahead: while a batch is on its way through the cluster, the weight
+// warps multiply the next one, x, by weights W that lack its gradient x'ᵀ dh. What they lack is added to the product:
+//
+//     x (W + x'ᵀ dh) = x W + (x x'ᵀ) dh,
+//
+// where x x'ᵀ, the Gram matrix of the two batches, has been found before (gram_batches.cu), with 1 added for the biases.
+// Nothing is approximate. So the way of a step is from the gradients of one batch's hidden units to those of the
+// next; products with x are found beside it. At the end of an epoch, all come to a rest.
+//
+// Each row warp has one tile.
+#pragma once
+
+#include "resident/rows/row_warps.cuh"
+
+#if HIDDEN && AHEAD
+// What a warp holds of its tile of the next batch.
+struct TileAhead {
+    float z[UNIT_TILES][2][4];  // of its hidden units
+    unsigned gram[ROW_TILES][4];
+    float gram_scale;
+
+    // The tile's rows of the Gram matrix of a batch and the one before, as A fragments.
+    __device__ void read_gram(const Run& run, int step, int r) {
+#pragma unroll
+        for (int i = 0; i < 2 * ROW_TILES; ++i) {
+            const int other = i / 2, below = i % 2;
+            const int64 row = (static_cast<int64>(step) * ROW_TILES + r) * 2 + below;
+            const RowWords own = run.gram[(row * ROW_TILES + other) * 32 + threadIdx.x % 32];
+            gram[other][below] = own.words[0];
+            gram[other][2 + below] = own.words[1];
+        }
+        gram_scale = run.gram_scales[step];
+    }
+
+    // The sums of a tile that the weight warps have multiplied, with biases as `forecast` has them.
+    __device__ void take_sums(Shared& shared, const Run& run, const Forecast& forecast, int step, int r) {
+        const unsigned place = place_of_sums(step, r), slot = place % SUM_SLOTS;
+        float bias[UNIT_TILES][2][2];
+#pragma unroll
+        for (int i = 0; i < 4 * UNIT_TILES; ++i) {
+            const int unit = i / 2 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
+            bias[i / 4][i / 2 % 2][i % 2] =
+                forecast.value(shared.bias[unit], shared.bias_slots[0][unit]) * run.unscale;
+        }
+        wait(shared.sums_full[place % SUM_BARRIERS], place / SUM_BARRIERS);
+#pragma unroll
+        for (int u = 0; u < UNIT_TILES; ++u) {
+            add_sums(shared, slot, u, z[u]);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) z[u][i / 4][i % 4] += bias[u][i / 4][i % 2];
+        }
+        if (SUM_SLOTS < SUM_PLACES) arrive_warp(shared.sums_empty[slot]);
+    }
+
+    // Adds what the gradient of batch `step` adds to the sums of the next.
+    __device__ void add_gradients(Shared& shared, int step, float factor) {
+        wait(shared.dh_full[0], step);
+#pragma unroll
+        for (int u = 0; u < UNIT_TILES; ++u) {
+            float sums[2][2][4] = {};  // of even and odd tiles: an mma need not wait for the one before
+#pragma unroll
+            for (int other = 0; other < ROW_TILES; ++other) {
+                unsigned low[2], high[2];
+                load_b_pair_transposed(low, high, &shared.dh[other * 16][u * 16], UNIT_STRIDE);
+                TensorCore<T>::multiply(sums[other % 2][0], gram[other], low);
+                TensorCore<T>::multiply(sums[other % 2][1], gram[other], high);
+            }
+#pragma unroll
+            for (int i = 0; i < 8; ++i)
+                z[u][i / 4][i % 4] += (sums[0][i / 4][i % 4] + sums[1][i / 4][i % 4]) * factor * gram_scale;
+        }
+    }
+
+    // The outputs, as far as this block's units make them up, without the bias.
+    __device__ void find_outputs(Shared& shared, const Run& run, int step, int r,
+                                 unsigned (&derivatives)[UNIT_TILES][4], Outputs& outputs) const {
+        unsigned a[UNIT_TILES][4];
+#pragma unroll
+        for (int u = 0; u < UNIT_TILES; ++u) activate_units(run, u, z[u], a[u], derivatives[u]);
+        wait(shared.outputs_ready, step + 1);
+#pragma unroll
+        for (int i = 0; i < 8 * OUT_TILES; ++i) outputs[i / 4][i % 4] = 0;
+#pragma unroll
+        for (int i = 0; i < UNIT_TILES * OUT_TILES; ++i) {
+            const int u = i / OUT_TILES, o = i % OUT_TILES;
+            unsigned low[2], high[2];
+            load_b_pair_transposed(low, high, &shared.outputs.half[step % 2][u * 16][o * 16], OUT_STRIDE);
+            TensorCore<T>::multiply(outputs[2 * o], a[u], low);
+            TensorCore<T>::multiply(outputs[2 * o + 1], a[u], high);
+        }
+#pragma unroll
+        for (int u = 0; u < UNIT_TILES; ++u) store_units(shared.h, r, u, a[u]);
+    }
+};
+
+// What a step needs to know, found while a warp would wait: a division takes long.
+struct StepNumbers {
+    int count;
+    float factor;
+    Forecast forecast;
+
+    __device__ StepNumbers(const Run& run, const Step& step, float rate)
+        : count(step.count()), factor(factor_of(run, rate, count)), forecast(forecast_of(rate, run.rule)) {}
+};
+
+// Takes tile r of each batch through its stages.
+__device__ inline void look_ahead(Shared& shared, const Run& run, int r) {
+    if (r >= ROW_TILES) return;
+    TileAhead tile;
+    Step step = run.first_step();
+    StepRules rates(run.rules, step);
+    StepNumbers numbers(run, step, rates.now), last = numbers;
+    while (step.is_there()) {
+        const int index = step.index;
+        if (step.is_first_of_epoch()) {
+            wait(shared.biases_ready, index + 1);
+            tile.take_sums(shared, run, Forecast{1, 0, 0}, index, r);
+        }
+        unsigned derivatives[UNIT_TILES][4];
+        Outputs outputs;
+        tile.find_outputs(shared, run, index, r, derivatives, outputs);
+        begin_tile(shared, run, index, numbers.count, numbers.factor, r, outputs);
+        const bool has_next = !step.is_last_of_epoch();
+        if (has_next) tile.read_gram(run, index + 1, r);
+        wait(shared.biases_ready, index + 1);
+#if CLUSTER > 1
+        if (is_own(r)) {
+            OutputRest rests[2];
+            exchange_rows(shared, run, index, numbers.count, numbers.factor, r, rests);
+            send_losses(shared, run, index, numbers.count, r, rests);
+        }
+#endif
+        last = numbers;
+        step.advance();
+        rates.advance(step);
+        numbers = StepNumbers(run, step, rates.now);
+        if (has_next) tile.take_sums(shared, run, last.forecast, index + 1, r);
+        wait(shared.dh_empty, index + 1);
+        find_unit_gradients(shared, index, r, [&](int u, int part) { return derivatives[u][part]; });
+        if (has_next) tile.add_gradients(shared, index, last.forecast.of_gradient * run.unscale);
+    }
+}
+#else
+__device__ inline void look_ahead(Shared&, const Run&, int) {}
+#endif

@@ -1,0 +1,124 @@
+// The optimizers' updates of a parameter in registers, each formula as in backends/numpy/optim.py.
+//
+// `update_parameter` changes a parameter and what is remembered of it, by the sum of its gradient, which comes scaled. The
+// rule is that of the define OPTIMIZER: sgd (no slots, or with MOMENTUM a velocity), adam (first and second moment) or
+// rmsprop (average of squares, and with MOMENTUM a velocity); ADAPTIVE is 1 for the last two. Another name does not
+// compile. DECAYS: whether decay joins the gradient.
+#pragma once
+
+#include "ops/activation/activation.cuh"
+#include "ptx/ptx.cuh"
+
+// Without slots there is a place for one, which nobody reads.
+constexpr int SLOT_PLACES = SLOTS > 0 ? SLOTS : 1;
+
+// What a step multiplies by; of bias corrections, rate and eps have their share already.
+struct alignas(16) StepSettings {
+    float rate, eps;
+    float kept;     // of a parameter: less than 1 where decay is decoupled from the gradient
+    float penalty;  // of weights, over the rows: see many_rows.cuh
+};
+
+// What all steps have in common. `decay` times a parameter joins its gradient. `momentum` is a velocity's;
+// `of_mean` and `of_square` are the parts that averages of gradients and of their squares keep.
+struct RuleSettings {
+    float decay, momentum, of_mean, of_square;
+};
+
+// The gradient is `sum` times `unscale`, and what decays.
+__device__ inline float gradient_of(float w, float sum, float unscale, const RuleSettings& rule) {
+    return DECAYS ? sum * unscale + rule.decay * w : sum * unscale;
+}
+
+__device__ inline void sgd_rule(float& w, float (&slots)[SLOT_PLACES], float sum, float unscale,
+                                const StepSettings& step, const RuleSettings& rule) {
+    if (!MOMENTUM) {
+        w -= DECAYS ? step.rate * gradient_of(w, sum, unscale, rule) : step.rate * unscale * sum;
+        return;
+    }
+    float g = gradient_of(w, sum, unscale, rule);
+    if (RATE_IN_VELOCITY) g *= step.rate;
+    slots[0] = rule.momentum * slots[0] + (RATE_IN_VELOCITY ? -g : g);
+    if (RATE_IN_VELOCITY) {
+        w += NESTEROV ? rule.momentum * slots[0] - g : slots[0];
+    } else {
+        w -= step.rate * (NESTEROV ? g + rule.momentum * slots[0] : slots[0]);
+    }
+}
+
+// The other rules divide by a root, and have three parts: `NAME_fade`, which need not wait for the gradient, is what averages
+// keep, rounded, wherever it is found; `NAME_quotient` takes the gradient in, and returns what is to be divided; `NAME_take`
+// changes the parameter.
+struct Quotient {
+    float numerator, denominator;
+};
+
+__device__ inline void adam_fade(float (&slots)[SLOT_PLACES], const RuleSettings& rule) {
+    slots[0] = __fmul_rn(slots[0], rule.of_mean);
+    slots[SLOT_PLACES - 1] = __fmul_rn(slots[SLOT_PLACES - 1], rule.of_square);
+}
+
+__device__ inline Quotient adam_quotient(float g, float (&slots)[SLOT_PLACES], const StepSettings& step,
+                                         const RuleSettings& rule) {
+    float &mean = slots[0], &square = slots[SLOT_PLACES - 1];
+    mean += (1 - rule.of_mean) * g;
+    square += (1 - rule.of_square) * g * g;
+    return {mean, square_root_near(square) + step.eps};
+}
+
+__device__ inline void adam_take(float& w, float (&)[SLOT_PLACES], float quotient, const StepSettings& step,
+                                 const RuleSettings&) {
+    w = step.kept * w - step.rate * quotient;
+}
+
+__device__ inline void rmsprop_fade(float (&slots)[SLOT_PLACES], const RuleSettings& rule) {
+    slots[0] = __fmul_rn(slots[0], rule.of_square);
+}
+
+__device__ inline Quotient rmsprop_quotient(float g, float (&slots)[SLOT_PLACES], const StepSettings& step,
+                                            const RuleSettings& rule) {
+    slots[0] += (1 - rule.of_square) * g * g;
+    return {g, square_root_near(slots[0]) + step.eps};
+}
+
+__device__ inline void rmsprop_take(float& w, float (&slots)[SLOT_PLACES], float quotient,
+                                    const StepSettings& step, const RuleSettings& rule) {
+    if (MOMENTUM) quotient = slots[SLOT_PLACES - 1] = rule.momentum * slots[SLOT_PLACES - 1] + quotient;
+    w -= step.rate * quotient;
+}
+
+#if ADAPTIVE
+__device__ inline void fade_slots(float (&slots)[SLOT_PLACES], const RuleSettings& rule) {
+    ACTIVATION_NAME(OPTIMIZER, _fade)(slots, rule);
+}
+
+__device__ inline Quotient take_gradient(float w, float (&slots)[SLOT_PLACES], float sum, float unscale,
+                                         const StepSettings& step, const RuleSettings& rule) {
+    return ACTIVATION_NAME(OPTIMIZER, _quotient)(gradient_of(w, sum, unscale, rule), slots, step, rule);
+}
+
+__device__ inline void update_parameter(float& w, float (&slots)[SLOT_PLACES], float sum, float unscale,
+                                        const StepSettings& step, const RuleSettings& rule) {
+    fade_slots(slots, rule);
+    const Quotient q = take_gradient(w, slots, sum, unscale, step, rule);
+    ACTIVATION_NAME(OPTIMIZER, _take)(w, slots, q.numerator * reciprocal(q.denominator), step, rule);
+}
+
+// Two parameters at once, whose slots have faded. Their quotients share a reciprocal, as 1 / a is b / (a b): those, like
+// roots, come from a unit that gives 16 a cycle. A denominator is at least 2^-60 (launch_settings.LEAST_EPS) and at most
+// the root of the largest number, so that a b is neither 0 nor infinite.
+__device__ inline void update_pair(float (&w)[2], float (&slots)[2][SLOT_PLACES], const float (&sums)[2],
+                                   float unscale, const StepSettings& step, const RuleSettings& rule) {
+    const Quotient a = take_gradient(w[0], slots[0], sums[0], unscale, step, rule);
+    const Quotient b = take_gradient(w[1], slots[1], sums[1], unscale, step, rule);
+    const float of_both = reciprocal(a.denominator * b.denominator);
+    const auto take = ACTIVATION_NAME(OPTIMIZER, _take);
+    take(w[0], slots[0], a.numerator * b.denominator * of_both, step, rule);
+    take(w[1], slots[1], b.numerator * a.denominator * of_both, step, rule);
+}
+#else
+__device__ inline void update_parameter(float& w, float (&slots)[SLOT_PLACES], float sum, float unscale,
+                                        const StepSettings& step, const RuleSettings& rule) {
+    ACTIVATION_NAME(OPTIMIZER, _rule)(w, slots, sum, unscale, step, rule);
+}
+#endif
