@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import combinations, product
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -426,88 +425,6 @@ def assert_any_order_of_threads(
         fit(model, x, y, make_optimizer(model), batch_size=case.batch_size)
         model.to("cpu")
     assert_same_weights(*models)
-
-
-@pytest.fixture
-def looks_ahead(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Lets networks look ahead that can, with so many batches in shared memory."""
-
-    def ahead(slots: int) -> None:
-        monkeypatch.setattr(one_launch_layers, "AHEAD_WORK", 1)
-        monkeypatch.setattr(one_launch_layers, "SLOTS_AHEAD", (slots,))
-        monkeypatch.setattr(one_launch_layers, "_time", lambda shape: not shape.looks_ahead)
-        choose_layers.cache_clear()
-
-    return ahead
-
-
-AHEAD = [
-    Case((6, 32, 27, 17, 3), 20, 4, "cross_entropy", "momentum", ("gelu", "tanh"), dropout=0.3),
-    Case((40, 126, 245, 17, 10), 33, 8, "mse", "nesterov", ("silu", "sigmoid", "tanh"), "bfloat16"),
-    Case((20, 64, 59, 40, 24, 5), 64, 8, "cross_entropy", "decayed", ("sigmoid",)),
-    Case((33, 250, 121, 30, 2), 17, 16, "binary_cross_entropy", "momentum", dropout=0.1),
-]
-
-
-@pytest.mark.parametrize(
-    ("slots", "case"),
-    [
-        pytest.param(slots, case, marks=pytest.mark.slow if i else ())
-        for i, (slots, case) in enumerate(product((2, 3), AHEAD))
-    ],
-    ids=str,
-)
-def test_looking_ahead(
-    cuda: str,
-    only_cluster: Callable[..., None],
-    looks_ahead: Callable[[int], None],
-    slots: int,
-    case: Case,
-) -> None:
-    only_cluster(case.cluster)
-    looks_ahead(slots)
-    history = assert_follows_numpy(case.sizes, **case.settings)
-    assert history.plan.reason.count("products of a batch ahead")
-
-
-@on_emulator
-@pytest.mark.slow
-@pytest.mark.parametrize("slots", [2, 3])
-def test_the_order_of_threads_changes_no_bit_looking_ahead(
-    monkeypatch: pytest.MonkeyPatch,
-    only_cluster: Callable[..., None],
-    looks_ahead: Callable[[int], None],
-    slots: int,
-) -> None:
-    only_cluster(AHEAD[0].cluster)
-    looks_ahead(slots)
-    assert_any_order_of_threads(monkeypatch, AHEAD[0], OPTIMIZERS["momentum"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("slots", [2, 3])
-def test_each_epoch_looks_ahead_anew(
-    cuda: str,
-    tmp_path: Path,
-    only_cluster: Callable[..., None],
-    looks_ahead: Callable[[int], None],
-    slots: int,
-) -> None:
-    """So that neither a cut nor validation, within a launch or between two, changes a bit."""
-    case = AHEAD[0]
-    only_cluster(case.cluster)
-    looks_ahead(slots)
-    x, y = data((case.sizes[0], case.sizes[-1]))
-    whole, first, cut, validated = (case.make() for _ in range(4))
-    settings = {"batch_size": case.batch_size}
-    make = OPTIMIZERS["momentum"]
-    fit(whole, x, y, make(whole), epochs=3, **settings)
-    fit(validated, x, y, make(validated), epochs=3, validation_data=(x[:30], y[:30]), **settings)
-    checkpoint = wf.Checkpoint(tmp_path / "run.ckpt")
-    fit(first, x, y, make(first), epochs=1, callbacks=[checkpoint], **settings)
-    fit(cut, x, y, make(cut), epochs=3, resume_from=tmp_path / "run.ckpt", **settings)
-    assert_same_weights(cut, whole)
-    assert_same_weights(validated, whole)
 
 
 @pytest.mark.slow

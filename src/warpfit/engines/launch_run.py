@@ -339,7 +339,7 @@ class Run:
         elif shape.kernel == "one_launch_card":
             own = self._arguments_of_card(span, rates, record)
         else:
-            own = self._arguments_by_layers(batches, span, rates, record, talk)
+            own = self._arguments_by_layers(span, rates, record, talk)
         self.kernel(
             shape.blocks,
             shape.threads,
@@ -381,12 +381,7 @@ class Run:
         ]
 
     def _arguments_by_layers(
-        self,
-        batches: Array,
-        span: _Span,
-        rates: npt.NDArray[np.float64],
-        record: Array | int,
-        talk: Talk | None,
+        self, span: _Span, rates: npt.NDArray[np.float64], record: Array | int, talk: Talk | None
     ) -> list[Any]:
         """Return what ``one_launch_layers.cu`` takes between targets and the loss's settings."""
         ops, optimizer = self.ops, self.plan.optimizer
@@ -414,7 +409,6 @@ class Run:
             *self._talks(span.epochs, talk),
             self._rule,
             self._best_places,
-            *self._gram(batches, len(rates)),
         ]
 
     def _arguments_of_card(

@@ -167,28 +167,6 @@ def test_what_is_not_run_at_all(wanted: TrainedNetwork, arch: str, words: str) -
         choose_layers(wanted, arch, SHARED_BYTES, 132)
 
 
-@pytest.mark.parametrize(
-    ("widths", "changes", "slots"),
-    [
-        ((784, 128, 128, 128, 10), {"batch": 32}, 3),
-        ((784, 256, 256, 256, 10), {"batch": 32}, 2),  # there is no room for more
-        ((784, 128, 128, 128, 10), {"batch": 32, **OPTIMIZERS[1]}, 2),  # three leave velocities no room
-        ((784, 128, 128, 128, 10), {"batch": 16}, 0),  # too little to do
-        ((784, 128, 128, 10), {"batch": 32}, 0),
-        ((784, 128, 128, 128, 10), {"batch": 32, **OPTIMIZERS[2]}, 0),
-        ((784, 128, 128, 128, 10), {"batch": 32, "is_cut": True}, 0),
-        ((784, 128, 128, 128, 10), {"batch": 32, "clips": True}, 0),
-    ],
-    ids=str,
-)
-def test_who_looks_ahead(widths: tuple[int, ...], changes: dict[str, Any], slots: int) -> None:
-    launch = choose_layers(network(*widths, **changes), "sm_90a", SHARED_BYTES, 132)
-    assert (launch.looks_ahead, launch.gram_bytes) == (slots > 0, 2 * 32**2 * (slots > 0))
-    assert str(launch).endswith(", products of a batch ahead") == launch.looks_ahead
-    if slots:
-        assert launch.x_slots == slots
-
-
 def test_a_shape_says_its_numbers() -> None:
     launch = choose_layers(network(784, 128, 128, 10), "sm_90a", SHARED_BYTES, 132)
     assert str(launch) == (

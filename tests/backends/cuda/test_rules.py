@@ -31,7 +31,7 @@ def run(rules: npt.NDArray[Any], numbers: npt.NDArray[np.float32], **defines: An
     """Return the verdicts on all epochs, and the weights after a step."""
     device = Device()
     device.runtime = EmulatedRuntime(folder=Path(__file__).parent / "parts")
-    verdicts, found = np.empty((NUM, EPOCHS, 3), np.int32), np.empty((NUM, 3), np.float32)
+    verdicts, found = np.empty((NUM, EPOCHS, 3), np.int32), np.empty((NUM, 2), np.float32)
     sgd = {"OPTIMIZER": "sgd", "ADAPTIVE": 0, "SLOTS": 1, "RATE_IN_VELOCITY": 0, "DECAYS": 1}
     known = {name: str(value) for name, value in {**sgd, "MOMENTUM": 1, "NESTEROV": 1, **defines}.items()}
     device.run("rules", rules, VALUES, verdicts, EPOCHS, numbers, found, grid=NUM // 32, **known)

@@ -44,9 +44,6 @@ MEETING = 0.3
 # replicas.
 LEANING = 0.98
 X_SLOTS, UNIT_COPIES = (2, 1), (2, 1)
-# To look ahead: batches in shared memory; pieces of 8 rows and 8 units that registers of a warp hold; least layers; and
-# what a warp must have to do for the first layer, in tiles of rows by tiles of weights by 8 units, for it to pay.
-SLOTS_AHEAD, AHEAD_PIECES, AHEAD_LAYERS, AHEAD_WORK = (3, 2), 2, 4, 14
 MOST_REPLICAS = 16
 # Nanoseconds of each of a step's costs on an H200, fitted to single measurements of many layouts; see
 # docs/log/layer-by-layer.md.
@@ -134,8 +131,6 @@ class LayersLaunch:
         Whether it goes over validation data after each epoch that is reported.
     stops : bool
         Whether it finds out by itself when the run is over.
-    looks_ahead : bool
-        Whether the first layer's products are found beside the step before.
     """
 
     network: TrainedNetwork
@@ -146,11 +141,10 @@ class LayersLaunch:
     replicas: int = 1
     validates: bool = False
     stops: bool = False
-    looks_ahead: bool = False
 
     kernel = "one_launch_layers"
     warps = WARPS
-    talks = True
+    talks, looks_ahead = True, False
 
     @property
     def blocks(self) -> int:
@@ -295,20 +289,18 @@ class LayersLaunch:
         """Threads of a block."""
         return 32 * self.warps
 
-    @property
-    def sums(self) -> int:
-        """Parts of products in shared memory, of 512 bytes, for the largest."""
-        return max(self.parts_of_products)
-
     @cached_property
-    def parts_of_products(self) -> list[int]:
-        """Parts that the warps leave of each product: of 16 rows, for each group along the features, by 8 units."""
+    def sums(self) -> int:
+        """Parts of 512 bytes that the warps leave of the largest product.
+
+        Each is of 16 rows, for each group along the features, by 8 units.
+        """
         parts, to_units = [], (*self.layers, *self.layers[:-1])
         for (features, unit_tiles), layer in zip(self.matrices, to_units, strict=True):
             along_features, along_units = self.groups(features, unit_tiles)
             chunks = -(-layer.block_units // CHUNK) if along_units == 1 else 2 * unit_tiles
             parts.append(along_features * self.row_tiles * chunks)
-        return parts
+        return max(parts)
 
     @cached_property
     def shared_parts(self) -> dict[str, int]:
@@ -360,15 +352,9 @@ class LayersLaunch:
 
     @property
     def step_bytes(self) -> int:
-        """Bytes of device memory for a step: batch, Gram matrix and scale, targets, settings and row of the record."""
+        """Bytes of device memory for a step: batch, targets, settings and row of the record."""
         targets = 4 * self.network.batch * self.network.target_words
-        gram = self.gram_bytes + 4 * self.looks_ahead
-        return self.batch_bytes + gram + targets + 16 + 24 * self.recorders
-
-    @property
-    def gram_bytes(self) -> int:
-        """Bytes of the Gram matrix of a batch and the one before."""
-        return self.network.gram_bytes * self.looks_ahead
+        return self.batch_bytes + targets + 16 + 24 * self.recorders
 
     @property
     def costs(self) -> dict[str, float]:
@@ -383,14 +369,13 @@ class LayersLaunch:
         units = [layer.block_units for layer in (*layers, *layers[:-1])]
         pieces = [-(-rows // 8 * -(-count // CHUNK) // self.warps) for count in units]
         turns = -(-rows // 8 // self.warps)
-        ahead = own_tiles[0] if self.looks_ahead else 0
         sent = [layer.block_units * (1 if idx == 0 else 2) for idx, layer in enumerate(layers[:-1])]
         return {
             "matrix": len(self.matrices),
             # A replica finds no gradient by inputs.
             "product": self.row_tiles
             * (1 if network.terms == 1 else 3)
-            * (sum(own_tiles) - ahead - (sum(own_tiles[len(layers) :]) / 2 if self.replicas > 1 else 0)),
+            * (sum(own_tiles) - (sum(own_tiles[len(layers) :]) / 2 if self.replicas > 1 else 0)),
             "sum": sum(count * along for count, (along, _) in zip(pieces, groups, strict=True)),
             "byte sent": 2 * network.terms * rows * (self.cluster - 1) * sum(sent),
             "output tile": turns * (padded(network.outputs) // 16),
@@ -438,7 +423,6 @@ class LayersLaunch:
             "SUMS": self.sums,
             "SHARED_BYTES": self.shared_bytes,
             "EXCHANGE_BYTES": self.exchange_bytes // self.cluster if self.replicas > 1 else 0,
-            "AHEAD": int(self.looks_ahead),
             "VALIDATES": int(self.validates),
             "STOPS": int(self.stops),
             "BOUNDED_WAITS": int(is_debugging()),
@@ -447,11 +431,6 @@ class LayersLaunch:
     def gather_defines(self, source: str) -> dict[str, Any]:
         """Return the defines of the kernel that gathers the batches, from x of dtype `source`."""
         return self.network.gather_defines(source, 1, padded(self.network.features))
-
-    @property
-    def gram_defines(self) -> dict[str, Any]:
-        """The defines of the kernel that finds the Gram matrices."""
-        return self.network.gram_defines(1, padded(self.network.features))
 
     def that_stops(self, max_shared_bytes: int) -> LayersLaunch | None:
         """Return the shape with what early stopping takes, or None if shared memory has no room for it."""
@@ -466,7 +445,6 @@ class LayersLaunch:
         return (
             f"{blocks} of {self.warps} warps, layer by layer, {self.tiles_of_warp} tiles of weights in a warp's "
             f"registers, {self.shared_bytes} bytes of shared memory"
-            f"{', products of a batch ahead' if self.looks_ahead else ''}"
         )
 
 
@@ -510,31 +488,6 @@ def _wider(shape: LayersLaunch) -> Iterator[LayersLaunch]:
     for slots, copies in product(X_SLOTS, UNIT_COPIES):
         if copies == 1 or shape.may_keep_apart:
             yield replace(shape, x_slots=slots, unit_copies=copies)
-    for slots in SLOTS_AHEAD if _may_look_ahead(shape) else ():
-        yield replace(shape, x_slots=slots, unit_copies=2, looks_ahead=True)
-
-
-def _may_look_ahead(shape: LayersLaunch) -> bool:
-    """Return whether a shape can look ahead, and it pays: see docs/one-launch.md."""
-    network, first = shape.network, shape.layers[0]
-    if (
-        network.optimizer != "sgd"
-        or network.clips
-        or network.penalized
-        or network.is_cut
-        or network.terms > 1
-    ):
-        return False  # it is not known before which share of the gradients an update adds
-    if shape.replicas > 1 or shape.cluster == 1 or len(shape.layers) < AHEAD_LAYERS:
-        return False
-    if not all(layer.is_in_all for layer in shape.layers[:2]):
-        return False  # nobody would hear of a block without units
-    chunks = -(-first.block_units // CHUNK)
-    # The parts of a product lie in place of units; and registers of a warp hold some pieces of 8 rows and 8 units.
-    have_place = 512 * shape.parts_of_products[0] <= 32 * shape.row_tiles * up(first.units, CHUNK)
-    are_held = 2 * shape.row_tiles * chunks <= AHEAD_PIECES * shape.warps
-    work = shape.row_tiles * shape.tiles_of_matrices[0] * chunks
-    return have_place and are_held and work >= AHEAD_WORK
 
 
 def _numbers_of_replicas(batch: int, cluster: int, num_multiprocessors: int) -> list[int]:

@@ -2,8 +2,8 @@
 //
 // Layout:   rules (N,) and values (N, M): what each sees of M epochs; verdicts (N, M, 3) int32: whether an epoch is better
 //           than all before, the epochs since one was, and whether the run is over.
-//           numbers (N, 7): weight, velocity, gradient, rate, decay, momentum, and one that is 0; found (N, 3): the weight
-//           after a step, as it is updated, and by both forecasts.
+//           numbers (N, 7): weight, velocity, gradient, rate, decay, momentum, and one that is 0; found (N, 2): the weight
+//           after a step, as it is updated, and by its forecast.
 #include "resident/record/stopping.cuh"
 #include "resident/update/forecast.cuh"
 
@@ -21,9 +21,8 @@ extern "C" __global__ void rules(Stopping* rules, const double* values, int* ver
     float weight = own[0], slots[SLOT_PLACES] = {own[1]};
     const StepSettings step = {own[3], 0, 1, own[6]};
     const RuleSettings of_all = {own[4], own[5], 0, 0};
-    const Forecast forecasts[] = {forecast_of(step.rate, of_all), forecast_of(step, of_all)};
-    for (int j = 0; j < 2; ++j)
-        found[3 * i + 1 + j] = forecasts[j].value(weight, slots[0]) + forecasts[j].of_gradient * gradient;
+    const Forecast forecast = forecast_of(step.rate, of_all);
+    found[2 * i + 1] = forecast.value(weight, slots[0]) + forecast.of_gradient * gradient;
     update_parameter(weight, slots, gradient, 1, step, of_all);
-    found[3 * i] = weight;
+    found[2 * i] = weight;
 }

@@ -11,8 +11,7 @@
 //           weight, and rows that are right. first_epoch epochs of the run are done; each of report_every is
 //           reported, and the last. progress, answers: see Talks, after each talk_every epochs. With STOPS
 //           stopping: the rule, what it remembers from launch to launch, and RECORDERS places, zeros before the first
-//           launch; best_places: where the best weights and biases of each layer go. With AHEAD gram and gram_scales, as
-//           gram_batches leaves them.
+//           launch; best_places: where the best weights and biases of each layer go.
 // Launch:   REPLICAS clusters of CLUSTER blocks of 32 WARPS threads, all resident if there are several;
 //           SHARED_BYTES of dynamic shared memory. Defines: DTYPE, TERMS (16-bit numbers
 //           whose sum a number of a product is: 1, or 2 for products as of float32), LAYERS, WIDTHS (of features and of each
@@ -21,9 +20,9 @@
 //           divides by a root), SLOTS (numbers that it remembers of a parameter), HELD_TILES, NEAR_TILES and FAR_TILES
 //           (tiles of a warp of which they are in registers, shared memory and memory), MOMENTUM, NESTEROV, DECAYS, LOSS,
 //           CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS, WEIGHTED, CLASS_WEIGHTS, PENALIZED, WEIGHED_PENALTY (over what rows
-//           weigh in place of rows), CLIPS, RATE_IN_VELOCITY (0 or 1), X_SLOTS (batches in shared memory, 1 to 3),
+//           weigh in place of rows), CLIPS, RATE_IN_VELOCITY (0 or 1), X_SLOTS (batches in shared memory, 1 or 2),
 //           UNIT_COPIES (of the first layer's units, 1 or 2), SUMS (parts of products there), SHARED_BYTES,
-//           EXCHANGE_BYTES (for each rank), AHEAD (see layer_ahead.cuh), VALIDATES, STOPS (0 or 1), BOUNDED_WAITS.
+//           EXCHANGE_BYTES (for each rank), VALIDATES, STOPS (0 or 1), BOUNDED_WAITS.
 // Numerics: products of 16-bit numbers with float32 sums; weights and sums in float32; gradients times `scale`, a power
 //           of two that keeps them in the range of 16 bits. Sums in a fixed order.
 // Cost:     of a step 6 BATCH FLOP for each weight, or 4 for one of the first layer; without replicas those of all layers
@@ -40,7 +39,6 @@
 #else
 #include "resident/update/layer_weights.cuh"
 #endif
-#include "resident/rows/layer_ahead.cuh"
 
 // f(i) for each i below `count` that falls to this thread.
 template <class F>
@@ -167,27 +165,18 @@ __device__ inline bool is_over(Shared& shared, const Passes& pass, int num_rows,
 }
 #endif
 
-// Before the products of which layer nobody needs the batch of the pass before any more.
-constexpr int LOADING_LAYER = AHEAD && X_SLOTS == 2 ? LAYERS - 2 : 0;
-
 // From layer L's inputs to the gradients of the outputs, and what their losses need. Returns the weight of the batch.
 template <int L>
 __device__ inline float go_forward(Shared& shared, const Run& run, const Now& now, float weight,
                                    Network& network, Rests& rests) {
-    if (!AHEAD || L > 0 || !now.is_led_on()) {
-        network.multiply_forward<L>(shared, inputs_of<L>(shared, now.pass.index()));
-        __syncthreads();
-        if constexpr (!Shape<L>::IS_LAST) activate_units<L>(shared, run, now.pass);
-    }
-    // While units are on their way:
-    if constexpr (!Shape<L>::IS_LAST) {
-        if (now.is_led_on()) network.catch_up<L>(shared, run, now);
-    }
-    if (L == LOADING_LAYER) {  // nobody reads the batch any more in whose place the next one comes
+    network.multiply_forward<L>(shared, inputs_of<L>(shared, now.pass.index()));
+    __syncthreads();
+    if constexpr (!Shape<L>::IS_LAST) activate_units<L>(shared, run, now.pass);
+    if (L == 0) {  // while units are on their way
+        if (now.is_led_on()) network.catch_up(shared, run, now);
+        // Nobody reads the batch any more in whose place the next one comes.
         const Passes next = now.pass.next();
         if (X_SLOTS > 1 && next.is_there()) load_batch(shared, run, next);
-    }
-    if (L == 0) {
         if (now.before.is_there) record_pass(shared, run, now.pass.index() - 1, now.before);
         weight = weigh_batch(shared, now.slot(), now.count);
     }
@@ -204,21 +193,18 @@ __device__ inline float go_forward(Shared& shared, const Run& run, const Now& no
 // From the gradients of layer L's units back to those of the first.
 template <int L>
 __device__ inline void go_back(Shared& shared, const Run& run, const Now& now, const Rests& rests,
-                               Network& network, Ahead& ahead) {
+                               Network& network) {
     if constexpr (L > 0) {
         network.multiply_backward<L>(shared, gradients_of<L>(shared));
         __syncthreads();
-        if (now.leads_on()) ahead.add_up<L>(shared, now);
         differentiate_units<L - 1>(shared, run);
-        if (now.leads_on()) ahead.activate<L - 1>(shared, run, now);
     }
     // While gradients are on their way:
     if (Shape<L>::IS_LAST) find_losses(shared, run, now.pass.index(), now.slot(), now.own_count, rests);
     network.take<L>(shared, run, now);
-    if (now.leads_on()) ahead.multiply<L>(shared, run, now, network);
     if constexpr (L > 0) {
         await_gradients<L - 1>(shared, now.step);
-        go_back<L - 1>(shared, run, now, rests, network, ahead);
+        go_back<L - 1>(shared, run, now, rests, network);
     }
 }
 
@@ -231,8 +217,8 @@ __device__ inline float penalty_of_batch(const Shared& shared, const Run& run, c
 
 // From the gradients of the outputs to updates of all layers.
 __device__ inline void train(Shared& shared, const Run& run, const Now& now, const Rests& rests,
-                             Network& network, Ahead& ahead) {
-    go_back<LAYERS - 1>(shared, run, now, rests, network, ahead);
+                             Network& network) {
+    go_back<LAYERS - 1>(shared, run, now, rests, network);
     network.finish(shared, run, now);
 }
 
@@ -257,7 +243,7 @@ __device__ inline void prepare(Shared& shared, const Arrays& arrays, const Dropo
 }
 
 // Goes through a pass, forward and in training back. Returns what is to be written of it.
-__device__ inline Losses take_pass(Shared& shared, const Run& run, Now& now, Network& network, Ahead& ahead) {
+__device__ inline Losses take_pass(Shared& shared, const Run& run, Now& now, Network& network) {
     const Passes& pass = now.pass;
     if (pass.trains() || pass.batch == 0) network.begin(pass.trains() ? now.step : now.step + 1);
     wait(shared.x_full[now.slot()], pass.index() / X_SLOTS);
@@ -276,7 +262,7 @@ __device__ inline Losses take_pass(Shared& shared, const Run& run, Now& now, Net
     losses.is_first = pass.trains() && pass.training.is_first_of_epoch();
     losses.is_there = true;
     if (pass.trains()) {
-        train(shared, run, now, rests, network, ahead);
+        train(shared, run, now, rests, network);
     } else {
         find_losses(shared, run, pass.index(), now.slot(), now.own_count, rests);
     }
@@ -292,8 +278,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                       const T* validation_batches, const float* validation_targets, int num_validated,
                       int first_epoch, int report_every, int last_epoch, Progress* progress,
                       unsigned* answers, int talk_every, StoppingMemory* stopping, float* const* best_places,
-                      const RowWords* gram, const float* gram_scales, float loss_setting, float of_term,
-                      float of_slope) {
+                      float loss_setting, float of_term, float of_slope) {
     DYNAMIC_SHARED(Shared, whole);
     Shared& shared = *whole;
     const Run run{Peers(shared),
@@ -311,9 +296,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                   static_cast<uint32>(first_step),
                   {key0, key1},
                   far_slots,
-                  exchanges,
-                  gram,
-                  gram_scales};
+                  exchanges};
     const Arrays arrays{places};
     const Talks talks{progress, answers, talk_every};
     prepare(shared, arrays, dropouts, class_weights, stopping);
@@ -322,7 +305,6 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     barrier_of_cluster();  // no block writes to another that has not begun
     Passes pass({num_rows, num_epochs}, num_validated, first_epoch, {report_every, last_epoch});
     load_batch(shared, run, pass);
-    Ahead ahead;
     StepSettings next = settings[0], last = next;
     Losses losses = {};
     while (pass.is_there()) {
@@ -330,7 +312,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
         Now now{pass, step, pass.count(), own_rows(pass.count()), next, last, run.rule, losses};
         last = next;
         if (step + 1 < pass.training.num_steps) next = settings[step + 1];  // memory is far
-        losses = take_pass(shared, run, now, network, ahead);
+        losses = take_pass(shared, run, now, network);
         const int epochs_done = pass.epoch - first_epoch;
         const bool decides = STOPS && pass.ends_reported();
         const bool talks_now = pass.ends_epoch() && talks.are_due(epochs_done);

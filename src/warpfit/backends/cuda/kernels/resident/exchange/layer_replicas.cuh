@@ -331,7 +331,6 @@ struct Network {
     }
 
     // No step leaves anything to the next.
-    template <int L>
     __device__ void catch_up(Shared&, const Run&, const Now&) {}
 
     // Layer L's gradients are there: they are sent to their owners.

@@ -253,6 +253,4 @@ struct Run {
     uint32 first_step, key[2];  // of the dropout's random numbers
     float4* far_slots;          // see Memory
     Exchange* exchanges;        // of each rank, where there are replicas
-    const RowWords* gram;       // of gram_batches.cu, to look ahead
-    const float* gram_scales;
 };

@@ -108,9 +108,8 @@ struct Product {
         return sum;
     }
 
-    // f(u, j, sums) for the gradient of each tile, which is dyᵀ x: dy has the units from a chunk on, x the
-    // features. Of several parts it takes one: some of the tiles along the features.
-    template <int PART = 0, int PARTS = 1, class Rows, class F>
+    // f(u, j, sums) for the gradient of each tile, which is dyᵀ x: dy has the units from a chunk on, x the features.
+    template <class Rows, class F>
     __device__ static void each_gradient(const UnitRows& dy, int chunk, const Rows& x, F f) {
         if (!is_mine()) return;
         unsigned a[STAYS ? ROW_TILES : 1][TERMS][Weights::MINE_U][4];
@@ -119,7 +118,7 @@ struct Product {
             for (int r = 0; r < ROW_TILES; ++r) load_units(a[STAYS ? r : 0], dy, chunk, r);
         }
 #pragma unroll
-        for (int j = Weights::MINE_K * PART / PARTS; j < Weights::MINE_K * (PART + 1) / PARTS; ++j) {
+        for (int j = 0; j < Weights::MINE_K; ++j) {
             if (!Weights::has_tile(j)) break;
             float sums[Weights::MINE_U][2][4] = {};
 #pragma unroll

@@ -12,21 +12,18 @@ struct Losses {
     bool is_there;
 };
 
-// Which layer takes its gradients in after the next step has begun, while that one's first units are on their way: the
-// second, or looking ahead the first; -1 for none. What the second takes stays where it is until all blocks have had the
-// next of its units from this one.
+// Whether the second layer takes its gradients in after the next step has begun, while that one's first units are on their
+// way. What it takes stays where it is until all blocks have had the next of its units from this one.
 template <int SECOND>
-__device__ constexpr int find_late_layer() {
+__device__ constexpr bool is_second_late() {
     constexpr bool SENDS = CLUSTER > 1 && SECOND + 1 < LAYERS;
-    if constexpr (AHEAD) {
-        return 0;
-    } else if constexpr (SENDS && REPLICAS == 1 && UNIT_COPIES == 2 && !CLIPS && !PENALIZED) {
-        return Shape<SECOND>::ALL_HAVE_UNITS ? SECOND : -1;
+    if constexpr (SENDS && REPLICAS == 1 && UNIT_COPIES == 2 && !CLIPS && !PENALIZED) {
+        return Shape<SECOND>::ALL_HAVE_UNITS;
     } else {
-        return -1;
+        return false;
     }
 }
-constexpr int LATE_LAYER = find_late_layer<1>();
+constexpr bool SECOND_IS_LATE = is_second_late<1>();
 
 // Where a block stands: which pass it is, which step, of how many rows, and how many of them are this replica's;
 // what it multiplies by; and what the pass before left.
@@ -41,10 +38,10 @@ struct Now {
     // Whether the pass before has left something to this one, and whether this one leaves something to the next: not
     // where an epoch begins or ends.
     __device__ bool is_led_on() const {
-        return LATE_LAYER >= 0 && pass.trains() && !pass.training.is_first_of_epoch();
+        return SECOND_IS_LATE && pass.trains() && !pass.training.is_first_of_epoch();
     }
     __device__ bool leads_on() const {
-        return LATE_LAYER >= 0 && pass.trains() && !pass.training.is_last_of_epoch();
+        return SECOND_IS_LATE && pass.trains() && !pass.training.is_last_of_epoch();
     }
 };
 
@@ -76,7 +73,8 @@ struct Piece {
 template <int L>
 constexpr int TURNS = (ROWS / 8 * Shape<L>::BLOCK_CHUNKS + WARPS - 1) / WARPS;
 
-// f(turn, piece) for this warp's pieces of this block's units of layer L.
+// f(piece) for this warp's pieces of this block's units of layer L. The compiler inlines what is in them in two steps, which
+// takes up to 18 registers fewer than in one.
 template <int L, class F>
 __device__ inline void each_turn(F f) {
     constexpr int CHUNKS = Shape<L>::BLOCK_CHUNKS, PIECES = ROWS / 8 * CHUNKS;
@@ -84,13 +82,13 @@ __device__ inline void each_turn(F f) {
 #pragma unroll(TURNS<L> <= 2 ? TURNS<L> : 1)
     for (int turn = 0; turn < TURNS<L>; ++turn) {
         const int i = turn * WARPS + threadIdx.x / 32;
-        if (i < PIECES && i % CHUNKS < count) f(turn, Piece{i / CHUNKS, i % CHUNKS});
+        if (i < PIECES && i % CHUNKS < count) f(Piece{i / CHUNKS, i % CHUNKS});
     }
 }
 
 template <int L, class F>
 __device__ inline void each_piece(F f) {
-    each_turn<L>([&](int, const Piece& piece) { f(piece); });
+    each_turn<L>([&](const Piece& piece) { f(piece); });
 }
 
 // The word of this lane's two units of a piece, if `units` begin with this block's.

@@ -15,17 +15,9 @@ struct Forecast {
     }
 };
 
-// By one_launch.cu, to which gradients come times -rate already if there is no momentum.
+// Gradients come times -rate already if there is no momentum.
 __device__ inline Forecast forecast_of(float rate, const RuleSettings& rule) {
     if (!MOMENTUM) return {1 - rate * rule.decay, 0, 1};
     const float kept = rule.momentum, more = NESTEROV ? 1 + kept : 1;
     return {1 - rate * rule.decay * more, -rate * kept * (NESTEROV ? kept : 1), -rate * more};
-}
-
-// By one_launch_layers.cu.
-__device__ inline Forecast forecast_of(const StepSettings& step, const RuleSettings& rule) {
-    const float more = NESTEROV ? 1 + rule.momentum : 1, of_rate = RATE_IN_VELOCITY ? -1 : step.rate;
-    const float of_weight = DECAYS ? 1 - step.rate * rule.decay * more : 1;
-    const float of_velocity = MOMENTUM ? -of_rate * rule.momentum * (NESTEROV ? rule.momentum : 1) : 0;
-    return {of_weight, of_velocity, -step.rate * more};
 }

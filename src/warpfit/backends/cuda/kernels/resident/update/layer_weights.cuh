@@ -4,7 +4,6 @@
 #pragma once
 
 #include "resident/rows/layer_sums.cuh"
-#include "resident/update/forecast.cuh"
 
 // What the optimizer remembers of a thread's weights in a tile of 16 by 16.
 struct Remembered {
@@ -107,46 +106,26 @@ struct Matrix : Product {
         Product::multiply(parts, rows, b);
     }
 
-    // The same with the weights as a forecast has them.
+    // Takes the gradient in; unscale is what its sums are multiplied by.
     template <class Rows>
-    __device__ void multiply(Parts* parts, const Rows& rows, const Memory& memory,
-                             const Forecast& forecast) const {
-        if (!is_mine()) return;
-        typename Product::Fragments b;
-        Weights::set_fragments(b[0], [&](int tile, int pair) {
-            Remembered numbers = {};
-            if (MOMENTUM) numbers = memory.load(FIRST + tile);
-            const auto value = [&](int part) {
-                const float w =
-                    weights.tiles[tile / Weights::MINE_K][tile % Weights::MINE_K][part / 4][part % 4];
-                return forecast.value(w, numbers.slots[0][part]);
-            };
-            return packed<T>(value(2 * pair), value(2 * pair + 1));
-        });
-        Product::multiply(parts, rows, b);
-    }
-
-    // Takes a part of the gradient in; unscale is what its sums are multiplied by.
-    template <int PART = 0, int PARTS = 1, class Rows>
     __device__ void update(const RuleSettings& rule, const StepSettings& step, float unscale, Memory& memory,
                            const UnitRows& dy, int chunk, const Rows& x) {
-        Product::template each_gradient<PART, PARTS>(
-            dy, chunk, x, [&](int u, int j, const float (&sums)[2][4]) {
-                const int tile = FIRST + u * Weights::MINE_K + j;
-                Remembered numbers = {};
-                if (SLOTS > 0) numbers = memory.load(tile);
+        Product::each_gradient(dy, chunk, x, [&](int u, int j, const float (&sums)[2][4]) {
+            const int tile = FIRST + u * Weights::MINE_K + j;
+            Remembered numbers = {};
+            if (SLOTS > 0) numbers = memory.load(tile);
 #pragma unroll
-                for (int part = 0; part < 8; ++part) {
-                    float remembered[SLOT_PLACES];
+            for (int part = 0; part < 8; ++part) {
+                float remembered[SLOT_PLACES];
 #pragma unroll
-                    for (int i = 0; i < SLOTS; ++i) remembered[i] = numbers.slots[i][part];
-                    update_parameter(weights.tiles[u][j][part / 4][part % 4], remembered,
-                                     sums[part / 4][part % 4], unscale, step, rule);
+                for (int i = 0; i < SLOTS; ++i) remembered[i] = numbers.slots[i][part];
+                update_parameter(weights.tiles[u][j][part / 4][part % 4], remembered,
+                                 sums[part / 4][part % 4], unscale, step, rule);
 #pragma unroll
-                    for (int i = 0; i < SLOTS; ++i) numbers.slots[i][part] = remembered[i];
-                }
-                if (SLOTS > 0) memory.store(tile, numbers);
-            });
+                for (int i = 0; i < SLOTS; ++i) numbers.slots[i][part] = remembered[i];
+            }
+            if (SLOTS > 0) memory.store(tile, numbers);
+        });
     }
 
     // The sum of the squares of this thread's weights of `count` units.
@@ -243,17 +222,14 @@ struct Update {
     RuleSettings of_weights, of_biases;
 };
 
-// Layer L's weights by this block's units take a part of their gradients in, found with rows x; the last part has
-// the biases', too.
-template <int L, int PART = 0, int PARTS = 1, class Rows>
+// Layer L's weights by this block's units, and its biases, take their gradients in, found with rows x.
+template <int L, class Rows>
 __device__ inline void update_forward(Shared& shared, const Update& update, Memory& memory,
                                       HeldLayer<L>& held, const Rows& x) {
     const UnitRows dz = gradients_of<L>(shared);
     const int chunk = Shape<L>::first_gradient() / CHUNK_UNITS;
     Biases<L>& biases = layer_of<L>(shared.layers).biases;
-    held.forward.template update<PART, PARTS>(update.of_weights, update.step, update.unscale, memory, dz,
-                                              chunk, x);
-    if (PART + 1 < PARTS) return;
+    held.forward.update(update.of_weights, update.step, update.unscale, memory, dz, chunk, x);
     Forward<L>::each_bias_gradient(dz, chunk, [&](int unit, float sum) {
         biases.update(unit, sum, update.unscale, update.step, update.of_biases);
     });
@@ -335,7 +311,7 @@ struct Network {
     // Layer L's gradients are there: where their norm need not be known, they are taken in.
     template <int L>
     __device__ void take(Shared& shared, const Run& run, const Now& now) {
-        if (CLIPS || (L == LATE_LAYER && now.leads_on())) return;
+        if (CLIPS || (L == 1 && now.leads_on())) return;
         const Update update{run.unscale, now.settings, now.of_weights, run.rule};
         update_layer(shared, update, now.pass.index(), memory, layer_of<L>(layers));
     }
@@ -349,27 +325,12 @@ struct Network {
                       layers);
     }
 
-#if AHEAD
-    // The first layer, with the weights as a forecast has them.
-    __device__ void multiply_ahead(Parts* parts, const BatchRows& rows, const Forecast& forecast) const {
-        layer_of<0>(layers).forward.multiply(parts, rows, memory, forecast);
-    }
-#endif
-
-    // Takes in what the step before has left to this one, while units of layer L are on their way: looking ahead, a
-    // part of it behind each layer.
-    template <int L>
+    // The second layer takes in what the step before has left to this one.
+    template <int SECOND = 1>
     __device__ void catch_up(Shared& shared, const Run& run, const Now& now) {
-        const int last = now.pass.index() - 1;
         const Update update{run.unscale, now.last_settings, run.rule, run.rule};
-        if constexpr (LATE_LAYER == 0) {
-            constexpr int PART = L - (X_SLOTS - 2), PARTS = LAYERS - 2;
-            if constexpr (PART >= 0 && PART < PARTS)
-                update_forward<0, PART, PARTS>(shared, update, memory, layer_of<0>(layers),
-                                               inputs_of<0>(shared, last));
-        } else if constexpr (L == 0) {
-            update_layer(shared, update, last, memory, layer_of<L + 1>(layers));
-        }
+        if constexpr (SECOND < LAYERS)
+            update_layer(shared, update, now.pass.index() - 1, memory, layer_of<SECOND>(layers));
     }
 
     // The sum of the squares of this thread's weights.
