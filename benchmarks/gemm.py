@@ -29,7 +29,8 @@ from warpfit.backends.base import HALF_DTYPES
 from warpfit.backends.cuda import jit
 from warpfit.backends.cuda.launch import Kernels
 from warpfit.backends.cuda.layouts import copy_plan
-from warpfit.backends.cuda.matmul import aligned, candidates, configure
+from warpfit.backends.cuda.matmul import candidates, configure
+from warpfit.backends.cuda.matmul_config import aligned
 from warpfit.backends.cuda.matmul_wgmma_config import WgmmaConfig
 from warpfit.backends.cuda.runtime import Runtime
 from warpfit.errors import CompileError

@@ -16,7 +16,8 @@ from typing import Any
 
 from gemm import DTYPES, Bench, Operands, Product
 from harness import run_command, take_no_options, write_results
-from warpfit.backends.cuda.matmul import MatmulConfig, candidates
+from warpfit.backends.cuda.matmul import candidates
+from warpfit.backends.cuda.matmul_config import MatmulConfig
 from warpfit.backends.cuda.matmul_wgmma_config import WgmmaConfig
 
 SIZE, ROUNDS = 4096, 7

@@ -21,9 +21,9 @@ import numpy as np
 
 from emulator.build import build, build_scheduler
 from emulator.sanitized import is_sanitized
+from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.jit import path_of
 from warpfit.backends.cuda.launch import parameter_formats
-from warpfit.backends.cuda.matmul import shared_bytes_of
 from warpfit.backends.cuda.runtime import SharedMemory, check_tensor_map
 from warpfit.errors import DeviceError
 

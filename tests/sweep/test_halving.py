@@ -267,7 +267,7 @@ def messages(losses: dict[int, list[tuple[str, float]]]) -> dict[int, str]:
     task: Any = Task(0, None, None, None, None, {"epochs": 3})  # type: ignore[arg-type]
     plan: Any = None
     group = Group(plan, tuple(replace(task, number=number) for number in losses))
-    found = run_in_rungs(Told(losses), [group], wf.Halving(2), Metric("loss"), num_folds=2)
+    found = run_in_rungs(Told(losses).run, [group], wf.Halving(2), Metric("loss"), num_folds=2)
     return {outcome.number: outcome.message for outcome in found}
 
 

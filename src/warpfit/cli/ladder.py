@@ -9,7 +9,7 @@ import typer
 from warpfit.cli.console import DEVICE_HELP, Printer
 
 if TYPE_CHECKING:
-    from warpfit.apps.ladder.climbing import Record, Step
+    from warpfit.apps.ladder.results import Record, Step
 
 __all__ = ["ladder"]
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf, lcm
 from numbers import Real
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from warpfit.checks import check_count
 from warpfit.errors import ConfigError
 from warpfit.sweep.groups import Group
 from warpfit.sweep.metric import Metric
 from warpfit.sweep.tasks import INTERRUPTED, PAUSED, STOPPED, Outcome, Task
-
-if TYPE_CHECKING:
-    from warpfit.sweep.runner import Runner
 
 __all__ = ["Halving", "as_halving", "message_of", "run_in_rungs"]
 
@@ -78,12 +75,27 @@ def as_halving(halving: Any) -> Halving | None:
 
 
 def run_in_rungs(
-    runner: Runner, groups: Sequence[Group], rule: Halving, metric: Metric, num_folds: int
+    run: Callable[[Sequence[Group]], Iterator[Outcome]],
+    groups: Sequence[Group],
+    rule: Halving,
+    metric: Metric,
+    num_folds: int,
 ) -> Iterator[Outcome]:
     """Train the groups' networks from rung to rung, and yield what came of each, once it is known.
 
-    Folds of a candidate (`num_folds` tasks with numbers that follow on one another) go on or stop together, by their
-    mean. A network that goes on has the bits of one that never paused.
+    A network that goes on has the bits of one that never paused.
+
+    Parameters
+    ----------
+    run : function of groups
+        Trains them up to each task's `until`, as `Runner.run` does.
+    groups : sequence of Group
+    rule : Halving
+        Where the rungs are, and how many candidates go on.
+    metric : Metric
+        What they are ranked by.
+    num_folds : int
+        Tasks of a candidate, with consecutive numbers. They go on or stop together, by their mean.
 
     Raises
     ------
@@ -100,7 +112,7 @@ def run_in_rungs(
     try:
         for until in [*rule.rungs(epochs, report_every), None]:
             before, paused, is_interrupted = paused, {}, False
-            for outcome in runner.run(_until(groups, until)):
+            for outcome in run(_until(groups, until)):
                 seconds[outcome.number] = outcome.seconds = outcome.seconds + seconds.get(outcome.number, 0.0)
                 is_interrupted |= outcome.status == INTERRUPTED
                 before.pop(outcome.number, None)

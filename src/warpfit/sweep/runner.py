@@ -60,7 +60,7 @@ class Runner(ABC):
 
         Here the host does, and a rung is a run.
         """
-        return run_in_rungs(self, groups, rule, metric, num_folds)
+        return run_in_rungs(self.run, groups, rule, metric, num_folds)
 
 
 def in_order(groups: Sequence[Group]) -> list[Task]:

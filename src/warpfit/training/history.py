@@ -71,7 +71,7 @@ class History:
         """
         from warpfit.training.plots import plot_history
 
-        figure = plot_history(self, title)
+        figure = plot_history(self.to_dict(), title)
         if path is not None:
             form = Path(path).suffix.lstrip(".") or "png"
             if form.lower() not in figure.canvas.get_supported_filetypes():

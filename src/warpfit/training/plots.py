@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from warpfit.errors import ConfigError
-
-if TYPE_CHECKING:
-    from warpfit.training.history import History
 
 __all__ = ["new_figure", "plot_confusion_matrix", "plot_history"]
 
@@ -25,9 +22,16 @@ def new_figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def plot_history(history: History, title: str = "") -> Any:
-    """Return a matplotlib Figure with loss and, where known, accuracy over the epochs."""
-    columns = history.to_dict()
+def plot_history(columns: Mapping[str, Sequence[Any]], title: str = "") -> Any:
+    """Return a matplotlib Figure with loss and, where known, accuracy over the epochs.
+
+    Parameters
+    ----------
+    columns : mapping of str to sequence
+        As `History.to_dict` returns them.
+    title : str
+        Above the picture.
+    """
     panels = [name for name in ("loss", "accuracy") if name in columns or f"val_{name}" in columns]
     figure = new_figure(5.5 * max(1, len(panels)), 4.0)
     for axes, name in zip(np.ravel(figure.subplots(1, max(1, len(panels)))), panels, strict=False):

@@ -138,7 +138,7 @@ def test_without_a_gpu_rungs_say_why_they_did_not_run(on_cpu: ladder.Result) -> 
 
 
 def test_a_result_is_written_and_read_back(on_cpu: ladder.Result, tmp_path: Path) -> None:
-    on_cpu.save(tmp_path / "new" / "folder")
+    ladder.save(on_cpu, tmp_path / "new" / "folder")
     paths = on_cpu.files
     assert [path.name for path in paths] == ["ladder.json", "ladder.png"]
     assert paths[1].read_bytes().startswith(b"\x89PNG")

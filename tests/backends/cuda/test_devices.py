@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import runpy
 from collections.abc import Callable
 from copy import deepcopy
@@ -152,6 +153,17 @@ def test_a_copied_tensor_has_memory_of_its_own(cuda: str) -> None:
     assert copied.data.pointer != x.data.pointer
     close(copied, X)
     close(copied.grad, 2 * X)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_pickled_array_comes_back_to_its_device(cuda: str, dtype: str) -> None:
+    x = backends.get(cuda).asarray(X, dtype)
+    turned = x.view(x.shape[::-1], x.strides[::-1])
+    for array in (x, turned, x[:0]):
+        back = pickle.loads(pickle.dumps(array))
+        assert (back.runtime, back.dtype, back.shape) == (array.runtime, array.dtype, array.shape)
+        assert back.pointer != array.pointer or not array.size
+        np.testing.assert_array_equal(back.numpy(), array.numpy())
 
 
 # -- arrays of other libraries -------------------------------------------------------------------------------

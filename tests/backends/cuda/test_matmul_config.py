@@ -6,14 +6,9 @@ from itertools import product
 
 import pytest
 
-from warpfit.backends.cuda.matmul import (
-    MatmulConfig,
-    aligned,
-    candidates,
-    configure,
-    configure_for,
-    shared_bytes_of,
-)
+from warpfit.backends.cuda.cards import shared_bytes_of
+from warpfit.backends.cuda.matmul import candidates, configure, configure_for
+from warpfit.backends.cuda.matmul_config import MatmulConfig, aligned
 from warpfit.backends.cuda.matmul_wgmma_config import WgmmaConfig, wgmma_choices
 from warpfit.errors import ConfigError
 

@@ -11,7 +11,8 @@ import pytest
 from warpfit.backends.base import ACTIVATIONS, Activation
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.launch import Kernels
-from warpfit.backends.cuda.matmul import MatmulConfig, aligned, configure
+from warpfit.backends.cuda.matmul import configure
+from warpfit.backends.cuda.matmul_config import MatmulConfig, aligned
 from warpfit.backends.numpy import NumpyBackend
 
 pytestmark = pytest.mark.in_turns(2)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from warpfit.backends import Activation
-from warpfit.backends.cuda.matmul import shared_bytes_of
+from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.one_launch_card import CardLaunch, choose_card, share
 from warpfit.backends.cuda.trained_network import TrainedNetwork, resident_clusters
 from warpfit.errors import ConfigError

@@ -11,8 +11,8 @@ import pytest
 from warpfit.backends import Activation
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.backends.cuda import one_launch_layers
+from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.jit import generation
-from warpfit.backends.cuda.matmul import shared_bytes_of
 from warpfit.backends.cuda.one_launch_layers import CLUSTERS, LayersLaunch, choose_layers, variants
 from warpfit.backends.cuda.trained_network import TrainedNetwork
 from warpfit.errors import ConfigError

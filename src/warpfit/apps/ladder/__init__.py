@@ -8,8 +8,9 @@
 from __future__ import annotations
 
 from warpfit.apps.ladder.chart import draw
-from warpfit.apps.ladder.climbing import Record, Result, climb, parse_names
+from warpfit.apps.ladder.climbing import climb, parse_names, save
 from warpfit.apps.ladder.peers import PEERS, Peer
+from warpfit.apps.ladder.results import Record, Result
 from warpfit.apps.ladder.rungs import RUNGS, Rung
 from warpfit.apps.ladder.table import bars
 from warpfit.apps.ladder.task import NETWORKS, Network
@@ -27,4 +28,5 @@ __all__ = [
     "climb",
     "draw",
     "parse_names",
+    "save",
 ]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from warpfit.apps.ladder.results import Result
 from warpfit.apps.ladder.words import milliseconds, times
 from warpfit.files import atomic_path
-
-if TYPE_CHECKING:
-    from warpfit.apps.ladder.climbing import Result
 
 __all__ = ["draw", "has_matplotlib"]
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-import warpfit
 from warpfit import backends
 from warpfit.apps.ladder import chart
 from warpfit.apps.ladder.peers import PEERS, Measured, Peer, run_peers
+from warpfit.apps.ladder.results import Record, Result, Step
 from warpfit.apps.ladder.rungs import RUNGS, Program, Rung, program_of
 from warpfit.apps.ladder.task import DEFAULT_HIDDEN, Task, make_task
 from warpfit.backends.base import HALF_DTYPES
@@ -26,7 +24,7 @@ from warpfit.checks import check_count
 from warpfit.errors import ConfigError, WarpfitError
 from warpfit.files import atomic_path, make_folder
 
-__all__ = ["Record", "Result", "climb", "parse_names"]
+__all__ = ["climb", "parse_names", "save"]
 
 # What is trained where nothing else is asked for: on a CPU less, so that all of it takes well under a minute.
 EPOCHS_ON_GPU, EPOCHS_ON_CPU, ROWS_ON_CPU = 10, 4, 12_000
@@ -36,151 +34,23 @@ RUNG_SECONDS = 10.0
 # When no more peers are started, in seconds from the beginning.
 ALL_SECONDS = 170.0
 
-Step = Rung | Peer
 
+def save(result: Result, folder: str | Path) -> None:
+    """Write ``ladder.json``, and ``ladder.png`` where matplotlib is installed, and note their paths.
 
-@dataclass(frozen=True)
-class Record:
-    """What a rung, or a peer, did.
-
-    Attributes
-    ----------
-    name, title, changes, saves, if_little : str
-        As `Rung` has them.
-    is_peer : bool
-        Whether it is a program of others, or uses one, beside the ladder.
-    ms_per_epoch : float or None
-        Median over the later half of its epochs; None if it did not run.
-    device_ms : float or None
-        Milliseconds of an epoch in which the device is at work; None where that is not known apart.
-    seconds : float or None
-        All of its epochs together.
-    first_call : float or None
-        Seconds for what is done but once, apart: compilation, warm-up.
-    epochs, steps : int
-        Trained, and steps of each.
-    is_scaled : bool
-        Whether its epochs had fewer steps than the task's, and the time is scaled to as many.
-    loss, accuracy : float or None
-        Of the last epoch, on the rows trained on, each batch before its update.
-    gain, gain_over_first : float or None
-        The time of the last rung that ran before it, and of the first that ran, over its own. A peer has the second
-        only.
-    reason : str
-        Why it did not run.
-    step_losses : ndarray (steps of the epochs with losses,) float64, or None
+    Raises
+    ------
+    ConfigError
+        If the folder cannot be written to.
     """
-
-    name: str
-    title: str
-    changes: str
-    saves: str
-    if_little: str
-    is_peer: bool
-    ms_per_epoch: float | None = None
-    device_ms: float | None = None
-    seconds: float | None = None
-    first_call: float | None = None
-    epochs: int = 0
-    steps: int = 0
-    is_scaled: bool = False
-    loss: float | None = None
-    accuracy: float | None = None
-    gain: float | None = None
-    gain_over_first: float | None = None
-    reason: str = ""
-    step_losses: npt.NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def ran(self) -> bool:
-        """Whether there is a time."""
-        return self.ms_per_epoch is not None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it JSON-ready, without the losses of all steps."""
-        return {name: value for name, value in asdict(self).items() if name != "step_losses"}
-
-
-@dataclass(frozen=True)
-class Result(Sequence[Record]):
-    """The records of a climb, in their order, and what was climbed.
-
-    Attributes
-    ----------
-    records : list of Record
-    network, device, card : str
-        The network's sizes; where the rungs ran; what the card, if there is one, is called.
-    data : str
-    batch, rows, epochs, steps : int
-        `steps` of an epoch.
-    lr : float
-    seconds : float
-        Of everything together.
-    files : list of Path
-        Those written.
-    """
-
-    records: list[Record]
-    network: str
-    device: str
-    card: str
-    data: str
-    batch: int
-    rows: int
-    epochs: int
-    steps: int
-    lr: float
-    seconds: float = 0.0
-    files: list[Path] = field(default_factory=list, compare=False)
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    @overload
-    def __getitem__(self, index: int) -> Record: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Record]: ...
-    def __getitem__(self, index: int | slice) -> Record | list[Record]:
-        return self.records[index]
-
-    @property
-    def title(self) -> str:
-        """What was trained, and where."""
-        where = self.card or "CPU"
-        return f"{self.network}, batch {self.batch}, {self.rows:,} rows of {self.data}: {where}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it JSON-ready, with the versions it ran with."""
-        own = {name: value for name, value in vars(self).items() if name not in ("records", "files")}
-        versions = {
-            "python": platform.python_version(),
-            "warpfit": warpfit.__version__,
-            "numpy": np.__version__,
-        }
-        return {**own, "versions": versions, "records": [record.to_dict() for record in self]}
-
-    @staticmethod
-    def from_dict(stored: dict[str, Any]) -> Result:
-        """Return what `to_dict` has stored."""
-        own = {name: stored[name] for name in Result.__dataclass_fields__ if name not in ("records", "files")}
-        return Result([Record(**record) for record in stored["records"]], **own)
-
-    def save(self, folder: str | Path) -> None:
-        """Write ``ladder.json``, and ``ladder.png`` where matplotlib is installed, and note their paths.
-
-        Raises
-        ------
-        ConfigError
-            If the folder cannot be written to.
-        """
-        folder = make_folder(Path(folder).expanduser())
-        described, picture = folder / "ladder.json", folder / "ladder.png"
-        with atomic_path(described) as temporary:
-            temporary.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
-        self.files.append(described)
-        if chart.has_matplotlib():
-            chart.draw(self, picture)
-            self.files.append(picture)
+    folder = make_folder(Path(folder).expanduser())
+    described, picture = folder / "ladder.json", folder / "ladder.png"
+    with atomic_path(described) as temporary:
+        temporary.write_text(json.dumps(result.to_dict(), indent=1) + "\n", encoding="utf-8")
+    result.files.append(described)
+    if chart.has_matplotlib():
+        chart.draw(result, picture)
+        result.files.append(picture)
 
 
 def parse_names(text: str) -> list[str]:
@@ -262,7 +132,7 @@ def climb(
     peers : bool
         Whether all peers come after the rungs: they are there in a checkout, as far as they are installed.
     out : path, optional
-        A folder for the results, which is made before anything runs; see `Result.save`.
+        A folder for the results, which is made before anything runs; see `save`.
     on_start : function of Rung or Peer, optional
         Called before each.
     on_rung : function of Record, optional
@@ -296,7 +166,7 @@ def climb(
         climber.look_beside(wanted, deadline=start + ALL_SECONDS)
         result = climber.result(perf_counter() - start)
         if out is not None:
-            result.save(out)
+            save(result, out)
     return result
 
 

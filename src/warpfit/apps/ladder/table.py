@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import log10
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from warpfit.apps.ladder.results import Record, Result, Step
 from warpfit.apps.ladder.words import milliseconds, times
-
-if TYPE_CHECKING:
-    from warpfit.apps.ladder.climbing import Record, Result, Step
 
 __all__ = ["bars", "line_after", "line_before", "notes", "table"]
 

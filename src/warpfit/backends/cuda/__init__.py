@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copyreg
 from typing import Any
+
+import numpy.typing as npt
 
 from warpfit.backends.cuda.activation import ActivationOps
 from warpfit.backends.cuda.array import DeviceArray
@@ -15,6 +18,7 @@ from warpfit.backends.cuda.narrow_step import NarrowOps
 from warpfit.backends.cuda.norm import NormOps
 from warpfit.backends.cuda.optim import OptimOps
 from warpfit.backends.cuda.pool import PoolOps
+from warpfit.backends.cuda.runtime import open_device
 
 __all__ = ["CudaBackend", "DeviceArray", "backend_of"]
 
@@ -59,3 +63,23 @@ def backend_of(runtime: Any) -> CudaBackend:
     if runtime not in _backends:
         _backends[runtime] = CudaBackend(runtime)
     return _backends[runtime]
+
+
+# -- what an array does by its backend: it stands below, and cannot import it --------------------------------------
+
+
+def _copied(array: DeviceArray) -> DeviceArray:
+    return backend_of(array.runtime).copy(array)
+
+
+def _pickled(array: DeviceArray) -> tuple[Any, ...]:
+    return _restored, (array.runtime.name, array.numpy(), str(array.dtype))
+
+
+def _restored(device: str, values: npt.NDArray[Any], dtype: str) -> DeviceArray:
+    """Return a pickled array on the device that it was on."""
+    return backend_of(open_device(int(device.partition(":")[2]))).asarray(values, dtype)
+
+
+DeviceArray.copied = _copied
+copyreg.pickle(DeviceArray, _pickled)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +63,8 @@ class DeviceArray:
     )
 
     float_dtypes = DEVICE_FLOATS
+    # Returns a contiguous copy on the same device. It takes a kernel, so the backend above provides it.
+    copied: ClassVar[Callable[[DeviceArray], DeviceArray]]
     # NumPy leaves operators between one of its arrays and this to this class, which has none.
     __array_ufunc__ = None
 
@@ -136,20 +139,13 @@ class DeviceArray:
     # -- copies ------------------------------------------------------------------------------------------
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DeviceArray:
-        from warpfit.backends.cuda import backend_of
-
-        return backend_of(self.runtime).copy(self)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (self.runtime.name, self.numpy(), str(self.dtype))
+        return self.copied()
 
     # -- on the host, and to other libraries ---------------------------------------------------------------
 
     def numpy(self) -> npt.NDArray[Any]:
         """Return a copy on the host; bfloat16 widens to float32."""
-        from warpfit.backends.cuda import backend_of
-
-        source = self if self.is_contiguous else backend_of(self.runtime).copy(self)
+        source = self if self.is_contiguous else self.copied()
         host = np.empty(self.shape, host_dtype(self.dtype))
         self.runtime.download(host, source.pointer)
         if self.dtype is BFLOAT16:
@@ -208,19 +204,10 @@ class DeviceArray:
         if dl_device not in (None, self.__dlpack_device__()):
             raise BufferError(f"expected DLPack device {self.__dlpack_device__()}, got {dl_device}")
         if copy:
-            from warpfit.backends.cuda import backend_of
-
-            return backend_of(self.runtime).copy(self).__dlpack__(stream=stream)
+            return self.copied().__dlpack__(stream=stream)
         if stream != -1:
             self.runtime.let_wait(stream)
         return dlpack.capsule(self)
-
-
-def _restored(device: str, values: npt.NDArray[Any], dtype: str) -> DeviceArray:
-    """Return a pickled array on the device that it was on."""
-    from warpfit import backends
-
-    return backends.get(device).asarray(values, dtype)
 
 
 def _same_places(shape: Shape, strides: Shape, dense: Shape) -> bool:

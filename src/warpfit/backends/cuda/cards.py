@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from warpfit.backends.cuda.matmul import shared_bytes_of
+from warpfit.backends.cuda.jit import generation
 
-__all__ = ["CARDS", "Card", "card_of"]
+__all__ = ["CARDS", "Card", "card_of", "shared_bytes_of"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,12 @@ def card_of(runtime: Any) -> Card:
         memory_bytes,
         runtime.max_shared_bytes,
     )
+
+
+def shared_bytes_of(arch: str) -> int:
+    """Return the shared memory that one block may ask for on an architecture such as ``'sm_90a'``."""
+    kib = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227}
+    return kib.get(generation(arch), 99) << 10
 
 
 def _card(arch: str, num_multiprocessors: int, gigabytes: int) -> Card:

@@ -14,7 +14,8 @@ from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.columns import ColumnOps
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype, dtype_of
 from warpfit.backends.cuda.launch import Kernel
-from warpfit.backends.cuda.matmul import MatmulConfig, candidates, configure, configure_for
+from warpfit.backends.cuda.matmul import candidates, configure, configure_for
+from warpfit.backends.cuda.matmul_config import MatmulConfig
 from warpfit.backends.cuda.matmul_wgmma_config import Box, WgmmaConfig
 
 __all__ = ["DenseOps", "variants"]

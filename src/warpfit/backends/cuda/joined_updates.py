@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from warpfit.backends.base import HALF_DTYPES, Number
 from warpfit.backends.cuda.array import DeviceArray
+from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.launch import scalar
-from warpfit.backends.cuda.matmul import shared_bytes_of
 from warpfit.backends.cuda.matmul_wgmma_config import Box
 from warpfit.errors import ConfigError
 

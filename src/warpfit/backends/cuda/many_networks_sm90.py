@@ -13,7 +13,7 @@ from math import ceil
 from typing import Any
 
 from warpfit.backends.base import Activation
-from warpfit.backends.cuda.matmul import shared_bytes_of
+from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.runtime import is_debugging
 from warpfit.backends.cuda.trained_network import (
     TrainedNetwork,

@@ -7,20 +7,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
+from warpfit.backends.base import HALF_DTYPES
+from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.jit import generation
-from warpfit.backends.cuda.matmul import (
-    MAX_GRID_Y,
-    SPLITS,
-    STATIC_BYTES,
-    MatmulConfig,
-    fitted,
-    shared_bytes_of,
-)
+from warpfit.backends.cuda.matmul_config import BYTES, MAX_GRID_Y, SPLITS, STATIC_BYTES, MatmulConfig, fitted
 from warpfit.errors import DeviceError
 
 __all__ = ["MmaConfig", "mma_choices", "supports"]
 
-_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 _SLICE_BYTES = 32  # of k that one mma takes
 _MAX_CANDIDATES = 14
 _SPLITS_TRIED = 2  # of each tiling
@@ -37,7 +31,7 @@ def supports(arch: str, dtype: str) -> bool:
     dtype : str
         Of the operands.
     """
-    return dtype in _BYTES and generation(arch) >= (75 if dtype == "float16" else 80)
+    return dtype in (*HALF_DTYPES, "float32") and generation(arch) >= (75 if dtype == "float16" else 80)
 
 
 @dataclass(frozen=True)
@@ -72,13 +66,13 @@ class MmaConfig(MatmulConfig):
     @property
     def tile_bytes(self) -> int:
         """Numbers of one tile of A and one of B, in bytes."""
-        return (self.block_m + self.block_n) * self.block_k * _BYTES[self.dtype]
+        return (self.block_m + self.block_n) * self.block_k * BYTES[self.dtype]
 
     @property
     def stage_bytes(self) -> int:
         """Shared memory of these tiles; rows that do not go along k are padded."""
         padded_rows = (self.transpose_a + (not self.transpose_b)) * self.block_k
-        return self.tile_bytes + padded_rows * 8 * _BYTES[self.dtype]
+        return self.tile_bytes + padded_rows * 8 * BYTES[self.dtype]
 
     @property
     def shared_bytes(self) -> int:
@@ -173,7 +167,7 @@ def _ranked(
 ) -> tuple[tuple[float, MmaConfig], ...]:
     device = _Device(num_multiprocessors, shared_bytes_of(arch))
     found = []
-    short = k * _BYTES[dtype] <= _SHORT_K_BYTES
+    short = k * BYTES[dtype] <= _SHORT_K_BYTES
     for tiling in _TILINGS + (_TILINGS_OF_SHORT_K if short else ()):
         if tiling.warp_m * tiling.warp_n == 64 * 64 and not vector:
             continue  # copying rows of any length takes registers that the sums need
@@ -181,7 +175,7 @@ def _ranked(
         if config is None or config.grid(m, n)[1] > MAX_GRID_Y:
             continue
         splits = [replace(config, splits=splits) for splits in _useful_splits(config, device, m, n, k)]
-        timed = [(_cycles(split, device, m, n, k, _BYTES[out]), split) for split in splits]
+        timed = [(_cycles(split, device, m, n, k, BYTES[out]), split) for split in splits]
         found += sorted(timed, key=_time)[:_SPLITS_TRIED]
     best = sorted(found, key=_time)[:_MAX_CANDIDATES]
     return tuple((cycles, _with_all_of_k(config, device, m, n, k)) for cycles, config in best)
@@ -260,7 +254,7 @@ def _config(tiling: _Tiling, dtype: str, transpose_a: bool, transpose_b: bool, v
         vector,
         block_m=tiling.block_m,
         block_n=tiling.block_n,
-        block_k=tiling.slices * _SLICE_BYTES // _BYTES[dtype],
+        block_k=tiling.slices * _SLICE_BYTES // BYTES[dtype],
         groups=tiling.groups,
         stages=tiling.stages,
         warp_m=tiling.warp_m,
@@ -318,7 +312,7 @@ def _cycles(config: MmaConfig, device: _Device, m: int, n: int, k: int, out_byte
     multiply = blocks * steps * _step_cycles(config, resident)
     read = blocks * steps * config.tile_bytes / _read_rate(config, resident)
     chain = -(-blocks // resident) * steps * _chain_cycles(config)
-    size = _BYTES[config.dtype]
+    size = BYTES[config.dtype]
     from_memory = ((m * k + k * n) * size + m * n * out_bytes) / _MEMORY_BYTES
     from_l2 = config.tiles(m, n) * config.splits * steps * config.tile_bytes / _L2_BYTES
     shared_by_all = max(from_memory, from_l2) / device.num_multiprocessors
@@ -334,14 +328,14 @@ def _step_cycles(config: MmaConfig, resident: int) -> float:
         _ALONE[config.dtype] if resident == 1 else 1
     )
     tensor = config.block_m * config.block_n * config.block_k / (_MULTIPLIES[config.dtype] * busy)
-    slices = config.block_k * _BYTES[config.dtype] // _SLICE_BYTES
+    slices = config.block_k * BYTES[config.dtype] // _SLICE_BYTES
     fragments = slices * config.group_threads // 32 * (config.warp_m + config.warp_n) * _SLICE_BYTES
     return max(tensor, (fragments + config.stage_bytes) / _SHARED_BYTES)
 
 
 def _chain_cycles(config: MmaConfig) -> float:
     """Return the time that one warp needs for its part of a block of k, alone."""
-    slices = config.block_k * _BYTES[config.dtype] // _SLICE_BYTES // config.groups
+    slices = config.block_k * BYTES[config.dtype] // _SLICE_BYTES // config.groups
     products = config.warp_m * config.warp_n // 128
     return _STEP + slices * max(_CHAIN, products * 8)
 

@@ -8,12 +8,12 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from warpfit.backends.base import HALF_DTYPES
+from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.jit import generation
-from warpfit.backends.cuda.matmul import MatmulConfig, shared_bytes_of
+from warpfit.backends.cuda.matmul_config import BYTES, MatmulConfig
 
 __all__ = ["Box", "WgmmaConfig", "takes", "wgmma_choices"]
 
-_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 _LINE_BYTES = 128  # of k that a stage holds
 _WARPGROUP = 128
 _STAGED_BYTES = 4 * 2 * (2048 + 8)  # that the results of a warpgroup pass through, with barriers
@@ -133,13 +133,13 @@ class WgmmaConfig(MatmulConfig):
     @property
     def boxes(self) -> tuple[Box, Box, Box]:
         """What tensor copies move at once of the kernel's A, B and C."""
-        line = _LINE_BYTES // _BYTES[self.dtype]
+        line = _LINE_BYTES // BYTES[self.dtype]
         a = Box(line if self.transpose_a else self.block_m, line)
         if self.transpose_b:
             b = Box(self.block_n // self.cluster, line)
         else:
             b = Box(line if self.block_n // line % self.cluster == 0 else line // self.cluster, line)
-        return a, b, Box(16, 128 // _BYTES[self.out])
+        return a, b, Box(16, 128 // BYTES[self.out])
 
     def defines(self) -> dict[str, str | int]:
         """Return the kernel's defines, without those of the epilogue."""
@@ -219,7 +219,7 @@ class _Product(NamedTuple):
                 vector=True,
                 block_m=64 * tiling.mma_rows * tiling.consumers,
                 block_n=tiling.block_n,
-                block_k=_LINE_BYTES // _BYTES[self.dtype],
+                block_k=_LINE_BYTES // BYTES[self.dtype],
                 out=self.out,
                 consumers=tiling.consumers,
                 mma_rows=tiling.mma_rows,
@@ -241,12 +241,12 @@ def _tilings(m: int, product: _Product) -> Iterator[tuple[_Tiling, bool]]:
 
 def _configs(m: int, n: int, k: int, product: _Product) -> Iterator[WgmmaConfig]:
     """Yield all useful tilings, clusters and numbers of slices."""
-    steps = -(-k * _BYTES[product.dtype] // _LINE_BYTES)
+    steps = -(-k * BYTES[product.dtype] // _LINE_BYTES)
     for tiling, swapped in _tilings(m, product):
         config = product.config(tiling, swapped=swapped)
         if config.takes_registers and tiling.mma_rows > 1:
             continue  # the sums leave no registers for A
-        if config.turns_b and k * _BYTES[product.dtype] % 16:
+        if config.turns_b and k * BYTES[product.dtype] % 16:
             continue  # rows of the copy begin at multiples of 16 bytes
         if config.block_n % 64 and not config.transpose_b:
             continue  # boxes of whole lines
@@ -279,7 +279,7 @@ _TURN_BYTES = 14
 
 def _cycles(config: WgmmaConfig, m: int, n: int, k: int) -> float:
     """Return a guess of the time on the busiest multiprocessor, in cycles."""
-    size, out_size = _BYTES[config.dtype], _BYTES[config.out]
+    size, out_size = BYTES[config.dtype], BYTES[config.out]
     pieces = config.tiles_of_clusters(m, n) * config.splits * config.cluster
     own = -(-pieces // config.num_multiprocessors)
     steps = own * -(-k // (config.block_k * config.splits))
@@ -297,7 +297,7 @@ def _cycles(config: WgmmaConfig, m: int, n: int, k: int) -> float:
 
 def _step_cycles(config: WgmmaConfig, pieces: int) -> float:
     """Return the time of a block of k: of tensor cores, of what they read, or of the copies."""
-    tensor = config.block_m * config.block_n * config.block_k / _MULTIPLIES[_BYTES[config.dtype]]
+    tensor = config.block_m * config.block_n * config.block_k / _MULTIPLIES[BYTES[config.dtype]]
     read = (64 + config.block_n) * config.consumers * config.mma_rows * _LINE_BYTES / _SHARED_BYTES
     copied = (config.block_m + config.block_n / config.cluster) * _LINE_BYTES
     of_l2 = _L2_BYTES * config.num_multiprocessors / min(pieces, config.num_multiprocessors)

@@ -17,11 +17,11 @@ from typing import Any
 from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES, Activation, Array, LossTerms, Number
 from warpfit.backends.checks import check_shape
 from warpfit.backends.cuda.arrays import check_record
+from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.dtypes import dtype_of
 from warpfit.backends.cuda.joined_updates import JoinedUpdates, PartialGradient
 from warpfit.backends.cuda.launch import scalar
 from warpfit.backends.cuda.loss import COUNTING_LOSSES, ELEMENT_LOSSES, LossOps
-from warpfit.backends.cuda.matmul import shared_bytes_of
 from warpfit.backends.cuda.next_batch import StepRows, order_arguments
 from warpfit.backends.cuda.trained_network import padded, up
 
