@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from math import erf, exp, pi, sqrt, tanh
+from math import erf, exp, expm1, pi, sqrt, tanh
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from warpfit.backends.base import ACTIVATIONS
 from warpfit.errors import ConfigError, ShapeError
 
 SLOPE = 0.2
+SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 
 
 def sigmoid(z: float) -> float:
@@ -28,11 +29,24 @@ FORMULAS = {
     "gelu": lambda z: z * 0.5 * (1 + erf(z / sqrt(2))),
     "gelu_tanh": lambda z: z * 0.5 * (1 + tanh(sqrt(2 / pi) * (z + 0.044715 * z**3))),
     "silu": lambda z: z * sigmoid(z),
+    "selu": lambda z: SELU_SCALE * (z if z > 0 else SELU_ALPHA * expm1(z)),
 }
 
 # What y and dy/dz tend to far out, as multiples of z and of 1, at -1e4 and at +1e4.
-FAR_VALUES = {"leaky_relu": (-SLOPE * 1e4, 1e4), "identity": (-1e4, 1e4), "tanh": (-1, 1), "sigmoid": (0, 1)}
-FAR_SLOPES = {"leaky_relu": (SLOPE, 1), "identity": (1, 1), "tanh": (0, 0), "sigmoid": (0, 0)}
+FAR_VALUES = {
+    "identity": (-1e4, 1e4),
+    "leaky_relu": (-SLOPE * 1e4, 1e4),
+    "tanh": (-1, 1),
+    "sigmoid": (0, 1),
+    "selu": (-SELU_SCALE * SELU_ALPHA, SELU_SCALE * 1e4),
+}
+FAR_SLOPES = {
+    "identity": (1, 1),
+    "leaky_relu": (SLOPE, 1),
+    "tanh": (0, 0),
+    "sigmoid": (0, 0),
+    "selu": (0, SELU_SCALE),
+}
 
 
 def normal(*shape: int, seed: int = 0) -> Any:
@@ -104,7 +118,9 @@ def test_activation_backward_in_float32(backend: Backend, name: str) -> None:
     assert_within_tolerance(single, precise)
 
 
-@pytest.mark.parametrize(("name", "at_zero"), [("relu", 0.0), ("leaky_relu", SLOPE)])
+@pytest.mark.parametrize(
+    ("name", "at_zero"), [("relu", 0.0), ("leaky_relu", SLOPE), ("selu", SELU_SCALE * SELU_ALPHA)]
+)
 def test_slope_at_zero(backend: Backend, name: str, at_zero: float) -> None:
     zero = np.zeros(1)
     dz = call(backend.activation_backward, Activation(name, SLOPE), np.ones(1), zero, zero)
@@ -220,6 +236,7 @@ def torch_functions(torch: Any) -> dict[str, Any]:
         "gelu": f.gelu,
         "gelu_tanh": lambda z: f.gelu(z, approximate="tanh"),
         "silu": f.silu,
+        "selu": f.selu,
     }
 
 

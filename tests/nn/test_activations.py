@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from math import erf, exp, log, pi, sqrt, tanh
+from math import erf, exp, expm1, log, pi, sqrt, tanh
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from warpfit.backends.base import ACTIVATIONS
 from warpfit.errors import ConfigError
 from warpfit.nn import (
     GELU,
+    SELU,
     Identity,
     Layer,
     LeakyReLU,
@@ -38,6 +39,7 @@ ELEMENTWISE: list[tuple[Layer, Any]] = [
     (GELU(), lambda x: x * (1 + erf(x / sqrt(2))) / 2),
     (GELU("tanh"), lambda x: x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))),
     (SiLU(), lambda x: x / (1 + exp(-x))),
+    (SELU(), lambda x: 1.0507009873554805 * (x if x > 0 else 1.6732632423543772 * expm1(x))),
 ]
 # Each normalisation, and its formula for one row.
 ROWWISE: list[tuple[Layer, Any]] = [
@@ -154,6 +156,7 @@ def test_reprs() -> None:
         "GELU()",
         "GELU(approximate='tanh')",
         "SiLU()",
+        "SELU()",
         "Softmax()",
         "LogSoftmax()",
     ]

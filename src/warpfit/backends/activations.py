@@ -190,6 +190,19 @@ def _silu_backward(dy: Array, y: Array, z: Array, slope: float, out: Array) -> A
     return np.multiply(dy, s * (1 + z * (1 - s)), out=out)
 
 
+# PyTorch's constants.
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+
+
+def _selu_forward(z: Array, slope: float, out: Array) -> Array:
+    below = _SELU_ALPHA * np.expm1(np.minimum(z, 0))
+    return np.multiply(np.where(z > 0, z, below), _SELU_SCALE, out=out)
+
+
+def _selu_backward(dy: Array, y: Array, z: Array, slope: float, out: Array) -> Array:
+    return np.multiply(dy, np.where(y > 0, _SELU_SCALE, y + _SELU_SCALE * _SELU_ALPHA), out=out)
+
+
 ACTIVATIONS: dict[str, Formula] = {
     "identity": Formula(_identity_forward, _identity_backward, lambda graph, z, slope: z),
     "relu": Formula(_relu_forward, _relu_backward, lambda graph, z, slope: graph.add("Relu", z)),
@@ -212,6 +225,11 @@ ACTIVATIONS: dict[str, Formula] = {
         _silu_backward,
         lambda graph, z, slope: graph.add("Mul", z, graph.add("Sigmoid", z)),
         needs_input=True,
+    ),
+    "selu": Formula(
+        _selu_forward,
+        _selu_backward,
+        lambda graph, z, slope: graph.add("Selu", z, alpha=_SELU_ALPHA, gamma=_SELU_SCALE),
     ),
 }
 

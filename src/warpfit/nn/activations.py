@@ -15,6 +15,7 @@ from warpfit.nn.spec import Call, LayerSpec, Pullback
 # The layers: `warpfit.nn` has all that are named here.
 __all__ = [
     "GELU",
+    "SELU",
     "Identity",
     "LeakyReLU",
     "LogSoftmax",
@@ -156,6 +157,15 @@ class GELU(ActivationLayer, names=("gelu", "gelu_tanh")):
 
 class SiLU(ActivationLayer, names=("silu",)):
     """y = x / (1 + exp(-x))."""
+
+
+class SELU(ActivationLayer, names=("selu",)):
+    """y = scale · x where x > 0, else scale · alpha · (exp(x) - 1), with the constants of its authors.
+
+    References
+    ----------
+    Klambauer, Unterthiner, Mayr, Hochreiter: Self-Normalizing Neural Networks (2017).
+    """
 
 
 class Softmax(Layer):

@@ -17,7 +17,8 @@
     DO(sigmoid, y)          \
     DO(gelu, z)             \
     DO(gelu_tanh, z)        \
-    DO(silu, z)
+    DO(silu, z)             \
+    DO(selu, y)
 
 #ifndef ACTIVATION
 #define ACTIVATION identity
@@ -121,6 +122,22 @@ template <class A>
 __device__ inline A silu_derivative(A, A z, A slope) {
     const A s = sigmoid_forward(z, slope);
     return s * (A(1) + z * (A(1) - s));
+}
+
+constexpr double SELU_ALPHA = 1.6732632423543772848170429916717;
+constexpr double SELU_SCALE = 1.0507009873554804934193349852946;
+
+__device__ inline float exponential_less_1(float x) { return expm1f(x); }
+__device__ inline double exponential_less_1(double x) { return expm1(x); }
+
+template <class A>
+__device__ inline A selu_forward(A z, A) {
+    return A(SELU_SCALE) * (z > A(0) ? z : A(SELU_ALPHA) * exponential_less_1(z));
+}
+
+template <class A>
+__device__ inline A selu_derivative(A y, A, A) {
+    return y > A(0) ? A(SELU_SCALE) : y + A(SELU_SCALE * SELU_ALPHA);
 }
 
 #define ACTIVATION_JOIN(name, suffix) name##suffix
