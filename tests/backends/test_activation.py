@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from math import erf, exp, expm1, pi, sqrt, tanh
+from math import erf, exp, expm1, log1p, pi, sqrt, tanh
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ FORMULAS = {
     "gelu_tanh": lambda z: z * 0.5 * (1 + tanh(sqrt(2 / pi) * (z + 0.044715 * z**3))),
     "silu": lambda z: z * sigmoid(z),
     "selu": lambda z: SELU_SCALE * (z if z > 0 else SELU_ALPHA * expm1(z)),
+    "mish": lambda z: z * tanh(log1p(exp(z))),
 }
 
 # What y and dy/dz tend to far out, as multiples of z and of 1, at -1e4 and at +1e4.
@@ -237,6 +238,7 @@ def torch_functions(torch: Any) -> dict[str, Any]:
         "gelu_tanh": lambda z: f.gelu(z, approximate="tanh"),
         "silu": f.silu,
         "selu": f.selu,
+        "mish": f.mish,
     }
 
 

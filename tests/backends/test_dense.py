@@ -97,7 +97,7 @@ def test_linear_forward(backend: Backend, name: str, bias: bool, dtype: str) -> 
     expected = naive_product(x.astype("float64"), w.astype("float64")) + (b if bias else 0)
     assert y.dtype == dtype
     assert_within_tolerance(y, call(backend.activation_forward, activation, expected))
-    assert (z is not None) == (name in ("gelu", "gelu_tanh", "silu"))
+    assert (z is not None) == (name in ("gelu", "gelu_tanh", "silu", "mish"))
     if z is not None:
         assert z.dtype == dtype
         assert_within_tolerance(z, expected)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from math import erf, exp, expm1, log, pi, sqrt, tanh
+from math import erf, exp, expm1, log, log1p, pi, sqrt, tanh
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from warpfit.nn import (
     Layer,
     LeakyReLU,
     LogSoftmax,
+    Mish,
     ReLU,
     Sigmoid,
     SiLU,
@@ -40,6 +41,7 @@ ELEMENTWISE: list[tuple[Layer, Any]] = [
     (GELU("tanh"), lambda x: x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))),
     (SiLU(), lambda x: x / (1 + exp(-x))),
     (SELU(), lambda x: 1.0507009873554805 * (x if x > 0 else 1.6732632423543772 * expm1(x))),
+    (Mish(), lambda x: x * tanh(log1p(exp(x)))),
 ]
 # Each normalisation, and its formula for one row.
 ROWWISE: list[tuple[Layer, Any]] = [
@@ -157,6 +159,7 @@ def test_reprs() -> None:
         "GELU(approximate='tanh')",
         "SiLU()",
         "SELU()",
+        "Mish()",
         "Softmax()",
         "LogSoftmax()",
     ]

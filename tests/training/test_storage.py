@@ -44,6 +44,7 @@ LAYERS: dict[str, tuple[nn.Layer, tuple[int, ...]]] = {
     "GELU by tanh": (nn.GELU("tanh"), (5,)),
     "SiLU": (nn.SiLU(), (5,)),
     "SELU": (nn.SELU(), (5,)),
+    "Mish": (nn.Mish(), (5,)),
     "Softmax": (nn.Softmax(), (5,)),
     "LogSoftmax": (nn.LogSoftmax(), (5,)),
 }

@@ -203,6 +203,22 @@ def _selu_backward(dy: Array, y: Array, z: Array, slope: float, out: Array) -> A
     return np.multiply(dy, np.where(y > 0, _SELU_SCALE, y + _SELU_SCALE * _SELU_ALPHA), out=out)
 
 
+def _mish_factor(z: Array) -> Array:
+    """Return tanh(log(1 + exp(z))); exp is taken of -|z| only, so it cannot overflow."""
+    small = np.exp(-np.abs(z))
+    n = np.where(z < 0, small * (small + 2), 1 + 2 * small)
+    return n / (n + 2 * np.where(z < 0, np.ones_like(small), small * small))
+
+
+def _mish_forward(z: Array, slope: float, out: Array) -> Array:
+    return np.multiply(z, _mish_factor(z), out=out)
+
+
+def _mish_backward(dy: Array, y: Array, z: Array, slope: float, out: Array) -> Array:
+    t = _mish_factor(z)
+    return np.multiply(dy, t + z * (1 - t * t) * sigmoid(z, np.empty_like(z)), out=out)
+
+
 ACTIVATIONS: dict[str, Formula] = {
     "identity": Formula(_identity_forward, _identity_backward, lambda graph, z, slope: z),
     "relu": Formula(_relu_forward, _relu_backward, lambda graph, z, slope: graph.add("Relu", z)),
@@ -230,6 +246,12 @@ ACTIVATIONS: dict[str, Formula] = {
         _selu_forward,
         _selu_backward,
         lambda graph, z, slope: graph.add("Selu", z, alpha=_SELU_ALPHA, gamma=_SELU_SCALE),
+    ),
+    "mish": Formula(
+        _mish_forward,
+        _mish_backward,
+        lambda graph, z, slope: graph.add("Mul", z, graph.add("Tanh", graph.add("Softplus", z))),
+        needs_input=True,
     ),
 }
 

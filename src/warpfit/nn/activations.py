@@ -19,6 +19,7 @@ __all__ = [
     "Identity",
     "LeakyReLU",
     "LogSoftmax",
+    "Mish",
     "ReLU",
     "SiLU",
     "Sigmoid",
@@ -165,6 +166,15 @@ class SELU(ActivationLayer, names=("selu",)):
     References
     ----------
     Klambauer, Unterthiner, Mayr, Hochreiter: Self-Normalizing Neural Networks (2017).
+    """
+
+
+class Mish(ActivationLayer, names=("mish",)):
+    """y = x · tanh(log(1 + exp(x))).
+
+    References
+    ----------
+    Misra: Mish: A Self Regularized Non-Monotonic Activation Function (2020).
     """
 
 

@@ -18,7 +18,8 @@
     DO(gelu, z)             \
     DO(gelu_tanh, z)        \
     DO(silu, z)             \
-    DO(selu, y)
+    DO(selu, y)             \
+    DO(mish, z)
 
 #ifndef ACTIVATION
 #define ACTIVATION identity
@@ -138,6 +139,25 @@ __device__ inline A selu_forward(A z, A) {
 template <class A>
 __device__ inline A selu_derivative(A y, A, A) {
     return y > A(0) ? A(SELU_SCALE) : y + A(SELU_SCALE * SELU_ALPHA);
+}
+
+// tanh(log(1 + exp(z))); exp is taken of -|z| only, so it cannot overflow.
+template <class A>
+__device__ inline A mish_factor(A z) {
+    const A small = exponential(z < A(0) ? z : -z);
+    const A n = z < A(0) ? small * (small + A(2)) : A(1) + A(2) * small;
+    return n / (n + A(2) * (z < A(0) ? A(1) : small * small));
+}
+
+template <class A>
+__device__ inline A mish_forward(A z, A) {
+    return z * mish_factor(z);
+}
+
+template <class A>
+__device__ inline A mish_derivative(A, A z, A slope) {
+    const A t = mish_factor(z);
+    return t + z * (A(1) - t * t) * sigmoid_forward(z, slope);
 }
 
 #define ACTIVATION_JOIN(name, suffix) name##suffix
