@@ -171,7 +171,7 @@ CASES: dict[str, dict[str, Any]] = {
         "sizes": (9, 17, 33, 18, 4),
         "batch": 16,
         "optimizer": "rmsprop, momentum",
-        "activations": ("gelu", "silu"),
+        "activations": ("gelu", "mish"),
     },
     "dropout": {
         "sizes": (12, 40, 24, 5),
@@ -264,6 +264,7 @@ SMALL_RELU: dict[str, dict[str, Any]] = {
     "one hidden layer": {"sizes": (64, 64, 10), "num_rows": 300},
     "three hidden layers": {"sizes": (20, 64, 50, 64, 3), "num_rows": 200, "optimizer": "momentum"},
     "fewer rows": {"sizes": (20, 30, 64, 3), "batch": 40},
+    "selu": {"sizes": (20, 30, 64, 3), "batch": 40, "activations": ("selu",)},
 }
 
 
@@ -280,7 +281,7 @@ def test_small_ones_follow_numpy(cuda: str, name: str) -> None:
     assert_follows_numpy(**SMALL[name])
 
 
-@pytest.mark.in_turns(6)
+@pytest.mark.in_turns(7)
 @pytest.mark.parametrize("name", SMALL_RELU)
 @pytest.mark.usefixtures("as_small")
 def test_small_ones_with_relu_follow_numpy(cuda: str, name: str) -> None:

@@ -52,8 +52,8 @@ CASES = [
     Case((20, 70, 3), 10, (2, 2, 1), "mse", "momentum", ("silu",), "bfloat16"),
     Case((100, 40, 90, 17, 33, 18), 33, (3, 4, 2), "cross_entropy", "adam", ("gelu", "tanh")),
     Case((17, 130, 70, 10), 64, (1, 8, 4), "binary_cross_entropy", "nesterov", ("sigmoid",)),
-    Case((50, 300, 100), 80, (9, 8, 2), "huber", "rmsprop, momentum", ("tanh", "silu")),
-    Case((9, 40, 40, 40, 4), 16, (2, 16, 1), "absolute_error", "adamw", ("gelu",)),
+    Case((50, 300, 100), 80, (9, 8, 2), "huber", "rmsprop, momentum", ("tanh", "mish")),
+    Case((9, 40, 40, 40, 4), 16, (2, 16, 1), "absolute_error", "adamw", ("gelu", "selu")),
 ]
 
 

@@ -124,7 +124,7 @@ def test_a_block_has_as_many_groups_as_registers_and_shared_memory_are_for() -> 
         (network(32, 16, 2), "sm_90a", "17 to 64 units"),
         (network(32, 64, 17), "sm_90a", "at most 16 outputs"),
         (replace(TABULAR, batch=129), "sm_90a", "batches of at most 128 rows"),
-        (replace(TABULAR, activations=(Activation("gelu"),) * 2), "sm_90a", "activations of identity"),
+        (replace(TABULAR, activations=(Activation("gelu"),) * 2), "sm_90a", "activations whose"),
         (network(64, *[64] * 8, 2, batch=128), "sm_90a", "bytes of shared memory and 232 registers"),
     ],
 )
