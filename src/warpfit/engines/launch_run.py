@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from functools import cached_property
 from time import perf_counter, sleep
 from typing import Any, NamedTuple, cast
@@ -13,7 +12,7 @@ import numpy.typing as npt
 
 from warpfit import backends
 from warpfit.backends import Array
-from warpfit.data.order import domain_bits, round_keys_of
+from warpfit.data.order import round_keys_of
 from warpfit.engines import pace
 from warpfit.engines.base import (
     BorderTest,
@@ -23,27 +22,19 @@ from warpfit.engines.base import (
     TrainingData,
     TrainState,
 )
+from warpfit.engines.launch_arguments import Batches, Resident, Steps, in_one_piece
 from warpfit.engines.launch_plan import (
     cut_of_plan,
     epochs_held,
     launch_of,
-    layers_of,
     shared_bytes_of_plan,
 )
 from warpfit.engines.launch_settings import (
-    STOPPING_BYTES,
-    STOPPING_FIELDS,
-    dropout_settings,
     loss_settings,
-    rule_settings,
-    scale_of_weights,
-    step_settings,
-    stopping_settings,
 )
-from warpfit.engines.launch_talk import NEVER, SharedRecord, Talk
+from warpfit.engines.launch_talk import SharedRecord, Talk
 from warpfit.engines.reports import Reports
 from warpfit.engines.streaming import Piece, Stream
-from warpfit.random import DROPOUT, stream_key
 
 __all__ = ["Run", "StreamedRun"]
 
@@ -51,8 +42,6 @@ __all__ = ["Run", "StreamedRun"]
 TALKING, SECONDS_BETWEEN_LOOKS = 8, 0.0005
 # Of the time since a launch began, lest a short one end long before anybody looks.
 SHARE_OF_SLEEP = 1 / 64
-# Blocks of the kernels that gather batches and find Gram matrices, with the threads and rows of the first's.
-GATHER_BLOCKS, GATHER_THREADS, GATHER_ROWS = 2048, 256, 8
 
 
 class _Inputs(NamedTuple):
@@ -60,17 +49,6 @@ class _Inputs(NamedTuple):
 
     rates: npt.NDArray[np.float64]
     keys: npt.NDArray[np.uint32] | None
-
-
-class _Span(NamedTuple):
-    """What a launch trains on: all rows of some epochs, or some rows of one.
-
-    `first_step` is counted from the first of the epoch that the state stands before.
-    """
-
-    num_rows: int
-    epochs: int
-    first_step: int
 
 
 class _Launch(NamedTuple):
@@ -83,42 +61,6 @@ class _Launch(NamedTuple):
     record: Any
     all_finite: Array
     talk: Talk | None
-
-
-class _Batches:
-    """Puts rows into batches as kernels take them, from x of dtype `source`."""
-
-    def __init__(self, ops: Any, shape: Any, source: str) -> None:
-        self.ops, self.shape = ops, shape
-        self.kernel = ops.kernel("gather_batches", **shape.gather_defines(source))
-
-    def of(
-        self,
-        x: Array,
-        y: Array,
-        sample_weight: Array | None,
-        keys: npt.NDArray[np.uint32] | None = None,
-        epochs: int = 1,
-    ) -> tuple[Array, Array]:
-        """Return batches and targets, one after the other: of rows in the orders of the keys, or as they lie."""
-        ops, network = self.ops, self.shape.network
-        num_batches = epochs * network.batches(len(x))
-        batches = ops.empty((num_batches * self.shape.batch_bytes // 2,), network.dtype)
-        targets = ops.empty((num_batches * network.batch, network.target_words), "float32")
-        self.kernel(
-            min(-(-num_batches * network.batch // GATHER_ROWS), GATHER_BLOCKS),
-            GATHER_THREADS,
-            x,
-            y,
-            sample_weight,
-            None if keys is None else ops.asarray(keys[:epochs]),
-            batches,
-            targets,
-            len(x),
-            domain_bits(len(x)),
-            epochs,
-        )
-        return batches, targets
 
 
 class Run:
@@ -136,34 +78,27 @@ class Run:
     ) -> None:
         self.ops = cast(Any, backends.get(plan.device))
         self.plan, self.state, self.data = plan, state, data
-        self.last_epoch, self.is_border, self.validation = last_epoch, is_border, validation
-        self.shape = launch_of(plan, data, by_layers=validation is not None or stopping is not None)
+        self.last_epoch, self.is_border = last_epoch, is_border
+        self.launch = launch_of(plan, data, by_layers=validation is not None or stopping is not None)
         if validation is not None:
-            self.shape = replace(self.shape, validates=True)
+            self.launch = self.launch.that_validates()
         if stopping is not None:
-            self.shape = self.shape.that_stops(shared_bytes_of_plan(plan))
-        self.stopping, self.is_over = stopping, False
-        self.kernel = self.ops.kernel(self.shape.kernel, **self.shape.defines)
+            self.launch = self.launch.that_stops(shared_bytes_of_plan(plan))
+        self.is_over = False
+        self.kernel = self.ops.kernel(self.launch.kernel, **self.launch.defines)
         # NumPy's arrays may have their bytes in another order, in which they do not come to the device.
         source = data.x.dtype.newbyteorder("=") if data.is_streamed else data.x.dtype
-        self.batches = _Batches(self.ops, self.shape, str(source))
-        self.gram = (
-            self.ops.kernel("gram_batches", **self.shape.gram_defines) if self.shape.looks_ahead else None
-        )
+        self.batches = Batches(self.ops, self.launch, str(source))
         self.reports = Reports(plan, state, len(data))
-        self.num_validated = 0 if validation is None else len(validation)
-        self.val_batches = self.shape.network.batches(self.num_validated)
-        self.layers = layers_of(plan)
-        self.names = [f"{name}.{part}" for name, *_ in self.layers for part in ("weight", "bias")]
-        slots = [state.slots[name] for name in plan.optimizer.slot_names]
-        self.parameters = [state.parameters[name] for name in self.names]
-        self.slots = [[arrays[name] for name in self.names] for arrays in slots]
+        self.resident = Resident(self.ops, self.launch, plan, state, validation, stopping)
+        self.num_validated = self.resident.num_validated
+        self.val_batches = self.launch.network.batches(self.num_validated)
         self._open()
 
     def _open(self) -> None:
         """Have the rows where `_start` finds them."""
         data = self.data
-        self.x, self.y = (_in_one_piece(self.ops, array) for array in (data.x, data.y))
+        self.x, self.y = (in_one_piece(self.ops, array) for array in (data.x, data.y))
         weights = data.sample_weight
         self.sample_weight = None if weights is None else self.ops.asarray(weights, "float32")
         self.epochs_at_once = 1  # until one has shown how long it takes
@@ -174,7 +109,7 @@ class Run:
 
     def launch_epochs(self) -> Iterable[EpochReport]:
         """Train as many epochs as may be trained at once, and return their reports, which may come meanwhile."""
-        return self._while_it_runs() if self.shape.talks else self._finish(self._launch(), 0)
+        return self._while_it_runs() if self.launch.talks else self._finish(self._launch(), 0)
 
     def _launch(self) -> _Launch:
         """Start the kernel on the next epochs, and find what the launch after it may need."""
@@ -182,8 +117,8 @@ class Run:
         state, ops, steps = self.state, self.ops, self.reports.steps_per_epoch
         first_epoch, epochs = state.epoch, self._epochs_from(state.epoch, self.epochs_at_once)
         rates = self.inputs.rates[: epochs * steps] * state.plateau.scale
-        shape = (epochs, steps + self.val_batches, self.shape.recorders, 3)
-        talk = Talk(self.shared, shape) if self.shape.talks else None
+        shape = (epochs, steps + self.val_batches, self.launch.recorders, 3)
+        talk = Talk(self.shared, shape) if self.launch.talks else None
         record = ops.zeros(shape, "float64") if talk is None else talk.record_pointer
         self._start(epochs, rates, record, talk)
         all_finite = ops.all_finite(list(state.arrays.values()))
@@ -245,8 +180,8 @@ class Run:
             ops.runtime.synchronize()
             records = talk.records
             epochs = talk.epochs_done if talk.has_ended else epochs
-        if self.stopping is not None:
-            epochs = self._epochs_done(self.stopping, epochs)
+        until = self.resident.epochs_to_the_end()
+        self.is_over, epochs = until > 0, until or epochs
         records = records[:epochs]
         self.reports.check_finite(np.concatenate(records[:, :steps]), first_epoch * steps)
         self.reports.check_arrays(ops.to_numpy(launch.all_finite), (first_epoch + epochs) * steps - 1)
@@ -255,37 +190,6 @@ class Run:
         seconds = (perf_counter() - launch.start) / epochs
         self.epochs_at_once = pace.epochs_next_time(epochs, seconds, 1 if talk is None else TALKING)
         return [self._report(launch, idx, records[idx], seconds) for idx in range(told, epochs)]
-
-    def _epochs_done(self, stopping: Stopping, epochs: int) -> int:
-        """Return how many of a launch's epochs were done before the run was over, and take over what was kept."""
-        rule = self.ops.to_numpy(self._rule)[:STOPPING_BYTES].view(STOPPING_FIELDS)[0]
-        if rule["has_improved"] and stopping.keeps_best:
-            # Copies, as the next launch may find better ones.
-            kept = zip(self.names, self._best, strict=True)
-            stopping.best_arrays = {name: self.ops.copy(array) for name, array in kept}
-        self.is_over = rule["epochs_done"] > 0
-        return int(rule["epochs_done"]) or epochs
-
-    @cached_property
-    def _rule(self) -> Array | None:
-        """The bytes of ``StoppingMemory``, which the kernel goes on with from launch to launch."""
-        rule = self.stopping
-        if rule is None:
-            return None
-        found = stopping_settings(rule)
-        places = np.zeros(self.shape.watched_bytes, np.uint8)
-        return self.ops.asarray(np.concatenate([found.view(np.uint8), places]))
-
-    @cached_property
-    def _best(self) -> list[Array]:
-        """Where the kernel keeps the parameters of the best epoch."""
-        return [self.ops.empty(array.shape, "float32") for array in self.parameters]
-
-    @cached_property
-    def _best_places(self) -> Array | None:
-        if self.stopping is None or not self.stopping.keeps_best:
-            return None
-        return self.ops.asarray(np.array([array.pointer for array in self._best], np.int64))
 
     def _report(
         self, launch: _Launch, idx: int, record: npt.NDArray[np.float64], seconds: float
@@ -309,7 +213,9 @@ class Run:
 
     def _most_epochs(self, epoch: int, most: int) -> int:
         """Return how many epochs a launch may have, wherever there are borders."""
-        return min(most, self.last_epoch - epoch, epochs_held(self.shape, len(self.data), self.num_validated))
+        return min(
+            most, self.last_epoch - epoch, epochs_held(self.launch, len(self.data), self.num_validated)
+        )
 
     def _inputs(self, epoch: int, epochs: int) -> _Inputs:
         keys = round_keys_of(self.state.seed, range(epoch, epoch + epochs)) if self.plan.shuffle else None
@@ -319,166 +225,49 @@ class Run:
         self, epochs: int, rates: npt.NDArray[np.float64], record: Array | int, talk: Talk | None
     ) -> None:
         """Start the kernel on the next epochs."""
-        span = _Span(len(self.data), epochs, 0)
         batches, targets = self.batches.of(self.x, self.y, self.sample_weight, self.inputs.keys, epochs)
-        self._start_kernel(span, batches, targets, rates, record, talk)
+        self._start_kernel(self._steps(batches, targets, len(self.data), epochs, 0, rates, record, talk))
 
-    def _start_kernel(
+    def _steps(
         self,
-        span: _Span,
         batches: Array,
         targets: Array,
+        num_rows: int,
+        epochs: int,
+        first: int,
         rates: npt.NDArray[np.float64],
         record: Array | int,
-        talk: Talk | None,
-    ) -> None:
-        """Start the kernel on some batches."""
-        shape = self.shape
-        if shape.kernel == "one_launch":
-            own = self._arguments_in_roles(batches, span, rates, record)
-        elif shape.kernel == "one_launch_card":
-            own = self._arguments_of_card(span, rates, record)
-        else:
-            own = self._arguments_by_layers(span, rates, record, talk)
-        self.kernel(
-            shape.blocks,
-            shape.threads,
+        talk: Talk | None = None,
+    ) -> Steps:
+        """Return what a launch has that begins with step `first` of the epoch that the state stands before."""
+        state = self.state
+        return Steps(
+            self.resident,
             batches,
             targets,
-            *own,
-            *loss_settings(self.plan.loss, shape.network.outputs),
-            shared_bytes=shape.shared_bytes,
-            cluster=shape.cluster,
-            is_cooperative=shape.is_cooperative,
+            num_rows,
+            epochs,
+            first_step=state.epoch * self.reports.steps_per_epoch + first,
+            first_epoch=state.epoch,
+            first_update=state.step + first,
+            of_rates=rates,
+            record=record,
+            told=talk,
         )
 
-    def _arguments_in_roles(
-        self, batches: Array, span: _Span, rates: npt.NDArray[np.float64], record: Array | int
-    ) -> list[Any]:
-        """Return what ``one_launch.cu`` takes between targets and the loss's settings."""
-        ops, shape, optimizer = self.ops, self.shape, self.plan.optimizer
-        gram, gram_scales = self._gram(batches, len(rates))
-        is_adaptive = shape.network.is_adaptive
-        rules = rates.astype(np.float32)
-        if is_adaptive:
-            rules = step_settings(optimizer, rates, self.state.step + span.first_step)
-        # A network without a hidden layer has two arrays, not four; optimizer state is two of each, one or none.
-        first, second = [*self.slots, [], []][:2]
-        return [
-            ops.asarray(rules),
-            *_four(self.parameters),
-            *_four(first),
-            *_four(second),
-            record,
-            gram,
-            gram_scales,
-            self._exchange(),
-            span.num_rows,
-            span.epochs,
-            float(self.plan.loss_scale) if is_adaptive else scale_of_weights(self.plan),
-            *rule_settings(optimizer),
-            shape.activation.slope,
-        ]
-
-    def _arguments_by_layers(
-        self, span: _Span, rates: npt.NDArray[np.float64], record: Array | int, talk: Talk | None
-    ) -> list[Any]:
-        """Return what ``one_launch_layers.cu`` takes between targets and the loss's settings."""
-        ops, optimizer = self.ops, self.plan.optimizer
-        return [
-            ops.asarray(step_settings(optimizer, rates, self.state.step + span.first_step)),
-            self._places,
-            record,
-            span.num_rows,
-            span.epochs,
-            float(self.plan.loss_scale),
-            optimizer.clip_norm or 0.0,
-            *rule_settings(optimizer),
-            optimizer.l2,
-            self._dropouts,
-            self._class_weights,
-            self.state.epoch * self.reports.steps_per_epoch + span.first_step,
-            *stream_key(self.state.seed, DROPOUT),
-            ops.empty((self.shape.far_bytes,), "uint8"),
-            self._exchange(),
-            *self._validation_batches,
-            self.num_validated,
-            self.state.epoch,
-            self.plan.report_every,
-            self.plan.epochs,
-            *self._talks(span.epochs, talk),
-            self._rule,
-            self._best_places,
-        ]
-
-    def _arguments_of_card(
-        self, span: _Span, rates: npt.NDArray[np.float64], record: Array | int
-    ) -> list[Any]:
-        """Return what ``one_launch_card.cu`` takes between targets and the loss's settings."""
-        ops, optimizer = self.ops, self.plan.optimizer
-        return [
-            ops.asarray(step_settings(optimizer, rates, self.state.step + span.first_step)),
-            self._places,
-            record,
-            ops.zeros((self.shape.exchanged_bytes,), "uint8"),
-            ops.empty((self.shape.far_bytes,), "uint8"),
-            span.num_rows,
-            span.epochs,
-            float(self.plan.loss_scale),
-            *rule_settings(optimizer),
-        ]
-
-    def _exchange(self) -> Array | None:
-        """Return memory in which replicas leave each other numbers."""
-        return self.ops.zeros((self.shape.exchange_bytes,), "uint8") if self.shape.replicas > 1 else None
-
-    def _talks(self, epochs: int, talk: Talk | None) -> tuple[int | None, Array | None, int]:
-        """Return what the kernel needs to talk: ``Progress``, places for answers, after how many epochs."""
-        if talk is None:
-            return None, None, NEVER
-        places = self.ops.zeros((epochs // talk.every, self.shape.replicas), "int32")
-        return talk.progress_pointer, places, talk.every
-
-    @cached_property
-    def _validation_batches(self) -> tuple[Array | None, Array | None]:
-        """The validation data in batches, and their targets, in their own order."""
-        if self.validation is None:
-            return None, None
-        ops, data = self.ops, self.validation
-        x, y = (_in_one_piece(ops, array) for array in (data.x, data.y))
-        ones = ops.asarray(np.ones(len(data), np.float32)) if self.shape.network.weighted else None
-        return _Batches(ops, self.shape, str(data.x.dtype)).of(x, y, ones)
-
-    @cached_property
-    def _places(self) -> Array:
-        """Where parameters and their optimizer state lie: they stay there."""
-        groups = zip(self.parameters, *self.slots, strict=True)
-        return self.ops.asarray(np.array([array.pointer for arrays in groups for array in arrays], np.int64))
-
-    @cached_property
-    def _class_weights(self) -> Array | None:
-        """The classes' weights and their mean (classes + 1,), if they have any."""
-        weights = self.plan.loss.class_weights()
-        return (
-            None if weights is None else self.ops.asarray(np.array([*weights, np.mean(weights)], np.float32))
+    def _start_kernel(self, steps: Steps) -> None:
+        launch = self.launch
+        self.kernel(
+            launch.blocks,
+            launch.threads,
+            steps.batches,
+            steps.targets,
+            *launch.arguments(self.resident, steps),
+            *loss_settings(self.plan.loss, launch.network.outputs),
+            shared_bytes=launch.shared_bytes,
+            cluster=launch.cluster,
+            is_cooperative=launch.is_cooperative,
         )
-
-    @cached_property
-    def _dropouts(self) -> Array:
-        """The bytes of each layer's ``Dropout``."""
-        settings = dropout_settings(layer.dropout for layer in self.layers)
-        return self.ops.asarray(settings.view(np.uint8))
-
-    def _gram(self, batches: Array, num_batches: int) -> tuple[Array | None, Array | None]:
-        """Return the Gram matrices of each batch and the one before, and their scales, if the kernel looks ahead."""
-        if self.gram is None:
-            return None, None
-        ops, shape = self.ops, self.shape
-        gram = ops.empty((num_batches * shape.gram_bytes // 2,), shape.network.dtype)
-        scales = ops.empty((num_batches,), "float32")
-        blocks = min(num_batches, GATHER_BLOCKS)
-        self.gram(blocks, shape.network.gram_threads, batches, gram, scales, num_batches)
-        return gram, scales
 
 
 class StreamedRun(Run):
@@ -489,7 +278,7 @@ class StreamedRun(Run):
 
     def _open(self) -> None:
         plan, state = self.plan, self.state
-        self.cut = cut_of_plan(self.shape, plan, self.data)
+        self.cut = cut_of_plan(self.launch, plan, self.data)
         self.stream = Stream(self.ops, self.data, self.cut, state.seed if plan.shuffle else None)
         self.coming = (
             piece for epoch in range(state.epoch, self.last_epoch) for piece in self.cut.pieces(epoch)
@@ -515,7 +304,7 @@ class StreamedRun(Run):
         start = perf_counter()
         state, ops, steps = self.state, self.ops, self.reports.steps_per_epoch
         rates = self.reports.rates(state.epoch, 1) * state.plateau.scale
-        record = ops.zeros((steps, self.shape.recorders, 3), "float64")
+        record = ops.zeros((steps, self.launch.recorders, 3), "float64")
         host_record, num_read, last_read = np.empty(record.shape), 0, start
         while self.piece is not None and self.piece.epoch == state.epoch:
             num_done = self._train_piece(self.piece, rates, record)
@@ -534,10 +323,10 @@ class StreamedRun(Run):
         """Start the kernel on a piece, which has been fetched, and return the steps of the epoch up to its end."""
         first = piece.first // self.plan.batch_size
         last = first + -(-piece.num_rows // self.plan.batch_size)
-        span = _Span(piece.num_rows, 1, first)
         with self.stream.received() as (x, y, *weights):
             batches, targets = self.batches.of(x, y, weights[0] if weights else None)
-        self._start_kernel(span, batches, targets, rates[first:last], record[first:last], None)
+        of_steps = rates[first:last], record[first:last]
+        self._start_kernel(self._steps(batches, targets, piece.num_rows, 1, first, *of_steps))
         return last
 
     def _read(self, record: Array, host_record: npt.NDArray[np.float64], first: int, last: int) -> None:
@@ -545,13 +334,3 @@ class StreamedRun(Run):
         own = host_record[first:last]
         own[:] = self.ops.to_numpy(record[first:last])
         self.reports.check_finite(own, self.state.epoch * self.reports.steps_per_epoch + first)
-
-
-def _in_one_piece(ops: Any, array: Any) -> Any:
-    """Return the array, or a copy whose numbers lie one after the other from where 16 bytes are loaded at once."""
-    array = ops.contiguous(array)
-    return array if array.pointer % 16 == 0 else ops.copy(array)
-
-
-def _four(arrays: list[Array]) -> list[Array | None]:
-    return [*arrays, *[None] * (4 - len(arrays))]

@@ -15,6 +15,7 @@ from typing import Any
 from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES, Activation
 from warpfit.backends.cuda.arrays import power_of_two
 from warpfit.backends.cuda.jit import generation
+from warpfit.backends.cuda.resident_launch import LaunchedRun, LaunchedSteps, ResidentLaunch
 from warpfit.backends.cuda.runtime import is_debugging
 from warpfit.backends.cuda.trained_network import (
     CLUSTERS,
@@ -73,7 +74,7 @@ NANOSECONDS = {
 
 
 @dataclass(frozen=True)
-class OneLaunch:
+class OneLaunch(ResidentLaunch):
     """How blocks and warps share a network's training; printable.
 
     Attributes
@@ -114,22 +115,11 @@ class OneLaunch:
     near_k: int = 0
 
     kernel = "one_launch"
-    talks = False
 
     @property
     def blocks(self) -> int:
         """All of them."""
         return self.cluster * self.replicas
-
-    @property
-    def is_cooperative(self) -> bool:
-        """Whether blocks wait for others than those of their cluster, so that all must be resident at once."""
-        return self.replicas > 1
-
-    @property
-    def recorders(self) -> int:
-        """Rows of the record of a step, which are added up."""
-        return self.replicas
 
     @property
     def hidden(self) -> int:
@@ -382,6 +372,29 @@ class OneLaunch:
     def gram_defines(self) -> dict[str, Any]:
         """The defines of the kernel that finds the Gram matrices."""
         return self.network.gram_defines(self.parts, self.block_features)
+
+    def arguments(self, run: LaunchedRun, steps: LaunchedSteps) -> list[Any]:
+        # A network without a hidden layer has two arrays, not four; optimizer state is two of each, one or none.
+        missing: list[None] = [None] * (4 - len(run.parameters))
+        first, second = [*run.slots, (), ()][:2]
+        is_adaptive = self.network.is_adaptive
+        return [
+            steps.settings if is_adaptive else steps.rates,
+            *run.parameters,
+            *missing,
+            *(first or [None] * len(run.parameters)),
+            *missing,
+            *(second or [None] * len(run.parameters)),
+            *missing,
+            steps.record,
+            *steps.gram,
+            run.zeros(self.exchange_bytes) if self.replicas > 1 else None,
+            steps.num_rows,
+            steps.epochs,
+            run.loss_scale if is_adaptive else run.scale_of_weights,
+            *run.rule,
+            self.activation.slope,
+        ]
 
     def __str__(self) -> str:
         blocks = "one block," if self.cluster == 1 else f"a cluster of {self.cluster} blocks, in each"

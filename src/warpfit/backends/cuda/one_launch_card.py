@@ -13,6 +13,7 @@ from typing import Any
 
 from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES, Activation
 from warpfit.backends.cuda.jit import generation
+from warpfit.backends.cuda.resident_launch import LaunchedRun, LaunchedSteps, ResidentLaunch
 from warpfit.backends.cuda.runtime import is_debugging
 from warpfit.backends.cuda.trained_network import (
     TrainedNetwork,
@@ -72,7 +73,7 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class CardLaunch:
+class CardLaunch(ResidentLaunch):
     """How clusters and blocks share a network's training; printable.
 
     Attributes
@@ -95,9 +96,13 @@ class CardLaunch:
     warps: int = WARPS
 
     kernel = "one_launch_card"
-    talks = looks_ahead = False
-    recorders = 1
-    is_cooperative = True
+
+    replicas = 1
+    looks_ahead = False
+
+    @property
+    def is_cooperative(self) -> bool:
+        return True
 
     @property
     def blocks(self) -> int:
@@ -236,6 +241,19 @@ class CardLaunch:
     def gather_defines(self, source: str) -> dict[str, Any]:
         """Return the defines of the kernel that gathers the batches, from x of dtype `source`."""
         return self.network.gather_defines(source, 1, padded(self.network.features))
+
+    def arguments(self, run: LaunchedRun, steps: LaunchedSteps) -> list[Any]:
+        return [
+            steps.settings,
+            run.places,
+            steps.record,
+            run.zeros(self.exchanged_bytes),
+            run.empty(self.far_bytes),
+            steps.num_rows,
+            steps.epochs,
+            run.loss_scale,
+            *run.rule,
+        ]
 
     def __str__(self) -> str:
         far = sum(self.far)

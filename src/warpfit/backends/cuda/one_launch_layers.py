@@ -14,6 +14,7 @@ from math import log2
 from typing import Any
 
 from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES, Activation
+from warpfit.backends.cuda.resident_launch import LaunchedRun, LaunchedSteps, ResidentLaunch
 from warpfit.backends.cuda.runtime import is_debugging
 from warpfit.backends.cuda.trained_network import (
     CLUSTERS,
@@ -110,7 +111,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class LayersLaunch:
+class LayersLaunch(ResidentLaunch):
     """How blocks and warps share a network's training; printable.
 
     Attributes
@@ -150,11 +151,6 @@ class LayersLaunch:
     def blocks(self) -> int:
         """All of them."""
         return self.cluster * self.replicas
-
-    @property
-    def is_cooperative(self) -> bool:
-        """Whether blocks wait for others than those of their cluster, so that all must be resident at once."""
-        return self.replicas > 1
 
     @property
     def recorders(self) -> int:
@@ -432,8 +428,37 @@ class LayersLaunch:
         """Return the defines of the kernel that gathers the batches, from x of dtype `source`."""
         return self.network.gather_defines(source, 1, padded(self.network.features))
 
+    def arguments(self, run: LaunchedRun, steps: LaunchedSteps) -> list[Any]:
+        return [
+            steps.settings,
+            run.places,
+            steps.record,
+            steps.num_rows,
+            steps.epochs,
+            run.loss_scale,
+            run.clip_norm,
+            *run.rule,
+            run.l2,
+            run.dropouts,
+            run.class_weights,
+            steps.first_step,
+            *run.dropout_key,
+            run.empty(self.far_bytes),
+            run.zeros(self.exchange_bytes) if self.replicas > 1 else None,
+            *run.validation,
+            run.num_validated,
+            steps.first_epoch,
+            run.report_every,
+            run.last_epoch,
+            *steps.talk,
+            run.stopping,
+            run.best_places,
+        ]
+
+    def that_validates(self) -> LayersLaunch:
+        return replace(self, validates=True)
+
     def that_stops(self, max_shared_bytes: int) -> LayersLaunch | None:
-        """Return the shape with what early stopping takes, or None if shared memory has no room for it."""
         shape = replace(self, stops=True, near_tiles=0)
         return None if shape.shared_bytes > max_shared_bytes else _filled(shape, max_shared_bytes)
 

@@ -1,0 +1,225 @@
+"""What all launches have in common that keep a network on the chip while they train it for many steps.
+
+`one_launch.py`, `one_launch_layers.py` and `one_launch_card.py` each say how large such a launch is, and what its
+kernel takes. An engine asks for both here, and never which kernel it is.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
+
+from warpfit.backends.base import Array
+from warpfit.backends.cuda.trained_network import TrainedNetwork
+
+__all__ = ["LaunchedRun", "LaunchedSteps", "ResidentLaunch"]
+
+# Of the record of a step: a loss, what it weighs, and the rows that were right.
+RECORD_BYTES = 24
+
+
+class LaunchedRun(Protocol):
+    """What all launches of a run have for a kernel; arrays lie on the device.
+
+    Attributes
+    ----------
+    parameters, slots : sequence of array
+        Weights and bias of each layer; the same of each slot of the optimizer state.
+    places, best_places : array
+        Where all of these lie, and where the kernel is to keep the parameters of the best epoch.
+    report_every, last_epoch, num_validated : int
+    loss_scale, scale_of_weights, clip_norm, l2 : float
+    rule : tuple of float
+        ``RuleSettings``.
+    dropouts, class_weights : array
+        ``Dropout`` of each layer; the classes' weights and their mean.
+    dropout_key : sequence of int
+    validation : tuple of array
+        Batches and targets.
+    stopping : array
+        ``StoppingMemory``.
+    """
+
+    parameters: list[Array]
+    slots: list[list[Array]]
+    report_every: int
+    last_epoch: int
+    num_validated: int
+    loss_scale: float
+    clip_norm: float
+    l2: float
+    rule: tuple[float, float, float, float]
+    dropout_key: tuple[int, int]
+
+    @property
+    def scale_of_weights(self) -> float: ...
+    @property
+    def places(self) -> Array: ...
+    @property
+    def best_places(self) -> Array | None: ...
+    @property
+    def dropouts(self) -> Array: ...
+    @property
+    def class_weights(self) -> Array | None: ...
+    @property
+    def validation(self) -> tuple[Array | None, Array | None]: ...
+    @property
+    def stopping(self) -> Array | None: ...
+    def zeros(self, nbytes: int) -> Array: ...
+    def empty(self, nbytes: int) -> Array: ...
+
+
+class LaunchedSteps(Protocol):
+    """What one launch has; steps and epochs are counted from the run's first.
+
+    Attributes
+    ----------
+    num_rows, epochs, first_step, first_epoch : int
+    rates, settings : array
+        Of each step: its learning rate, or ``StepSettings``.
+    record : array or int
+        Of each step, or where it lies.
+    talk : tuple
+        ``Progress``, places for answers, and after how many epochs the kernel gives one.
+    gram : tuple of array
+        Gram matrices of each batch and the one before, and their scales.
+    """
+
+    num_rows: int
+    epochs: int
+    first_step: int
+    first_epoch: int
+    record: Array | int
+
+    @property
+    def rates(self) -> Array: ...
+    @property
+    def settings(self) -> Array: ...
+    @property
+    def talk(self) -> tuple[int | None, Array | None, int]: ...
+    @property
+    def gram(self) -> tuple[Array | None, Array | None]: ...
+
+
+class ResidentLaunch(ABC):
+    """How blocks and warps share a network's training; a frozen, printable value.
+
+    Attributes
+    ----------
+    kernel : str
+        The file's name.
+    network : TrainedNetwork
+    cluster, replicas : int
+        Blocks of a cluster, and how many clusters partition the rows of a batch.
+    talks : bool
+        Whether the kernel tells the host of epochs while it runs, and ends when it is asked to.
+    looks_ahead : bool
+        Whether it takes Gram matrices of the batches.
+    """
+
+    kernel: ClassVar[str]
+    talks: ClassVar[bool] = False
+    network: TrainedNetwork
+    cluster: int
+    replicas: int
+    looks_ahead: bool
+
+    @property
+    @abstractmethod
+    def blocks(self) -> int:
+        """All of them."""
+
+    @property
+    @abstractmethod
+    def threads(self) -> int:
+        """Threads of a block."""
+
+    @property
+    def is_cooperative(self) -> bool:
+        """Whether blocks wait for others than those of their cluster, so that all must be resident at once."""
+        return self.replicas > 1
+
+    @property
+    def recorders(self) -> int:
+        """Rows of the record of a step, which are added up."""
+        return self.replicas
+
+    @property
+    def watched_bytes(self) -> int:
+        """Bytes of device memory in which recorders leave each other what is watched of an epoch."""
+        return 0
+
+    @property
+    @abstractmethod
+    def registers_of_thread(self) -> tuple[int, int]:
+        """Registers that a thread may have, and those of them for weights."""
+
+    @property
+    @abstractmethod
+    def shared_parts(self) -> Mapping[str, int]:
+        """Bytes of shared memory of each part of ``struct Shared`` of the kernel."""
+
+    @property
+    @abstractmethod
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+
+    @property
+    @abstractmethod
+    def exchange_bytes(self) -> int:
+        """Bytes of device memory beside those of the steps."""
+
+    @property
+    @abstractmethod
+    def batch_bytes(self) -> int:
+        """Bytes of a batch of x in device memory."""
+
+    @property
+    @abstractmethod
+    def step_bytes(self) -> int:
+        """Bytes of device memory for a step: batch, targets, settings and row of the record."""
+
+    def record_bytes(self, num_rows: int) -> int:
+        """Return the bytes of the record of an epoch, or of its validation."""
+        return RECORD_BYTES * self.recorders * self.network.batches(num_rows)
+
+    def epoch_bytes(self, num_rows: int, num_validated: int = 0) -> int:
+        """Return the bytes that a launch takes for each of its epochs."""
+        return self.step_bytes * self.network.batches(num_rows) + self.record_bytes(num_validated)
+
+    def gathered_bytes(self, num_rows: int) -> int:
+        """Return the bytes of rows in batches, with their targets."""
+        of_targets = 4 * self.network.batch * self.network.target_words
+        return self.network.batches(num_rows) * (self.batch_bytes + of_targets)
+
+    @property
+    @abstractmethod
+    def microseconds(self) -> float:
+        """What a step is expected to take on an H200."""
+
+    @property
+    @abstractmethod
+    def defines(self) -> dict[str, Any]:
+        """The kernel's defines."""
+
+    @abstractmethod
+    def gather_defines(self, source: str) -> dict[str, Any]:
+        """Return the defines of the kernel that gathers the batches, from x of dtype `source`."""
+
+    @property
+    def gram_defines(self) -> dict[str, Any]:
+        """Those of the kernel that finds Gram matrices, if it looks ahead."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def arguments(self, run: LaunchedRun, steps: LaunchedSteps) -> list[Any]:
+        """Return what the kernel takes between the targets and the loss's settings."""
+
+    def that_validates(self) -> ResidentLaunch | None:
+        """Return the launch that goes over validation data as well, or None if the kernel cannot."""
+        return None
+
+    def that_stops(self, max_shared_bytes: int) -> ResidentLaunch | None:
+        """Return the launch that finds out when the run is over, or None if it cannot, or has no room for it."""
+        return None
