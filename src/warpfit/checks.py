@@ -168,7 +168,7 @@ def _numbers(name: str) -> str:
 
 
 def as_array(value: Any, name: str = "") -> npt.NDArray[Any]:
-    """Return what lies on the host as an array of whatever it holds, or raise as `as_numbers` does."""
+    """Return a value on the host as an array of its own dtype, or raise as `as_numbers` does."""
     if type(value) is np.ndarray:
         return value
     strange = _strange(value)
@@ -270,7 +270,7 @@ def _parts_of(value: Any) -> str:
 def register(kind: type, attribute: str, registry: dict[str, Any]) -> None:
     """Enter a class under a name that it sets itself; one that would only inherit a name has its class's, and no entry.
 
-    So nobody who derives from a class of the package stands in its place, in files and for its name.
+    So a class that derives from one of the package does not replace it, in files and by its name.
     """
     own = vars(kind).get(attribute)
     if own is None:

@@ -92,7 +92,7 @@ class DeviceWarning(WarpfitWarning):
 
 
 class TrainingWarning(WarpfitWarning):
-    """A training ended otherwise than it was to."""
+    """A training did not end as it was meant to."""
 
 
 class DivergedError(WarpfitError, ArithmeticError):

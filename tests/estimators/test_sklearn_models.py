@@ -198,7 +198,7 @@ def test_what_scikit_learn_cannot_predict_is_refused() -> None:
 def test_what_scikit_learn_cannot_train_is_named(settings: dict[str, Any], named: str) -> None:
     fitted = ours.MLPRegressor(**{**FEW, **settings}).fit(X, DIGITS)
     with pytest.warns(
-        UserWarning, match=f"^to_sklearn: .* would train otherwise, as it has no {named}$"
+        UserWarning, match=f"^to_sklearn: .* would train differently, as it has no {named}$"
     ) as caught:
         given = fitted.to_sklearn()
     assert caught[0].filename == __file__

@@ -53,7 +53,7 @@ Shape = tuple[int, ...]
 
 
 def _pullback(*derivatives: Derivative) -> Pullback:
-    """Return the pullback made of one function from dy to an operand's gradient for each operand.
+    """Return the pullback of one function for each operand, from dy to that operand's gradient.
 
     It takes, besides dy, which operands need a gradient; the others get None, and nothing is computed for them.
     """

@@ -1,4 +1,4 @@
-"""A tensor that remembers how it was made.
+"""A tensor that records the operations it came from.
 
 Every operation is a vector-Jacobian product: a function ``f(ops, *arrays)`` that returns its result and a
 function from the result's gradient to the inputs' gradients. `record` joins such a result to the tape; layers

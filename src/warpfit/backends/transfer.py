@@ -33,7 +33,7 @@ def device_of(array: Array) -> str:
 
 
 def to_host(value: Any, name: str = "") -> npt.NDArray[Any]:
-    """Return a value as a NumPy array, wherever it lives; one that is on the host is not copied. Errors name it."""
+    """Return a value on any device as a NumPy array, without a copy if it is on the host. Errors name it."""
     ops = home_of(value)
     return as_numbers(value, name) if ops.name == "numpy" else ops.to_numpy(ops.asarray(value))
 
@@ -54,7 +54,7 @@ def _foreign_device(value: Any) -> str:
     if hasattr(value, "__dlpack_device__"):
         try:
             kind, index = value.__dlpack_device__()
-        except Exception:  # it cannot be exported, which whoever reads it tells
+        except Exception:  # it cannot be exported; the reader reports that
             return "cpu"
         return f"cuda:{int(index)}" if int(kind) == _DLPACK_CUDA else "cpu"
     return "cuda:0" if hasattr(value, "__cuda_array_interface__") else "cpu"

@@ -19,7 +19,7 @@ WIDTH_OF_A_LOG = 400  # wide enough that no line of a log file is broken
 
 
 class Printer:
-    """Prints to standard output, unless it is told to be quiet."""
+    """Prints to standard output, unless it is quiet."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         from rich.console import Console

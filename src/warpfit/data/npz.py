@@ -23,7 +23,7 @@ READ_HEADER = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_
 
 
 def npz_arrays(path: Path) -> dict[str, Array]:
-    """Return the arrays in an ``.npz`` file by name; no code that lies in it is run.
+    """Return the arrays in an ``.npz`` file by name; no code in it is run.
 
     Memory is asked for only in the sizes that the file can hold.
 

@@ -329,7 +329,7 @@ def _check_worker(fits: Fits, error: Exception, kind: str, dumps: Callable[[Any]
     check_sendable(replace(fits, X=None, y=None), "estimator and scoring", error, dumps)
     if isinstance(error, BrokenExecutor):
         raise DeviceError(
-            f"a worker of {kind} was killed, most likely for want of memory: {error}"
+            f"a worker of {kind} was killed, most likely because memory ran out: {error}"
         ) from error
 
 

@@ -132,7 +132,8 @@ def to_sklearn(ours: Any) -> Any:
     ]
     if lacking:
         warn(
-            "to_sklearn: scikit-learn's estimator predicts the same, but would train otherwise, as it has no "
+            "to_sklearn: scikit-learn's estimator predicts the same, "
+            "but would train differently, as it has no "
             + ", ".join(f"{name}={parameters[name]!r}" for name in lacking),
             ConfigWarning,
         )
@@ -167,7 +168,7 @@ def _is_default(ours: Any, name: str) -> bool:
 
 # -- optimizers ----------------------------------------------------------------------------------------------
 
-# What they remember of each parameter: ours by the names of slots, theirs by those of attributes.
+# The optimizer state of each parameter: our slots, and their attributes.
 REMEMBERED: dict[type, dict[str, str]] = {
     SGDOptimizer: {"velocity": "velocities"},
     AdamOptimizer: {"first_moment": "ms", "second_moment": "vs"},

@@ -1,4 +1,4 @@
-"""Layers, and networks made of them."""
+"""Layers and networks."""
 
 from __future__ import annotations
 

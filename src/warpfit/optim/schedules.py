@@ -107,7 +107,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class PlateauState:
-    """What `ReduceOnPlateau` remembers; every engine multiplies the rate by `scale`."""
+    """The state of `ReduceOnPlateau`; every engine multiplies the learning rate by `scale`."""
 
     scale: float = 1.0
     best: float = inf

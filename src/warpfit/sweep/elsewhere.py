@@ -61,7 +61,8 @@ class Processes(Runner):
             raise
         except BrokenExecutor:
             killed = DeviceError(
-                "a process that trained networks was killed, most likely for want of memory; fewer n_jobs may help"
+                "a process that trained networks was killed, most likely because memory ran out; "
+                "fewer n_jobs may help"
             )
             yield from (_failed(task, killed) for task in left.values())
 

@@ -233,7 +233,7 @@ def _collect(outcomes: Iterator[Outcome], collector: Collector, progress: SweepP
 
 
 def _collect_rest(outcomes: Any, collector: Collector, interrupt: KeyboardInterrupt) -> None:
-    """Take down what a runner hands over once it hears of a Ctrl-C that did not reach itself."""
+    """Record what a runner returns after a Ctrl-C that did not reach it directly."""
     with suppress(KeyboardInterrupt):
         collector.collect(outcomes.throw(interrupt))
         for outcome in outcomes:
@@ -252,7 +252,7 @@ def _check_callbacks(callbacks: Any) -> None:
 
 
 def _devices(device: Any, executor: Any) -> list[str]:
-    """Return the devices that are meant: resolved, unless an executor's workers are to find out for themselves."""
+    """Return the devices: resolved, unless an executor's workers are to resolve them."""
     if executor is not None and not isinstance(executor, Executor):
         raise ConfigError(
             f"expected executor to be a concurrent.futures.Executor or None, got {type(executor).__name__}"
@@ -370,7 +370,7 @@ def _planned(
 def _runner(
     groups: Sequence[Group], devices: Sequence[str], executor: Executor | None, n_jobs: int, num_tasks: int
 ) -> Runner:
-    """Return who trains the networks; on the CPU in as many processes as are wanted and memory has room for."""
+    """Return the runner of the networks; on the CPU with as many processes as asked for and memory allows."""
     if isinstance(n_jobs, bool) or not isinstance(n_jobs, int | np.integer) or n_jobs == 0:
         raise ConfigError(f"expected n_jobs as an integer other than 0, got {n_jobs!r}")
     if executor is not None:

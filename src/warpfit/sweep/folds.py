@@ -105,7 +105,7 @@ class SweepData:
         return replace(self, x=ops.asarray(self.x), validation=validation, _last={})
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave gathered rows behind: whoever gets a copy gathers its own. What is on a device goes by the host."""
+        """Leave out gathered rows: every copy gathers its own. Data on a device is copied to the host."""
         validation = self.validation and tuple(map(to_host, self.validation))
         arrays = {"x": to_host(self.x), "y": to_host(self.y), "validation": validation}
         return {**self.__dict__, **arrays, "_last": {}}

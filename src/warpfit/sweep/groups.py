@@ -19,7 +19,7 @@ class Group:
     """Networks of equal shapes, activations, kind of optimizer, batch size, loss and its scale, engine and precision.
 
     What may differ from network to network: initial values, seed, rate and schedule, momentum and the other numbers of
-    the optimizer, dropout's probability, weights of classes, epochs, and the rows (`Task.fold`).
+    the optimizer, dropout's probability, class weights, epochs, and the rows (`Task.fold`).
 
     Attributes
     ----------

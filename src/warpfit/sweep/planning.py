@@ -1,4 +1,4 @@
-"""How a sweep is computed, found out and checked before anything trains."""
+"""How a sweep is computed; planned and checked before anything trains."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def _full_plan(task: Task, draft: Plan) -> Plan:
 
 
 def _check_weights(group: Group) -> None:
-    """Raise DataError if the weights of classes and samples leave a task of the group, or a fold of its, no row."""
+    """Raise DataError if class and sample weights are 0 for all rows of a task, or of one of its folds."""
     for task in group.tasks:
         data, labels = task.data, to_host(task.data.y)
         loss = with_class_weight(group.plan, task.arguments.get("class_weight"), labels).loss

@@ -34,7 +34,7 @@ MOST_CANDIDATES = 100_000
 
 @dataclass(frozen=True)
 class SweepSettings:
-    """What ``warpfit sweep`` is told.
+    """The settings of ``warpfit sweep``.
 
     Parameters
     ----------

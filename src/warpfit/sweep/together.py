@@ -228,12 +228,12 @@ def _takes(task: Task, plan: Plan) -> bool:
 
 
 def _weighed(plan: Plan, task: Task, labels: Any = ()) -> Plan:
-    """Return a plan with a task's weights of classes, which may follow from the labels of its rows."""
+    """Return a plan with a task's class weights, which may depend on the labels of its rows."""
     return with_class_weight(plan, task.arguments.get("class_weight"), labels)
 
 
 def _labels_to_weigh(task: Task, rows: _Rows) -> Any:
-    """Return the labels of a task's rows if weights of classes may follow from them."""
+    """Return the labels of a task's rows if class weights may depend on them."""
     if task.arguments.get("class_weight") is None:
         return ()
     train = rows.train[task.fold]
@@ -425,7 +425,7 @@ class _Trained:
         return _Trained(task, model, optimizer, member, run, outcome)
 
     def tell(self, result: Trained, seconds: float) -> None:
-        """Let the outcome, and who listens, know what came of the network, in so many seconds."""
+        """Record the network's result and its seconds in the outcome, and call the listener."""
         self.outcome.seconds = seconds
         with errors_told(self.outcome):
             self._tell(result)

@@ -137,7 +137,7 @@ def some_above_0(weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def check_weight_left(loss: Loss, targets: Any, sample_weight: npt.NDArray[Any] | None = None) -> None:
-    """Raise DataError if weights of classes and samples leave no row any weight: the loss would be 0, of nothing."""
+    """Raise DataError if class and sample weights are 0 for every row: the loss would be 0 / 0."""
     by_class = loss.class_weights()
     if by_class is not None and min(by_class) == 0:
         weights = np.array(by_class)[to_host(targets)]

@@ -14,7 +14,7 @@ __all__ = ["Run"]
 
 @dataclass
 class Run:
-    """A run between two epochs: what a callback is told of, and may end.
+    """A run between two epochs, as callbacks see it; they may end it.
 
     Attributes
     ----------

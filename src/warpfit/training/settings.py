@@ -59,7 +59,7 @@ _NOT_RECORDED = {"recorded": False}
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """Everything that ``warpfit train`` can be told; a frozen value, checked when it is made.
+    """All settings of ``warpfit train``; a frozen value, checked when it is created.
 
     None means that the value follows from the others, see `resolved`; 0 switches off `clip_norm`, `limit`,
     `early_stopping` and `checkpoint_every`.

@@ -71,7 +71,7 @@ def state_of(model: Module, optimizer: Optimizer, ops: Backend, precision: str, 
 
 
 def show(model: Module, state: TrainState) -> None:
-    """Let a model have a run's arrays, uncopied: whoever looks at it then sees the state as it is."""
+    """Give a model a run's arrays, uncopied: it then always has the current state."""
     arrays = state.arrays
     for name, holder in model.named_arrays().items():
         holder.data = arrays[name]

@@ -328,7 +328,7 @@ def metadata_of(path: PathLike, header: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class CallbackState(NamedTuple):
-    """What a callback of a kind remembered: JSON-ready numbers, and arrays."""
+    """The state of a kind of callback: JSON-ready numbers, and arrays."""
 
     kind: str
     numbers: dict[str, Any]
@@ -337,7 +337,7 @@ class CallbackState(NamedTuple):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A run between two epochs: state, reports so far, and what each callback remembered."""
+    """A run between two epochs: its state, reports so far, and the state of each callback."""
 
     state: TrainState
     reports: list[EpochReport]

@@ -184,7 +184,7 @@ def _folder_for(path: Path) -> Iterator[None]:
 
 
 class _Climber:
-    """Runs one rung after the other, and remembers what was before."""
+    """Runs one rung after the other, and keeps the earlier results."""
 
     def __init__(
         self,

@@ -96,7 +96,7 @@ def notes(result: Result) -> list[str]:
 
 
 def _why_little(record: Record) -> str:
-    """Return what stands in the way of a gain: as measured, or else as it may be."""
+    """Return what limits the gain: as measured, or else as it may be."""
     whole, on_device = record.ms_per_epoch or 0.0, record.device_ms
     if on_device is not None and on_device < HOST_BOUND * whole:
         return (

@@ -22,7 +22,7 @@ __all__ = ["PROBE_STEPS", "Epoch", "Recipe", "StepByStep"]
 
 RELU = Activation("relu")
 
-# Steps by which it is found out how long others take.
+# Steps that are timed to estimate the others.
 PROBE_STEPS = 20
 # Steps that the device's time is taken of at once, and how often.
 TIMED_STEPS, TIMED_ROUNDS = 20, 3

@@ -1,4 +1,4 @@
-"""What `notebooks/demo.ipynb` shows: a network that is trained anew whenever a slider is moved.
+"""What `notebooks/demo.ipynb` shows: a network that is trained again whenever a slider is moved.
 
 `trainer` trains and looks at the result, `figure` draws it, `sliders` puts both behind widgets. Each works without the
 next: only `figure` needs matplotlib, only `sliders` ipywidgets.

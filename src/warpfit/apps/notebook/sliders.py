@@ -1,4 +1,4 @@
-"""Widgets that train a network anew whenever one of them is moved."""
+"""Widgets that train a network again whenever one of them is moved."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Demo:
 
 
 def _sliders(widgets: Any, trainer: Trainer, settings: DemoSettings) -> dict[str, Any]:
-    """Return a slider for each setting; trained anew is when one is let go, not all along its way."""
+    """Return a slider for each setting; training starts when one is released, not while it moves."""
     choices = trainer.choices
     for name, value, known in (
         ("width", settings.width, choices.widths),

@@ -206,7 +206,7 @@ class Trainer:
         return self.dataset.x_test[row].reshape(self.side, self.side)
 
     def train(self, settings: DemoSettings) -> DemoRun:
-        """Train a network from new initial values, and return what came out, or what was in the way."""
+        """Train a network from new initial values, and return the result, or why there is none."""
         hidden = (settings.width,) * settings.depth
         sizes = (self.side**2, *hidden, self.dataset.num_classes)
         try:

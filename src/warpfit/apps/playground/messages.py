@@ -177,7 +177,7 @@ Request = Train | Stop | Predict | Sample
 
 
 def contents(num_digits: int) -> dict[str, Any]:
-    """Return bounds and defaults, for so many digits to train on, as the page is told them: JSON-ready."""
+    """Return the page's bounds and defaults, for so many digits to train on, JSON-ready."""
     of_digits = OF_MANY_DIGITS if num_digits >= MANY_DIGITS else OF_FEW_DIGITS
     return {
         "bounds": {name: asdict(bound) for name, bound in PAGE_BOUNDS.items()},

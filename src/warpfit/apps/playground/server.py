@@ -1,8 +1,8 @@
-"""The pages, who may see them, and the process that serves them.
+"""The pages, access to them, and the process that serves them.
 
 A page of another site can send requests to 127.0.0.1 from its visitor's browser, and a name that resolves to 127.0.0.1
 makes such requests look as if they came from the same site. Hence every request must name this machine as its host,
-and whoever opens the WebSocket, or names an origin, must be this very page.
+and only this page may open the WebSocket, or be named as the origin.
 """
 
 from __future__ import annotations

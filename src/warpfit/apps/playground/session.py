@@ -1,4 +1,4 @@
-"""A connection: what the page asks for, and what it is told."""
+"""A connection: the page's requests, and the answers."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ class Session:
 
     def _tell(self, event: Event) -> None:
         """Hear of an event in the trainer's thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is there to tell
+        with contextlib.suppress(RuntimeError):  # the loop is closed: there is nothing to notify
             self.loop.call_soon_threadsafe(self._note, event)
 
     def _note(self, event: Event) -> None:

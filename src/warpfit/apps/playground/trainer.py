@@ -212,7 +212,7 @@ class Trainer:
         except (WarpfitError, MemoryError) as error:
             self._trained.pop(job.request.task, None)
             return FAILED, str(error) or "not enough memory"
-        except Exception as error:  # the page must hear of it, and the server go on
+        except Exception as error:  # the page must be informed, and the server go on
             self._trained.pop(job.request.task, None)
             return FAILED, f"unexpected {type(error).__name__}: {error} (please report this)"
         return (STOPPED if job.cancelled.is_set() else FINISHED), ""

@@ -63,7 +63,7 @@ class ActivationOps(RowOps):
         return self._along_rows("log_softmax_backward", 2, dy, y)
 
     def _along_rows(self, name: str, num_kept: int, *arrays: DeviceArray) -> DeviceArray:
-        """Return what a kernel makes of each row of the arrays, which have one shape."""
+        """Return the kernel's result for each row of the arrays, which have one shape."""
         shape, dtype = arrays[0].shape, arrays[0].dtype
         out = self.empty(shape, dtype)
         if not prod(shape):

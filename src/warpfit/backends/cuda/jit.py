@@ -1,7 +1,7 @@
 """From kernel source to machine code: compiled once for each architecture, kept on disk.
 
 An entry's name is a digest of all that decides its content: source, headers, defines, options, compiler and
-architecture. The file begins with a digest of the machine code in it, so that a damaged one is compiled anew.
+architecture. The file begins with a digest of the machine code in it, so a damaged one is compiled again.
 """
 
 from __future__ import annotations

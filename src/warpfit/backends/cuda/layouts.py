@@ -1,4 +1,4 @@
-"""What kernels are told about an array's axes: strides, joined and put into order beforehand."""
+"""An array's axes as kernels take them: strides, joined and ordered beforehand."""
 
 from __future__ import annotations
 

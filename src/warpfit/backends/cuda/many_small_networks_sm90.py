@@ -45,7 +45,7 @@ class ManySmallNetworks:
     in_block : int
         Groups of a block, each of which trains a network.
     shares_first : bool
-        Whether the weights of the first layer lie in shared memory, for want of registers.
+        Whether the first layer's weights lie in shared memory, as registers do not suffice.
     """
 
     network: TrainedNetwork
@@ -88,7 +88,7 @@ class ManySmallNetworks:
 
     @property
     def register_slots(self) -> int:
-        """Of what is remembered of parameters, how much lies in registers; the rest lies in shared memory."""
+        """How much of the optimizer state lies in registers; the rest lies in shared memory."""
         return min(1, self.network.slots)
 
     @property

@@ -70,7 +70,7 @@ class MmaConfig(MatmulConfig):
 
     @property
     def stage_bytes(self) -> int:
-        """Shared memory of these tiles; rows that do not go along k are padded."""
+        """Shared memory of these tiles; rows that do not run along k are padded."""
         padded_rows = (self.transpose_a + (not self.transpose_b)) * self.block_k
         return self.tile_bytes + padded_rows * 8 * BYTES[self.dtype]
 

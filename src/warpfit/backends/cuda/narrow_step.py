@@ -105,7 +105,7 @@ class NarrowStep:
     source : str
         Dtype of the data that rows are gathered from; '' for batches, in the network's.
     piece : tuple of int
-        Tiles of 16 inputs, and of 16 outputs, of which a warp sums up the gradients.
+        Tiles of 16 inputs, and of 16 outputs, whose gradients a warp accumulates.
     """
 
     network: NarrowNetwork

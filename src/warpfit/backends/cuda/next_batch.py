@@ -89,7 +89,7 @@ class _Window(NamedTuple):
         return min(THREADS, power_of_two(-(-self.size // UNIT)))
 
     def rows_at(self, pointer: int, num_rows: int) -> DeviceArray:
-        """Return the batch that lies in the memory from there on."""
+        """Return the batch in the memory from there on."""
         memory, shape = self.memory, (num_rows, *self.source.shape[1:])
         return DeviceArray(memory.runtime, memory.memory, pointer, shape, self.dtype)
 

@@ -131,7 +131,7 @@ class LayersLaunch(ResidentLaunch):
     validates : bool
         Whether it goes over validation data after each epoch that is reported.
     stops : bool
-        Whether it finds out by itself when the run is over.
+        Whether the kernel itself decides when the run is over.
     """
 
     network: TrainedNetwork

@@ -99,7 +99,7 @@ def _driver_library() -> ctypes.CDLL | None:
 def _make_context(library: ctypes.CDLL, index: int) -> None:
     """Make a device's context ahead: it takes 0.2 s, in which Python can import modules.
 
-    What fails here fails again, and is told, when the device is opened.
+    What fails here fails again, and is reported, when the device is opened.
     """
     device, context = ctypes.c_int(), ctypes.c_void_p()
     if library.cuInit(0) == 0 and library.cuDeviceGet(ctypes.byref(device), index) == 0:
@@ -833,7 +833,7 @@ class Graph:
     names : dict of str to None
         The kernels, each once.
     holds : list
-        What must stay alive as long as the graph, for whoever captured to fill in.
+        What must stay alive as long as the graph; the code that captures fills it in.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -843,7 +843,7 @@ class Graph:
         self.holds: list[Any] = []
 
     def take(self, executable: Any) -> None:
-        """Take over what the driver made of the capture."""
+        """Take ownership of the captured graph."""
         runtime = self._runtime
         self._executable = executable
         # The driver lets a launch that is under way end first.
@@ -960,7 +960,7 @@ class UploadBuffer:
         if self.memory is None:
             return
         self._runtime.activate()
-        self._driver.cuEventSynchronize(self._sent.handle)  # what has failed is told where it is waited for
+        self._driver.cuEventSynchronize(self._sent.handle)  # a failure is reported at the next wait
         self.memory = self._pinned = None
         self.host = np.empty(0, np.uint8)
 
