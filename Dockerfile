@@ -15,7 +15,7 @@ RUN apt-get update \
 WORKDIR /opt/warpfit
 COPY pyproject.toml README.md LICENSE ./
 COPY src ./src
-RUN python3 -m venv /opt/venv && /opt/venv/bin/pip install --no-cache-dir '.[cuda,plot]'
+RUN python3 -m venv /opt/venv && /opt/venv/bin/pip install --no-cache-dir '.[cli,plot,cuda]'
 ENV PATH="/opt/venv/bin:${PATH}"
 
 USER 10001

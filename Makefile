@@ -77,7 +77,7 @@ $(BIN)/python:
 CUDA := $(if $(wildcard /proc/driver/nvidia/version),$(comma)cuda)
 
 $(VENV)/.train: pyproject.toml | $(BIN)/python
-	$(PIP) -e '.[plot$(CUDA)]'
+	$(PIP) -e '.[cli,plot$(CUDA)]'
 	@touch $@
 
 $(VENV)/.playground: pyproject.toml | $(BIN)/python

@@ -31,4 +31,4 @@ def test_it_runs_the_command_as_a_user() -> None:
     assert dict(INSTRUCTIONS)["ENTRYPOINT"] == '["warpfit"]'
     assert words.index("USER") < words.index("ENTRYPOINT")
     assert int(dict(INSTRUCTIONS)["USER"]) > 0
-    assert "[cuda,plot]" in " ".join(rest for word, rest in INSTRUCTIONS if word == "RUN")
+    assert "[cli,plot,cuda]" in " ".join(rest for word, rest in INSTRUCTIONS if word == "RUN")

@@ -25,7 +25,7 @@ FLOORS = (
     ("nn", "losses", "optim"),
     ("autograd",),
     ("data", "backends"),
-    ("random", "permutation", "blas", "callers", "files"),
+    ("random", "permutation", "blas", "callers", "extras", "files"),
     ("checks",),
     ("errors",),
 )
@@ -55,7 +55,6 @@ KNOWN_LONG = {
     "backends/cuda/one_launch.py",
     "backends/cuda/one_launch_layers.py",
     "backends/cuda/runtime.py",
-    "engines/launch_run.py",
     "engines/many_networks.py",
     "estimators/mlp.py",
     "gradcheck.py",

@@ -128,6 +128,6 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.M
         fitted.to_onnx(tmp_path / "net.onnx")
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(ConfigError, match=r"to_onnx needs the package onnx: pip install 'warpfit\[onnx\]'"):
+    with pytest.raises(ConfigError, match=r"to_onnx needs onnx: pip install 'warpfit\[onnx\]'"):
         fitted.to_onnx(tmp_path / "net.onnx")
     assert list(tmp_path.iterdir()) == []

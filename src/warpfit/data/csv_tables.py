@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from warpfit.checks import brief
 from warpfit.errors import ConfigError, DataError, FileFormatError
+from warpfit.extras import needs
 
 __all__ = ["Table", "read_features", "read_table"]
 
@@ -192,7 +193,8 @@ def _label_column(path: Path, names: tuple[str, ...], asked: str | None) -> str:
 
 def _read_frame(path: Path, layout: _Layout, label: str | None) -> Any:
     """Return all columns of a file; those of the label are text as it stands there."""
-    import pandas as pd
+    with needs("data", "tables need"):
+        import pandas as pd
 
     try:
         with path.open(newline="", encoding="utf-8-sig") as file, warnings.catch_warnings():

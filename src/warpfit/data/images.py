@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from warpfit.data.dataset import unit_floats
 from warpfit.errors import DataError, FileFormatError
+from warpfit.extras import needs
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -38,7 +39,8 @@ def opened_image(path: Path) -> Iterator[Image]:
     DataError, FileFormatError
         If it cannot be read, or has other than 8 bits per channel.
     """
-    from PIL import Image
+    with needs("data", "images need"):
+        from PIL import Image
 
     try:
         with Image.open(path) as image:

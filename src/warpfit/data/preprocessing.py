@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.compose import ColumnTransformer
 from sklearn.impute import SimpleImputer
@@ -21,6 +20,10 @@ from sklearn.utils.validation import check_is_fitted
 from warpfit.checks import brief, check_count, some
 from warpfit.data.dataset import is_frame, is_table
 from warpfit.errors import DataError, FileFormatError, ShapeError
+from warpfit.extras import needs
+
+with needs("data", "tables need"):
+    import pandas as pd
 
 __all__ = ["TablePreprocessor"]
 

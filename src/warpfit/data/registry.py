@@ -19,6 +19,7 @@ from warpfit.data.dataset import Dataset, split_rows, unit_floats
 from warpfit.data.download import fetch
 from warpfit.data.idx import PathLike, parse_idx, read_bytes, unpacked
 from warpfit.errors import ConfigError, DataError, FileFormatError
+from warpfit.extras import needs
 from warpfit.files import as_path
 
 __all__ = [
@@ -173,7 +174,8 @@ def load_dataset(
 
 def user_cache() -> Path:
     """Return the folder that downloads go to: the platform's usual place for caches."""
-    import pooch
+    with needs("data", "the user's cache and downloads need"):
+        import pooch
 
     return Path(pooch.os_cache("warpfit"))
 

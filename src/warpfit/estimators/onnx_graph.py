@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from warpfit.errors import ConfigError
 from warpfit.estimators.recipes import hidden_activation
+from warpfit.extras import needs
 from warpfit.files import atomic_path
 
 __all__ = ["write_onnx"]
@@ -43,10 +44,8 @@ def write_onnx(estimator: Any, path: str | os.PathLike[str]) -> None:
 
 
 def _onnx() -> Any:
-    try:
+    with needs("onnx", "to_onnx needs"):
         import onnx
-    except ImportError:
-        raise ConfigError("to_onnx needs the package onnx: pip install 'warpfit[onnx]'") from None
     return onnx
 
 

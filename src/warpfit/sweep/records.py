@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from warpfit.errors import ConfigError
+from warpfit.extras import needs
 from warpfit.nn.module import Module
 from warpfit.sweep.candidates import Candidate, candidate_name, value_text
 from warpfit.sweep.metric import Metric
@@ -110,7 +111,8 @@ class Sweep:
 
         A value that is called like a column of the records is ``candidate.<name>``.
         """
-        from pandas import DataFrame
+        with needs("data", "tables need"):
+            from pandas import DataFrame
 
         return DataFrame(self.rows())
 

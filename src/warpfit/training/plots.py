@@ -8,17 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warpfit.errors import ConfigError
+from warpfit.extras import needs
 
 __all__ = ["new_figure", "plot_confusion_matrix", "plot_history"]
 
 
 def new_figure(width: float, height: float) -> Any:
     """Return an empty matplotlib Figure of a size in inches, or raise ConfigError if matplotlib is not installed."""
-    try:
+    with needs("plot", "pictures need"):
         from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("pictures need matplotlib: pip install 'warpfit[plot]'") from None
     return Figure(figsize=(width, height), layout="constrained")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from warpfit.apps.playground import PACKAGES
+PACKAGES = ("starlette", "uvicorn", "websockets")  # of the extra `playground`
 
 # A machine that is there for its GPU may lack what serves pages; what trains needs none of it.
 collect_ignore = (

@@ -10,6 +10,7 @@ from typing import Any
 from warpfit.apps.notebook.figure import draw
 from warpfit.apps.notebook.trainer import OPTIMIZERS, DemoRun, DemoSettings, Trainer
 from warpfit.errors import ConfigError, DeviceWarning
+from warpfit.extras import needs
 
 __all__ = ["Demo"]
 
@@ -17,10 +18,8 @@ DPI = 96
 
 
 def _import_ipywidgets() -> Any:
-    try:
+    with needs("notebook", "the sliders need"):
         import ipywidgets
-    except ImportError:
-        raise ConfigError("the sliders need ipywidgets: pip install 'warpfit[notebook]'") from None
     return ipywidgets
 
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from warpfit.errors import ConfigError
+from warpfit.extras import needs
 
 if TYPE_CHECKING:
     from warpfit.apps.playground.server import Playground
 
 __all__ = ["open_playground"]
-
-PACKAGES = ("starlette", "uvicorn", "websockets")  # of the extra `playground`
 
 
 def open_playground(*, port: int, device: str = "auto") -> Playground:
@@ -35,11 +33,6 @@ def open_playground(*, port: int, device: str = "auto") -> Playground:
     DeviceError
         If the device is not there.
     """
-    try:
+    with needs("playground", "the playground needs"):
         from warpfit.apps.playground.server import Playground
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in PACKAGES:
-            raise
-        raise ConfigError(f"the playground needs {package}: pip install 'warpfit[playground]'") from None
     return Playground(port=port, device=device)
