@@ -97,8 +97,8 @@ def div(ops: Backend, a: Array, b: Array) -> tuple[Array, Pullback]:
     y = ops.binary("div", a, b)
 
     def to_b(dy: Array) -> Array:
-        slope = ops.binary("div", ops.unary("neg", y), b)
-        return ops.unbroadcast(ops.binary("mul", dy, slope), b.shape)
+        derivative = ops.binary("div", ops.unary("neg", y), b)
+        return ops.unbroadcast(ops.binary("mul", dy, derivative), b.shape)
 
     return y, _pullback(lambda dy: ops.unbroadcast(ops.binary("div", dy, b), a.shape), to_b)
 
@@ -108,15 +108,15 @@ def pow(ops: Backend, a: Array, b: Array) -> tuple[Array, Pullback]:
     y = ops.binary("pow", a, b)
 
     def to_a(dy: Array) -> Array:
-        slope = ops.binary("mul", b, ops.binary("pow", a, ops.binary("sub", b, 1.0)))
-        slope = ops.where(ops.binary("eq", b, 0.0), 0.0, slope)
-        return ops.unbroadcast(ops.binary("mul", dy, slope), a.shape)
+        derivative = ops.binary("mul", b, ops.binary("pow", a, ops.binary("sub", b, 1.0)))
+        derivative = ops.where(ops.binary("eq", b, 0.0), 0.0, derivative)
+        return ops.unbroadcast(ops.binary("mul", dy, derivative), a.shape)
 
     def to_b(dy: Array) -> Array:
-        slope = ops.binary("mul", y, ops.unary("log", a))
-        slope_at_zero = ops.where(ops.binary("ge", b, 0.0), 0.0, slope)
-        slope = ops.where(ops.binary("eq", a, 0.0), slope_at_zero, slope)
-        return ops.unbroadcast(ops.binary("mul", dy, slope), b.shape)
+        derivative = ops.binary("mul", y, ops.unary("log", a))
+        at_zero = ops.where(ops.binary("ge", b, 0.0), 0.0, derivative)
+        derivative = ops.where(ops.binary("eq", a, 0.0), at_zero, derivative)
+        return ops.unbroadcast(ops.binary("mul", dy, derivative), b.shape)
 
     return y, _pullback(to_a, to_b)
 

@@ -192,7 +192,7 @@ def _take_optimizer(ours: Any, optimizer: Any) -> None:
 
 
 def _make_optimizer(ours: Any, fitted: Any) -> Any:
-    """Return scikit-learn's optimizer with what ours remembers, for scikit-learn's estimator."""
+    """Return scikit-learn's optimizer with the state of ours, for scikit-learn's estimator."""
     parameters = fitted.coefs_ + fitted.intercepts_
     optimizer: Any
     if ours.solver == "sgd":
@@ -220,6 +220,6 @@ def _make_optimizer(ours: Any, fitted: Any) -> Any:
 
 
 def _by_layer(arrays: Sequence[Array]) -> list[Array]:
-    """Return what is remembered of all weights, then of all biases, in our order: weights and biases by layer."""
+    """Return the state of all weights, then of all biases, in our order: weights and biases by layer."""
     half = len(arrays) // 2
     return list(chain.from_iterable(zip(arrays[:half], arrays[half:], strict=True)))

@@ -36,9 +36,9 @@ class Callback:
     Attributes
     ----------
     needs_run : bool
-        Whether `on_epoch_end` must be called before the next epoch starts, because it reads the state or may
-        end the run. If it only reads reports, an engine is free to train several epochs before it hears of them;
-        state and model are then those of the last of them.
+        Whether `on_epoch_end` must be called before the next epoch starts, because it reads the state
+        or may end the run. If it only reads reports, an engine may train several epochs before it is
+        called for them; state and model are then those of the last of them.
     needs_step_losses : bool
         Whether it reads a report's losses of single steps, which networks that are trained many at once have not.
     writes_file : bool
@@ -112,7 +112,7 @@ class Callback:
 
 
 class StoppingRule(Callback):
-    """Ends a run by one number of its reports, and does nothing else to it: an engine may find out by itself when."""
+    """Ends a run by one number of its reports, and does nothing else: an engine may apply the rule itself."""
 
     @property
     def watched(self) -> str | None:

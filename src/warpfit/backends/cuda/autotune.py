@@ -1,4 +1,4 @@
-"""Which configuration of a kernel is fastest, measured once and remembered, where WARPFIT_AUTOTUNE=1 asks for it.
+"""Which configuration of a kernel is fastest, measured once and cached, where WARPFIT_AUTOTUNE=1 asks for it.
 
 What was found lies beside the cache of compiled kernels, a file for each question, and serves all later runs of this
 user on a card of this name. Without the variable, or with 0, nothing is measured and nothing of that is read.
@@ -89,7 +89,7 @@ def fastest(question: str, configs: Sequence[Config], seconds_of: Callable[[Conf
 
 
 def _read(path: Path, question: str) -> str | None:
-    """Return what was remembered of a question, or None."""
+    """Return the cached answer to a question, or None."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

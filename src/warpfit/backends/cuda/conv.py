@@ -20,7 +20,7 @@ __all__ = ["ConvOps", "Tiling", "choose_tiling", "variants"]
 Shape = tuple[int, ...]
 
 THREADS = 128
-# Shapes and settings that a backend remembers how to launch.
+# How many shapes and settings a backend caches launches for.
 MOST_LAUNCHES = 4096
 # Of k, in a tile's row or column.
 BLOCK_K_BYTES = 64

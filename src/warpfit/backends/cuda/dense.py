@@ -20,7 +20,7 @@ from warpfit.backends.cuda.matmul_wgmma_config import Box, WgmmaConfig
 
 __all__ = ["DenseOps", "variants"]
 
-# Products that a backend remembers how to launch, and matrices of which it keeps tensor maps.
+# How many products' launches a backend caches, and how many matrices' tensor maps.
 MOST_PRODUCTS = 4096
 MOST_MAPS = 4096
 

@@ -41,7 +41,7 @@ MOST_THIN_OUTPUTS, MOST_THIN_ROWS = 32, 256
 ROWS_OF_SHARED_TILES = (256, 256, 1024)
 # Up to so many rows, or from so many tiles of a layer on, a product need not be cut into slices of rows.
 MOST_ROWS_OF_FEW_TILES, MANY_TILES = 512, 16
-# Lists of layers that are remembered as bytes.
+# How many lists of layers are cached as bytes.
 MOST_LISTS = 256
 
 # The kernel's name for an update's rule, and how many numbers that takes.

@@ -27,10 +27,10 @@ __all__ = ["ManyClusters", "choose_clusters", "variants"]
 ROWS, UNITS, MOST_HIDDEN, MOST_OUTPUTS, MOST_PARTS = 64, 64, 128, 16, 8
 BOX_BYTES, SLICES_OF_BOX, STAGES = 8192, 4, 2
 GROUPS, GROUP_THREADS, HELPERS, OUT_STRIDE = 2, 128, 4, 24
-# Numbers of a thread's weights, and of what is remembered of them, that registers are for.
+# Numbers of a thread's weights, and of their optimizer state, that fit registers.
 MOST_HELD = 128
 # Registers of a thread of the warpgroups that have weights, of that which finds losses, and of that which brings
-# batches: without anything remembered of parameters, and with it.
+# batches: without optimizer state, and with it.
 REGISTERS = ((200, 88, 24), (192, 104, 24))
 # Dynamic shared memory begins at a multiple of so many bytes.
 ALIGNMENT = 1024

@@ -300,7 +300,7 @@ _START = 2930  # launch, the first read of global memory, last store
 _LATENCY = 615  # of a read of global memory
 _SPLIT = 2900  # write, fence, count, read
 _BUSY_WARPS = 6.9  # that keep the tensor cores busy
-# What a block does of this if it is the only one and nobody computes while it waits at its barrier.
+# What a block does of this if it is the only one and no other computes while it waits at its barrier.
 _ALONE = {"float16": 1.0, "bfloat16": 1.0, "float32": 0.62}
 
 

@@ -246,7 +246,7 @@ class OneLaunch(ResidentLaunch):
 
     @property
     def held(self) -> int:
-        """Registers of a thread for weights, what is remembered of them, and their copies in half precision.
+        """Registers of a thread for weights, their optimizer state, and their copies in half precision.
 
         Of replicas each has a part of the weights and velocities, but all of the gradient. With an adaptive optimizer
         registers have copies only while they need no more for `working`.
@@ -279,7 +279,7 @@ class OneLaunch(ResidentLaunch):
         """Bytes of shared memory of each part of ``struct Shared`` of the kernel."""
         network, units, outputs = self.network, self.block_units, padded(self.network.outputs)
         rows, own_tiles = 16 * self.row_tiles, -(-self.row_tiles // self.cluster)
-        places = 1 + max(1, network.slots)  # of a bias, and of what is remembered of it
+        places = 1 + max(1, network.slots)  # of a bias, and of its optimizer state
         groups = self.row_tiles // self.group
         barriers = self.x_slots // self.group + 1 + self.x_slots + self.sum_slots + own_tiles + groups + 5
         barriers += 1 if self.looks_ahead or network.is_adaptive else groups

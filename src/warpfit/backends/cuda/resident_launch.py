@@ -221,5 +221,5 @@ class ResidentLaunch(ABC):
         return None
 
     def that_stops(self, max_shared_bytes: int) -> ResidentLaunch | None:
-        """Return the launch that finds out when the run is over, or None if it cannot, or has no room for it."""
+        """Return the launch that decides when the run is over, or None if it cannot, or does not fit."""
         return None

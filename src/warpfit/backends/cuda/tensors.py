@@ -70,7 +70,7 @@ _plans: dict[Any, TensorPlan] = {}
 
 
 def plan_of(backend: Any, op: str, groups: Groups, *, same_dtype: bool = True) -> TensorPlan:
-    """Return the launches for lists of tensors; one for the same tensors as before is remembered.
+    """Return the launches for lists of tensors; one for the same tensors as before is cached.
 
     Parameters
     ----------

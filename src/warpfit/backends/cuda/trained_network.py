@@ -52,7 +52,7 @@ class TrainedNetwork:
     optimizer : str
         ``'sgd'``, ``'adam'`` or ``'rmsprop'``.
     slots : int
-        Numbers that it remembers of a parameter.
+        Numbers of optimizer state a parameter.
     momentum, nesterov : bool
     decays : bool
         Whether a share of the parameters joins their gradients.
