@@ -303,7 +303,7 @@ def in_graph_by(spec: OptimizerSpec) -> None:
 
 
 def in_joined_updates(spec: OptimizerSpec) -> None:
-    joined_updates._rule_defines(f"{spec.kind}_update", len(spec.slot_names), "float16")
+    joined_updates.rule_defines(f"{spec.kind}_update", len(spec.slot_names), "float16")
     if not at_once.joins_updates(plan_with(optimizer=spec)[0]):
         raise ConfigError(f"not {spec.kind}")
 
@@ -339,7 +339,7 @@ def test_joined_updates_leave_unknown_optimizers_alone(monkeypatch: pytest.Monke
     monkeypatch.setattr(MadeUpSpec, "__module__", "warpfit.optim.made_up")
     assert not at_once.joins_updates(plan_with(optimizer=MadeUpSpec(optim.Constant(0.1)))[0])
     with pytest.raises(ConfigError, match=r"expected an update among sgd_update, .*, got 'made_up_update'"):
-        joined_updates._rule_defines("made_up_update", 0, "float16")
+        joined_updates.rule_defines("made_up_update", 0, "float16")
 
 
 def test_names_of_optimizers_stand_for_all_that_are_registered() -> None:

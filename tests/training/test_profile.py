@@ -102,7 +102,7 @@ def test_a_run_on_the_cpu(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("engine", "precision", "launched"),
     [
-        ("layerwise", "float32", {"sgd_update"}),
+        ("layerwise", "float32", {"update_parameters"}),
         ("graph", "float32", {"graph", "epoch_order"}),
         ("one_launch", "float16", {"one_launch", "gather_batches"}),
     ],
@@ -138,7 +138,7 @@ def test_ranges_are_opened_and_closed(cuda: str, nvtx: FakeNvtx, tmp_path: Path)
     train(cuda, "layerwise", [wf.Profile(tmp_path / "trace.json")])
     opened = [name for name in nvtx.heard if name != "pop"]
     assert nvtx.heard[0] == "layerwise, epochs from 1"
-    assert "sgd_update" in opened
+    assert "update_parameters" in opened
     assert nvtx.heard.count("pop") == len(opened)
     depth = 0
     for name in nvtx.heard:

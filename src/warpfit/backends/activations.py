@@ -1,7 +1,7 @@
 """The table of activations: an entry is all that is known of one on the host.
 
-Kernels have the same formulas in ``cuda/kernels/include/activation.cuh``, under the same names. The layers of the
-package are in ``nn/activations.py``. Everything else reads this table.
+Kernels have the same formulas in ``ops/activation/activation.cuh``, under the same names. The
+layers of the package are in ``nn/activations.py``. Everything else reads this table.
 """
 
 from __future__ import annotations

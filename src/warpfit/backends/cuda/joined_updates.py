@@ -20,7 +20,16 @@ from warpfit.backends.cuda.launch import scalar
 from warpfit.backends.cuda.matmul_wgmma_config import Box
 from warpfit.errors import ConfigError
 
-__all__ = ["JoinedUpdates", "PartialGradient", "ProductGradient", "SumGradient", "variants"]
+__all__ = [
+    "UPDATES",
+    "JoinedUpdates",
+    "PartialGradient",
+    "ProductGradient",
+    "SumGradient",
+    "rule_defines",
+    "rule_numbers",
+    "variants",
+]
 
 # As in kernels/gemm/linear_update_sm90.cu.
 MAX_LAYERS, MAX_NUMBERS = 5, 6
@@ -44,8 +53,16 @@ MOST_ROWS_OF_FEW_TILES, MANY_TILES = 512, 16
 # How many lists of layers are cached as bytes.
 MOST_LISTS = 256
 
-# The kernel's name for an update's rule, and how many numbers that takes.
-RULES = {"sgd_update": ("SgdStep", 5), "adam_update": ("AdamStep", 6), "rmsprop_update": ("RmspropStep", 5)}
+# An update's rule, in update_steps.cuh.
+RULES = {"sgd_update": "SgdStep", "adam_update": "AdamStep", "rmsprop_update": "RmspropStep"}
+# Every update with each number of slots that it has.
+UPDATES = (
+    ("sgd_update", 0),
+    ("sgd_update", 1),
+    ("adam_update", 2),
+    ("rmsprop_update", 1),
+    ("rmsprop_update", 2),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,7 +271,7 @@ class JoinedUpdates:
             WARPGROUP * (1 + CONSUMERS),
             launch.layers,
             gradient.scale,
-            *_filled(numbers),
+            *rule_numbers(numbers),
             shared_bytes=shared_bytes,
         )
 
@@ -267,7 +284,7 @@ class JoinedUpdates:
             parameter = self._parameter(tensor, num_slots)
             parts.append(_PART.pack(*parameter.pointers, tensor[1].first, parameter.values.size))
         dtype = self.copies[tensors[0][0].pointer].dtype.name
-        kernel = self.ops.kernel("narrow_update", **_rule_defines(op, num_slots, dtype))
+        kernel = self.ops.kernel("narrow_update", **rule_defines(op, num_slots, dtype))
         kernel(
             -(-sums.shape[1] // WARP),
             PART_THREADS,
@@ -275,7 +292,7 @@ class JoinedUpdates:
             sums,
             *sums.shape,
             scale,
-            *_filled(numbers),
+            *rule_numbers(numbers),
         )
 
     def _launch_of(self, layers: Sequence[_Layer]) -> _Launch:
@@ -317,21 +334,21 @@ class JoinedUpdates:
         return b"".join(self.ops.tensor_map_of(array, array.shape[1], box) for array, box in boxes)
 
 
-def _filled(numbers: Sequence[Number]) -> Iterator[Any]:
-    """Return the arguments of as many scalars as the kernels take."""
+def rule_numbers(numbers: Sequence[Number]) -> Iterator[Any]:
+    """Return the arguments of as many scalars as kernels take for an update."""
     return chain.from_iterable(map(scalar, (*numbers, *(0.0,) * (MAX_NUMBERS - len(numbers)))))
 
 
-def _rule_defines(op: str, num_slots: int, dtype: str) -> dict[str, Any]:
+def rule_defines(op: str, num_slots: int, dtype: str) -> dict[str, Any]:
+    """Return the defines by which a kernel knows an update."""
     if op not in RULES:
         raise ConfigError(f"expected an update among {', '.join(RULES)}, got {op!r}")
-    rule, num_numbers = RULES[op]
-    return {"DTYPE": dtype, "RULE": rule, "SLOTS": num_slots, "RULE_NUMBERS": num_numbers}
+    return {"DTYPE": dtype, "RULE": RULES[op], "SLOTS": num_slots}
 
 
 def _defines(op: str, num_slots: int, dtype: str, tiles: _Tiles, strips: int) -> dict[str, Any]:
     return {
-        **_rule_defines(op, num_slots, dtype),
+        **rule_defines(op, num_slots, dtype),
         "CONSUMERS": CONSUMERS,
         "SHARES_TILES": int(tiles.are_shared),
         "BLOCK_N": tiles.block_n,
@@ -342,15 +359,9 @@ def _defines(op: str, num_slots: int, dtype: str, tiles: _Tiles, strips: int) ->
 
 def variants() -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the kernels of this file with every set of defines that it is asked for."""
-    for op, slots in (
-        ("sgd_update", 0),
-        ("sgd_update", 1),
-        ("adam_update", 2),
-        ("rmsprop_update", 1),
-        ("rmsprop_update", 2),
-    ):
+    for op, slots in UPDATES:
         for dtype in HALF_DTYPES:
-            rule = {name: str(value) for name, value in _rule_defines(op, slots, dtype).items()}
+            rule = {name: str(value) for name, value in rule_defines(op, slots, dtype).items()}
             yield "narrow_update", rule
             for tiles in (SHORT_TILES, OWN_TILES, SHARED_TILES):
                 strips, _ = tiles.room(slots, shared_bytes_of("sm_90a"))

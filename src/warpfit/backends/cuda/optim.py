@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 from warpfit.backends.base import Array, Number
@@ -12,12 +11,13 @@ from warpfit.backends.corrections import adam_corrected
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.arrays import ArrayOps
 from warpfit.backends.cuda.dtypes import DEVICE_FLOATS
+from warpfit.backends.cuda.joined_updates import UPDATES, rule_defines, rule_numbers
 from warpfit.backends.cuda.launch import scalar
 from warpfit.backends.cuda.tensors import TENSOR_THREADS, TensorPlan, plan_of
 
 __all__ = ["OptimOps", "variants"]
 
-KERNELS = ("sgd_update", "adam_update", "rmsprop_update", "sum_squares", "clip_by_norm", "l2_penalty")
+KERNELS = ("sum_squares", "clip_by_norm", "l2_penalty")
 
 
 class OptimOps(ArrayOps):
@@ -93,16 +93,14 @@ class OptimOps(ArrayOps):
         *,
         num_slots: int,
     ) -> None:
-        """Launch an optimizer's kernel over (parameters, gradients, slots ...), of which it uses so many."""
+        """Launch the kernel of an update over (parameters, gradients, slots ...), of which it uses so many."""
         joined = self.joined_updates
         if joined is not None:
             groups = joined.update(op, groups, numbers, num_slots)
         plan = plan_of(self, op, groups)
         for launch in plan.launches:
-            kernel = self.kernel(op, DTYPE=launch.dtypes[0])
-            kernel(
-                launch.num_blocks, TENSOR_THREADS, launch.tensors, *chain.from_iterable(map(scalar, numbers))
-            )
+            kernel = self.kernel("update_parameters", **rule_defines(op, num_slots, launch.dtypes[0]))
+            kernel(launch.num_blocks, TENSOR_THREADS, launch.tensors, *rule_numbers(numbers))
         self._copy_back(plan, unless=1)
         if joined is not None:
             joined.refresh(groups[0])
@@ -145,4 +143,9 @@ class OptimOps(ArrayOps):
 
 def variants() -> list[tuple[str, dict[str, str]]]:
     """Return every kernel of this file with every set of defines that it is asked for."""
-    return [(name, {"DTYPE": dtype}) for name in KERNELS for dtype in DEVICE_FLOATS]
+    updates = [
+        ("update_parameters", {name: str(value) for name, value in rule_defines(op, slots, dtype).items()})
+        for op, slots in UPDATES
+        for dtype in DEVICE_FLOATS
+    ]
+    return [*((name, {"DTYPE": dtype}) for name in KERNELS for dtype in DEVICE_FLOATS), *updates]

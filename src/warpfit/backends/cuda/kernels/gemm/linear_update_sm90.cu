@@ -6,8 +6,7 @@
 // Launch:    grid: at most as many blocks as run at once; block: a warpgroup that loads, and CONSUMERS that multiply tiles of
 //            w, 64 rows by BLOCK_N; if SHARES_TILES one below the other, else each its own, so that some have work while
 //            others wait for memory; shared bytes: STAGES stages a ring, STRIPS strips a warp, barriers (joined_updates.py).
-//            Defines: these, DTYPE, RULE (SgdStep, AdamStep or RmspropStep of update_steps.cuh) and its SLOTS,
-//            RULE_NUMBERS.
+//            Defines: these, DTYPE, RULE (SgdStep, AdamStep or RmspropStep of update_steps.cuh) and its SLOTS.
 // Numerics:  float32 sums, w's in the order of rows, b's of tiles over every eighth row first; the update in float32.
 // Cost:      2 rows inputs outputs FLOP; reads and writes of each weight 10 bytes, and 8 for each slot.
 // Reference: linear_backward, then sgd_update, adam_update or rmsprop_update of backends/numpy.
@@ -189,13 +188,7 @@ using Rule = RULE<float>;
 
 // One number, with what is remembered of it, and its copy.
 __device__ inline float updated(const Rule& rule, float value, float gradient, float (&slots)[SLOT_PLACES]) {
-#if SLOTS == 0
-    rule.apply(value, gradient);
-#elif SLOTS == 1
-    rule.apply(value, gradient, slots[0]);
-#else
-    rule.apply(value, gradient, slots[0], slots[1]);
-#endif
+    rule.apply(value, gradient, slots);
     return value;
 }
 
@@ -384,11 +377,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if (threadIdx.x == 0) load_pieces(*shared, list);
     } else {
         take_registers<CONSUMER_REGISTERS>();
-#if RULE_NUMBERS == 5
-        const Rule rule(first, second, third, fourth, fifth);
-#else
         const Rule rule(first, second, third, fourth, fifth, sixth);
-#endif
         Cursor<STAGES> cursor(0);
         const int ring = (threadIdx.x / WARPGROUP - 1) % RINGS, warp = threadIdx.x / 32 - 4;
         const int own_first = own_thread() / 32 * 16;

@@ -3,7 +3,7 @@
 // Layout:    gradients (num_blocks, num_gradients) float32, as narrow_step.cu leaves them; those of a parameter begin at
 //            `first` in each row. Parameters and what is remembered of them float32, copies of DTYPE, all contiguous.
 // Launch:    1-D grid, a block of 256 threads for every 32 gradients; no dynamic shared memory. Defines DTYPE, RULE (SgdStep,
-//            AdamStep or RmspropStep of ops/optim/update_steps.cuh) and its SLOTS, RULE_NUMBERS.
+//            AdamStep or RmspropStep of ops/optim/update_steps.cuh) and its SLOTS.
 // Numerics:  float32: each of 8 warps adds up every eighth block's, in their order, and then the warps' sums in theirs.
 // Cost:      4 num_blocks bytes a parameter, and 10 and 8 for each slot.
 // Reference: sgd_update, adam_update or rmsprop_update of backends/numpy.
@@ -31,14 +31,12 @@ struct NarrowParts {
 static_assert(sizeof(NarrowParts) == 648, "joined_updates.py packs these structs");
 
 __device__ inline void update(const NarrowPart& part, int idx, const Rule& rule, float gradient) {
-    float value = part.values[idx];
-#if SLOTS == 0
-    rule.apply(value, gradient);
-#elif SLOTS == 1
-    rule.apply(value, gradient, part.slots[0][idx]);
-#else
-    rule.apply(value, gradient, part.slots[0][idx], part.slots[1][idx]);
-#endif
+    float value = part.values[idx], slots[2];
+#pragma unroll
+    for (int s = 0; s < SLOTS; ++s) slots[s] = part.slots[s][idx];
+    rule.apply(value, gradient, slots);
+#pragma unroll
+    for (int s = 0; s < SLOTS; ++s) part.slots[s][idx] = slots[s];
     part.values[idx] = value;
     part.copies[idx] = store<T>(value);
 }
@@ -63,11 +61,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (adder != 0) return;
 #pragma unroll
     for (int i = 1; i < ADDERS; ++i) sum += sums[i][lane];
-#if RULE_NUMBERS == 5
-    const Rule rule(first, second, third, fourth, fifth);
-#else
     const Rule rule(first, second, third, fourth, fifth, sixth);
-#endif
     for (int i = 0; i < list.count; ++i) {
         const NarrowPart& part = list.parts[i];
         const int idx = own - part.first;

@@ -1,5 +1,8 @@
 // The optimizers' updates of one parameter, each formula as in backends/numpy/optim.py: `apply` takes a parameter, its
-// gradient and what is remembered of it, and changes all but the gradient. Kernels hand over the numbers of the update.
+// gradient and its SLOTS numbers of optimizer state, and changes all but the gradient. Users: update_parameters.cu,
+// narrow_update.cu and linear_update_sm90.cu, whose define RULE names one of them. They hand over six numbers of the update, of
+// which a rule reads those that it names. Kernels that keep parameters in registers have rules of their own, in
+// resident/update/update_rules.cuh: those do without IEEE division.
 #pragma once
 
 #include "base/math.cuh"
@@ -12,7 +15,7 @@ struct SgdStep {
     bool nesterov, lr_in_velocity;
 
     __device__ SgdStep(const Scalar& rate, const Scalar& keep, const Scalar& weight_decay,
-                       const Scalar& is_nesterov, const Scalar& is_lr_in_velocity)
+                       const Scalar& is_nesterov, const Scalar& is_lr_in_velocity, const Scalar&)
         : lr(static_cast<Acc>(read(rate))),
           momentum(static_cast<Acc>(read(keep))),
           decay(static_cast<Acc>(read(weight_decay))),
@@ -21,14 +24,17 @@ struct SgdStep {
 
     __device__ Acc decayed(Acc w, Acc g) const { return decay != 0 ? g + decay * w : g; }
 
-    __device__ void apply(Acc& w, Acc g) const { w -= lr * decayed(w, g); }
-
-    __device__ void apply(Acc& w, Acc g, Acc& v) const {
+    __device__ void apply(Acc& w, Acc g, [[maybe_unused]] Acc* slots) const {
         g = decayed(w, g);
-        if (lr_in_velocity) g *= -lr;
-        v = v * momentum + g;
-        // A learning rate inside the velocity scales what goes in; outside, what comes out.
-        w += (lr_in_velocity ? Acc(1) : -lr) * (nesterov ? momentum * v + g : v);
+        if constexpr (SLOTS == 0) {
+            w -= lr * g;
+        } else {
+            Acc& v = slots[0];
+            if (lr_in_velocity) g *= -lr;
+            v = v * momentum + g;
+            // A learning rate inside the velocity scales what goes in; outside, what comes out.
+            w += (lr_in_velocity ? Acc(1) : -lr) * (nesterov ? momentum * v + g : v);
+        }
     }
 };
 
@@ -48,7 +54,8 @@ struct AdamStep {
           take2(static_cast<Acc>(1 - read(beta2))),
           decay(static_cast<Acc>(read(weight_decay))) {}
 
-    __device__ void apply(Acc& w, Acc g, Acc& m, Acc& v) const {
+    __device__ void apply(Acc& w, Acc g, Acc* slots) const {
+        Acc &m = slots[0], &v = slots[1];
         w *= shrink;
         if (decay != 0) g += decay * w;
         m = m * keep1 + g * take1;
@@ -63,7 +70,7 @@ struct RmspropStep {
     Acc lr, keep, take, eps, decay, momentum;
 
     __device__ RmspropStep(const Scalar& rate, const Scalar& alpha, const Scalar& smallest,
-                           const Scalar& weight_decay, const Scalar& inertia)
+                           const Scalar& weight_decay, const Scalar& inertia, const Scalar&)
         : lr(static_cast<Acc>(read(rate))),
           keep(static_cast<Acc>(read(alpha))),
           take(static_cast<Acc>(1 - read(alpha))),
@@ -71,16 +78,12 @@ struct RmspropStep {
           decay(static_cast<Acc>(read(weight_decay))),
           momentum(static_cast<Acc>(read(inertia))) {}
 
-    __device__ Acc direction(Acc w, Acc g, Acc& s) const {
+    __device__ void apply(Acc& w, Acc g, Acc* slots) const {
+        Acc& s = slots[0];
         if (decay != 0) g += decay * w;
         s = s * keep + take * g * g;
-        return g / (square_root(s) + eps);
-    }
-
-    __device__ void apply(Acc& w, Acc g, Acc& s) const { w -= lr * direction(w, g, s); }
-
-    __device__ void apply(Acc& w, Acc g, Acc& s, Acc& v) const {
-        v = v * momentum + direction(w, g, s);
-        w -= lr * v;
+        Acc direction = g / (square_root(s) + eps);
+        if constexpr (SLOTS > 1) direction = slots[1] = slots[1] * momentum + direction;
+        w -= lr * direction;
     }
 };

@@ -426,12 +426,8 @@ struct Network {
     __device__ void update(int i, const float (&sum)[4], float unscale, const Now& now, const Run& run) {
 #pragma unroll
         for (int part = 0; part < 4; ++part) {
-            float remembered[SLOT_PLACES];
-#pragma unroll
-            for (int slot = 0; slot < SLOTS; ++slot) remembered[slot] = slots[slot][i][part];
-            update_parameter(weights[i][part], remembered, sum[part], unscale, now.settings, now.of_weights);
-#pragma unroll
-            for (int slot = 0; slot < SLOTS; ++slot) slots[slot][i][part] = remembered[slot];
+            const auto slot = [&](int idx) -> float& { return slots[idx][i][part]; };
+            update_in_place(weights[i][part], slot, sum[part], unscale, now.settings, now.of_weights);
         }
     }
 

@@ -46,12 +46,7 @@ struct Step {
     // Of a parameter; slot(i) is where what is remembered of it lies.
     template <class Slots>
     __device__ void update(float& w, Slots slot, float sum) const {
-        float slots[SLOT_PLACES];
-#pragma unroll
-        for (int i = 0; i < SLOTS; ++i) slots[i] = slot(i);
-        update_parameter(w, slots, sum, unscale, settings, rule);
-#pragma unroll
-        for (int i = 0; i < SLOTS; ++i) slot(i) = slots[i];
+        update_in_place(w, slot, sum, unscale, settings, rule);
     }
 };
 

@@ -121,12 +121,8 @@ struct Biases {
     // Takes a bias's gradient in, which is `sum` times `unscale`.
     __device__ void update(int unit, float sum, float unscale, const StepSettings& step,
                            const RuleSettings& rule) {
-        float remembered[SLOT_PLACES];
-#pragma unroll
-        for (int i = 0; i < SLOTS; ++i) remembered[i] = slots[i][unit];
-        update_parameter(values[unit], remembered, sum, unscale, step, rule);
-#pragma unroll
-        for (int i = 0; i < SLOTS; ++i) slots[i][unit] = remembered[i];
+        const auto slot = [&](int i) -> float& { return slots[i][unit]; };
+        update_in_place(values[unit], slot, sum, unscale, step, rule);
     }
 };
 

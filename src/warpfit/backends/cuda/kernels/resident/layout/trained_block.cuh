@@ -176,21 +176,13 @@ struct Run {
     template <class F>
     __device__ void update(float& weight, F slot_of, float gradient, const StepRule& now) const {
 #if ADAPTIVE
-        float slots[SLOT_PLACES];
-#pragma unroll
-        for (int i = 0; i < SLOTS; ++i) slots[i] = slot_of(i);
-        update_parameter(weight, slots, gradient, gradient_unscale, now, rule);
-#pragma unroll
-        for (int i = 0; i < SLOTS; ++i) slot_of(i) = slots[i];
+        update_in_place(weight, slot_of, gradient, gradient_unscale, now, rule);
 #else
-        if (!MOMENTUM) {
+        if (MOMENTUM) {
+            update_in_place(weight, slot_of, gradient, 1, {now}, rule);
+        } else {
             weight = weight * (1 - now * rule.decay) + gradient;
-            return;
         }
-        float& velocity = slot_of(0);
-        const float whole = gradient + rule.decay * weight;
-        velocity = rule.momentum * velocity + whole;
-        weight -= now * (NESTEROV ? whole + rule.momentum * velocity : velocity);
 #endif
     }
 };

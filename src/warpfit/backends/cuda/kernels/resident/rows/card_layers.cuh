@@ -237,12 +237,8 @@ __device__ inline void update_biases(Shared& shared, const Run& run, const Now& 
         float sum = 0;
 #pragma unroll 8
         for (int row = 0; row < ROWS; ++row) sum += load(dz[row * stride + unit]);
-        float slots[SLOT_PLACES] = {};
-#pragma unroll
-        for (int i = 0; i < SLOTS; ++i) slots[i] = biases[1 + i][unit];
-        update_parameter(biases[0][unit], slots, sum, run.unscale, now.settings, run.rule);
-#pragma unroll
-        for (int i = 0; i < SLOTS; ++i) biases[1 + i][unit] = slots[i];
+        const auto slot = [&](int i) -> float& { return biases[1 + i][unit]; };
+        update_in_place(biases[0][unit], slot, sum, run.unscale, now.settings, run.rule);
     }
 }
 
@@ -283,13 +279,9 @@ __device__ inline void update_layer(Shared& shared, const Run& run, const Now& n
             for (int i = 0; i < SLOTS; ++i) slots[i] = quads.slot(i);
 #pragma unroll
             for (int part = 0; part < 4; ++part) {
-                float remembered[SLOT_PLACES] = {};
-#pragma unroll
-                for (int i = 0; i < SLOTS; ++i) remembered[i] = number_of(slots[i], part);
-                update_parameter(number_of(weights, part), remembered, sums[part], run.unscale, now.settings,
-                                 run.rule);
-#pragma unroll
-                for (int i = 0; i < SLOTS; ++i) number_of(slots[i], part) = remembered[i];
+                const auto slot = [&](int i) -> float& { return number_of(slots[i], part); };
+                update_in_place(number_of(weights, part), slot, sums[part], run.unscale, now.settings,
+                                run.rule);
             }
             quads.weights() = weights;
 #pragma unroll

@@ -116,13 +116,9 @@ struct Matrix : Product {
             if (SLOTS > 0) numbers = memory.load(tile);
 #pragma unroll
             for (int part = 0; part < 8; ++part) {
-                float remembered[SLOT_PLACES];
-#pragma unroll
-                for (int i = 0; i < SLOTS; ++i) remembered[i] = numbers.slots[i][part];
-                update_parameter(weights.tiles[u][j][part / 4][part % 4], remembered,
-                                 sums[part / 4][part % 4], unscale, step, rule);
-#pragma unroll
-                for (int i = 0; i < SLOTS; ++i) numbers.slots[i][part] = remembered[i];
+                const auto slot = [&](int i) -> float& { return numbers.slots[i][part]; };
+                update_in_place(weights.tiles[u][j][part / 4][part % 4], slot, sums[part / 4][part % 4],
+                                unscale, step, rule);
             }
             if (SLOTS > 0) memory.store(tile, numbers);
         });

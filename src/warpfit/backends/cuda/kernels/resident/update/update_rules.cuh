@@ -122,3 +122,15 @@ __device__ inline void update_parameter(float& w, float (&slots)[SLOT_PLACES], f
     ACTIVATION_NAME(OPTIMIZER, _rule)(w, slots, sum, unscale, step, rule);
 }
 #endif
+
+// Of a parameter whose slots lie anywhere: slot(i) is the i-th.
+template <class Slot>
+__device__ inline void update_in_place(float& w, Slot slot, float sum, float unscale,
+                                       const StepSettings& step, const RuleSettings& rule) {
+    float slots[SLOT_PLACES];
+#pragma unroll
+    for (int i = 0; i < SLOTS; ++i) slots[i] = slot(i);
+    update_parameter(w, slots, sum, unscale, step, rule);
+#pragma unroll
+    for (int i = 0; i < SLOTS; ++i) slot(i) = slots[i];
+}

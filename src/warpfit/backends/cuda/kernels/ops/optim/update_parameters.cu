@@ -1,0 +1,26 @@
+// Computes: an optimizer's step of all parameters, each by its gradient: sgd_update, adam_update and rmsprop_update of the
+//           contract, whichever the define RULE names (ops/optim/update_steps.cuh).
+// Layout:   lists w, g and SLOTS of optimizer state of a TensorList, contiguous, of any alignment; further lists may be null,
+//           and are left alone.
+// Launch:   blocks of 256 threads as the list says; no shared memory; defines DTYPE, RULE (SgdStep, AdamStep or RmspropStep)
+//           and its SLOTS.
+// Numerics: arithmetic in accumulator<DTYPE>, IEEE square root and division; 1 - beta is taken in float64.
+// Cost:     (3 + 2 SLOTS) · sizeof DTYPE bytes and up to 14 FLOP an element.
+// Reference: sgd_update, adam_update and rmsprop_update of backends/numpy/optim.py.
+#include "base/tensors.cuh"
+#include "ops/optim/update_steps.cuh"
+
+using T = DTYPE;
+using Acc = accumulator<T>;
+
+// Of the lists w, g, slots all change but g.
+constexpr unsigned CHANGED = 1u | ((1u << SLOTS) - 1) << 2;
+
+extern "C" __global__ void __launch_bounds__(256)
+    update_parameters(const __grid_constant__ TensorList list, Scalar first, Scalar second, Scalar third,
+                      Scalar fourth, Scalar fifth, Scalar sixth) {
+    take_turn();
+    const RULE<Acc> rule(first, second, third, fourth, fifth, sixth);
+    for_each_element<T, 2 + SLOTS, CHANGED>(
+        list, [&](Acc(&value)[2 + SLOTS]) { rule.apply(value[0], value[1], value + 2); });
+}
