@@ -26,17 +26,11 @@ KERNELS = EMULATOR.parents[1] / "src" / "warpfit" / "backends" / "cuda" / "kerne
 
 FLAGS = ("-std=c++17", "-w", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
 KERNEL_FLAGS = (*FLAGS, "-fdata-sections", "-fno-exceptions", "-fno-asynchronous-unwind-tables")
-# Unoptimized, kernels compile in half the time and run twice as long: worth it for those of whole steps and runs,
-# each of which takes a second to compile and which tests launch a few times.
-LEVEL, LEVEL_OF_LARGE = "-O1", "-O0"
-LARGE = {
-    "many_networks",
-    "many_small_networks_sm90",
-    "narrow_step",
-    "one_launch",
-    "one_launch_card",
-    "one_launch_layers",
-}
+# Unoptimized, kernels compile in half the time and run twice as long: worth it for all but those that multiply long.
+OPTIMIZED = {"gemm_sm90", "matmul_mma"}
+LINK_FLAGS = ("-shared", "-Wl,-rpath,$ORIGIN", f"-Wl,-T,{EMULATOR / 'shared.ld'}")
+# The scheduler's library brings the standard libraries along; looking through them takes half of linking.
+ALONE = ("-nostdlib", "-lgcc")
 HEADER = "cuda_emulator.h"
 SANITIZE_FLAGS = (
     "-g1",
@@ -76,7 +70,7 @@ def build(source: Path, entry: str, defines: Mapping[str, str], *, sanitize: boo
     CompileError
         g++ rejected the file; the message carries its log.
     """
-    level = LEVEL_OF_LARGE if entry in LARGE and not sanitize else LEVEL
+    level = "-O1" if entry in OPTIMIZED or sanitize else "-O0"
     flags = (*KERNEL_FLAGS, level, *(SANITIZE_FLAGS if sanitize else ()))
     macros = {
         "__CUDA_ARCH__": "900",
@@ -90,9 +84,9 @@ def build(source: Path, entry: str, defines: Mapping[str, str], *, sanitize: boo
     inputs = [source, *sorted(source.parent.glob("*.cuh")), *sorted(KERNELS.rglob("*.cuh"))]
     target = _cache() / f"{entry}-{_digest(arguments, inputs)}.so"
     if not target.exists():
-        link = ["-shared", str(scheduler), "-Wl,-rpath,$ORIGIN", f"-Wl,-T,{EMULATOR / 'shared.ld'}"]
         header = _compiled_header((*flags, f"-D__CUDA_ARCH__={macros['__CUDA_ARCH__']}"))
         source_files = [*_folders(header.parent), "-include", HEADER, str(EMULATOR / "entry.cpp")]
+        link = [str(scheduler), *LINK_FLAGS, *(() if sanitize else ALONE)]
         _compile([*arguments, *source_files, *link], target)
     return target
 

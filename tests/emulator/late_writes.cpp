@@ -5,6 +5,7 @@
 // relaxed store; or until the grid ends. Atomic operations are seen at once, each relaxed store after some rounds: without a
 // fence between two of them, the second may overtake the first. The fence of a thread is taken for one of its block. What is
 // not seen: loads that come too early, and barriers of a block that are missing beside a fence.
+#include <algorithm>
 #include <map>
 #include <random>
 
@@ -42,11 +43,16 @@ std::vector<Write> left;                // by blocks that have ended
 std::minstd_rand delays;
 
 std::vector<Write> changes() {
+    constexpr size_t PIECE = 256;  // most of a region is as it was
     std::vector<Write> found;
     for (Region& region : regions) {
-        if (std::memcmp(region.begin, region.seen.data(), region.seen.size()) == 0) continue;
-        for (size_t i = 0; i < region.seen.size(); ++i)
-            if (region.begin[i] != region.seen[i]) found.push_back({&region, i, region.begin[i]});
+        const size_t bytes = region.seen.size();
+        for (size_t first = 0; first < bytes; first += PIECE) {
+            const size_t end = std::min(first + PIECE, bytes);
+            if (std::memcmp(region.begin + first, &region.seen[first], end - first) == 0) continue;
+            for (size_t i = first; i < end; ++i)
+                if (region.begin[i] != region.seen[i]) found.push_back({&region, i, region.begin[i]});
+        }
     }
     return found;
 }
