@@ -17,7 +17,9 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from warpfit.backends.cuda.jit import unit_of
 from warpfit.errors import CompileError
+from warpfit.files import atomic_path
 
 __all__ = ["KERNELS", "build", "build_scheduler", "gxx_missing"]
 
@@ -76,7 +78,7 @@ def build(source: Path, entry: str, defines: Mapping[str, str], *, sanitize: boo
         "__CUDA_ARCH__": "900",
         **defines,
         "ENTRY": entry,
-        "KERNEL_FILE": f'"{source}"',
+        "KERNEL_FILE": f'"{_unit(source, entry)}"',
         "LAUNCH_BOUND": _launch_bound(source.read_text(), entry),
     }
     arguments = (*flags, *(f"-D{name}={value}" for name, value in macros.items()))
@@ -89,6 +91,19 @@ def build(source: Path, entry: str, defines: Mapping[str, str], *, sanitize: boo
         link = [str(scheduler), *LINK_FLAGS, *(() if sanitize else ALONE)]
         _compile([*arguments, *source_files, *link], target)
     return target
+
+
+def _unit(source: Path, entry: str) -> Path:
+    """Return the file that is compiled: the kernel's or, if it takes `Arguments`, a copy that declares them."""
+    text = source.read_text()
+    unit = unit_of(entry, text)
+    if unit == text:
+        return source
+    path = _cache() / f"{entry}-{hashlib.sha256(unit.encode()).hexdigest()[:24]}.cu"
+    if not path.exists():
+        with atomic_path(path) as temporary:
+            temporary.write_text(unit)
+    return path
 
 
 def _folders(first: Path | None = None) -> list[str]:

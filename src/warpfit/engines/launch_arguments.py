@@ -1,6 +1,6 @@
 """What a run of the engine one_launch has for its kernels: for all launches, and for one of them.
 
-A launch knows which of it its kernel takes, and in what order (`ResidentLaunch.arguments`).
+A launch knows which of it its kernel takes (`ResidentLaunch.arguments`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from warpfit.engines.launch_settings import (
     STOPPING_BYTES,
     STOPPING_FIELDS,
     dropout_settings,
+    loss_settings,
     rule_settings,
     scale_of_weights,
     step_settings,
@@ -95,6 +96,7 @@ class Resident:
         self.num_validated = 0 if validation is None else len(validation)
         self.clip_norm, self.l2 = plan.optimizer.clip_norm or 0.0, plan.optimizer.l2
         self.loss_scale, self.rule = float(plan.loss_scale), rule_settings(plan.optimizer)
+        self.loss = loss_settings(plan.loss, launch.network.outputs)
         self.dropout_key = stream_key(state.seed, DROPOUT)
 
     @property

@@ -29,9 +29,6 @@ from warpfit.engines.launch_plan import (
     launch_of,
     shared_bytes_of_plan,
 )
-from warpfit.engines.launch_settings import (
-    loss_settings,
-)
 from warpfit.engines.launch_talk import SharedRecord, Talk
 from warpfit.engines.reports import Reports
 from warpfit.engines.streaming import Piece, Stream
@@ -260,10 +257,7 @@ class Run:
         self.kernel(
             launch.blocks,
             launch.threads,
-            steps.batches,
-            steps.targets,
-            *launch.arguments(self.resident, steps),
-            *loss_settings(self.plan.loss, launch.network.outputs),
+            launch.arguments(self.resident, steps),
             shared_bytes=launch.shared_bytes,
             cluster=launch.cluster,
             is_cooperative=launch.is_cooperative,

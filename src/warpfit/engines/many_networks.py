@@ -277,22 +277,24 @@ class Launch:
         keeps_best = any(member.stopping and member.stopping.keeps_best for member in self.members)
         self.best = ops.zeros((count if keeps_best else 1, shape.num_parameters), "float32")
         self.networks = ops.asarray(self._networks(self.record, self.standings, self.rules).view(np.uint8))
-        self.more = () if shape.is_for_plain_networks else self._more_arrays()
+        self.more = {} if shape.is_for_plain_networks else self._more_arrays()
         variant = {"KEEPS_BEST": int(keeps_best), "HALVES": int(self.rungs is not None)}
         kernel = ops.kernel(shape.kernel, **shape.defines, **variant)
         with ops.runtime.beside():
             kernel(
                 shape.blocks_of(min(count, shape.groups(ops.runtime.num_multiprocessors))),
                 shape.threads,
-                self.rows.x,
-                self.rows.targets,
-                self.networks,
-                self.parameters,
-                self.best,
-                self.queue.array,
-                count,
-                *loss_settings(self.members[0].plan.loss, shape.network.outputs),
-                *self.more,
+                shape.arguments(
+                    x=self.rows.x,
+                    targets=self.rows.targets,
+                    networks=self.networks,
+                    parameters=self.parameters,
+                    best=self.best,
+                    queue=self.queue.array,
+                    num_networks=count,
+                    loss=loss_settings(self.members[0].plan.loss, shape.network.outputs),
+                    **self.more,
+                ),
                 shared_bytes=shape.shared_bytes,
                 cluster=shape.cluster,
             )
@@ -317,22 +319,20 @@ class Launch:
         ]
         return np.concatenate([np.zeros(0, np.uint8), *(rule.view(np.uint8) for rule in rules)])
 
-    def _more_arrays(self) -> list[Array | None]:
+    def _more_arrays(self) -> dict[str, Array | None]:
         """Return what kernels take for dropout and sample weights; None for what networks do without."""
-        dropouts = self.ops.asarray(self._dropouts()) if any(self.shape.network.drops) else None
-        return [dropouts, self.rows.weights, *self._weights()]
-
-    def _weights(self) -> list[Array | None]:
-        """Return what the rows of each member weigh, and its classes, and these in the mean; None for what is even."""
         network = self.shape.network
-        of_rows = of_classes = None
+        found = {"weights": self.rows.weights, "dropouts": None, "total_weights": None, "class_weights": None}
+        if any(network.drops):
+            found["dropouts"] = self.ops.asarray(self._dropouts())
         if network.weighted or network.class_weights:
-            of_rows = self.ops.asarray(np.array([self.rows.weight_of(member) for member in self.members]))
+            weights = [self.rows.weight_of(member) for member in self.members]
+            found["total_weights"] = self.ops.asarray(np.array(weights))
         if network.class_weights:
-            weights = np.array([member.plan.loss.class_weights() for member in self.members])
-            means = weights.mean(axis=1)
-            of_classes = self.ops.asarray(np.column_stack([weights, means]).astype(np.float32))
-        return [of_rows, of_classes]
+            of_classes = np.array([member.plan.loss.class_weights() for member in self.members])
+            with_means = np.column_stack([of_classes, of_classes.mean(axis=1)])
+            found["class_weights"] = self.ops.asarray(with_means.astype(np.float32))
+        return found
 
     def _dropouts(self) -> npt.NDArray[np.uint8]:
         """Return ``NetworkDropout`` of each member's hidden layers."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from time import time
 from typing import Any, NamedTuple
 
+from warpfit.backends.cuda.resident_arguments import ARGUMENTS
 from warpfit.errors import CompileError, ConfigError
 from warpfit.files import atomic_path, make_folder
 
@@ -34,6 +35,7 @@ __all__ = [
     "generation",
     "path_of",
     "source_of",
+    "unit_of",
 ]
 
 Defines = tuple[tuple[str, str], ...]
@@ -47,6 +49,7 @@ OPTIONS: dict[str, Any] = {"std": "c++17", "lineinfo": True, "device_as_default_
 
 _MAGIC = b"warpfit kernel 1\n"
 _DIGEST_BYTES = 32
+_ARGUMENTS = "#include <arguments>"
 _INCLUDE = re.compile(r'#include "(?P<file>[^"]+)"')
 _PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
 _LOCATION = re.compile(r"^(?P<file>[^\s(]+)\((?P<line>\d+)\): ", re.MULTILINE)
@@ -77,6 +80,15 @@ def source_of(name: str) -> str:
     return path_of(name).read_text(encoding="utf-8")
 
 
+def unit_of(name: str, source: str) -> str:
+    """Return what is compiled of a kernel's source: with ``struct Arguments``, if it has one, as the host packs it."""
+    lines = source.splitlines()
+    for idx, line in enumerate(lines):
+        if line.startswith(_ARGUMENTS):
+            lines[idx] = f"{ARGUMENTS[name].declaration()}\n#line {idx + 2}"
+    return "\n".join([*lines, ""])
+
+
 def flattened(name: str, defines: Defines) -> str:
     """Return a kernel's source with its defines and, in their place, its headers: what the compiler sees."""
     seen: set[Path] = set()
@@ -90,6 +102,8 @@ def flattened(name: str, defines: Defines) -> str:
             included = _INCLUDE.match(line)
             if included:
                 found += lines_of(KERNELS / included["file"])
+            elif line.startswith(_ARGUMENTS):
+                found.append(ARGUMENTS[name].declaration())
             elif line != "#pragma once":
                 found.append(line)
         return [*found, ""]
@@ -123,7 +137,14 @@ def _compiler() -> str:
 def _key(name: str, defines: Defines, arch: str) -> str:
     """Return a digest of all that decides the machine code."""
     digest = hashlib.sha256(_headers_digest())
-    for part in (source_of(name), name, repr(sorted(defines)), repr(OPTIONS), _compiler(), arch):
+    for part in (
+        unit_of(name, source_of(name)),
+        name,
+        repr(sorted(defines)),
+        repr(OPTIONS),
+        _compiler(),
+        arch,
+    ):
         digest.update(part.encode() + b"\0")
     return digest.hexdigest()
 
@@ -163,7 +184,7 @@ def compile_kernel(name: str, defines: Defines, arch: str, *, verbose: bool = Fa
         **OPTIONS,
     )
     try:
-        code = Program(source_of(name), "c++", options).compile("cubin", logs=log).code
+        code = Program(unit_of(name, source_of(name)), "c++", options).compile("cubin", logs=log).code
     except Exception as error:
         settings = " ".join(f"-D{key}={value}" for key, value in defines)
         text = _with_source_lines(str(error).rstrip("\0\n"), name)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from warpfit.backends.cuda import jit
 from warpfit.backends.cuda.array import DeviceArray
+from warpfit.backends.cuda.resident_arguments import ARGUMENTS
 from warpfit.errors import CompileError, DTypeError, ShapeError
 
 __all__ = ["Kernel", "Kernels", "scalar"]
@@ -35,7 +36,9 @@ _UNUSED = re.compile(r"\b(const|__restrict__|__grid_constant__)\b\s*|//[^\n]*")
 
 @cache
 def parameter_formats(name: str) -> tuple[str, ...]:
-    """Return the `struct` format of every parameter of a kernel's entry, read from its source."""
+    """Return the `struct` format of each parameter of a kernel: of its `Arguments`, or read from its source."""
+    if name in ARGUMENTS:
+        return (ARGUMENTS[name].layout().format.removeprefix("@"),)
     entry = _ENTRY.search(jit.source_of(name))
     if entry is None or entry[1] != name:
         raise CompileError(
@@ -73,7 +76,7 @@ def scalar(number: float | DeviceArray) -> tuple[int, float]:
 
 
 class Kernel:
-    """A compiled kernel: call it with grid, block and the arguments in the order of its source.
+    """A compiled kernel: call it with grid, block and its `Arguments`, or the arguments in the order of its source.
 
     Arrays are passed as their address, None as a null pointer.
     """
@@ -82,6 +85,7 @@ class Kernel:
         self.name, self.defines = name, defines
         self._runtime, self._launch = runtime, runtime.launch
         self._function = runtime.load(name, defines)
+        self._takes_struct = name in ARGUMENTS
         formats = parameter_formats(name)
         layout = struct.Struct("@" + "".join(formats))
         self._pack_into = layout.pack_into
@@ -105,7 +109,7 @@ class Kernel:
         ----------
         grid, block : int or tuple of up to three int
             Number of blocks, and of threads in a block, along x, y and z.
-        *arguments : DeviceArray, int, float, bytes (a struct) or None
+        *arguments : Arguments, or DeviceArray, int, float, bytes (a struct) and None
             For a ``Scalar`` the two that `scalar` returns.
         shared_bytes : int
             Dynamic shared memory of a block.
@@ -114,7 +118,10 @@ class Kernel:
         is_cooperative : bool
             Whether all blocks are resident at once, so that they may wait for each other.
         """
-        values = [a.pointer if type(a) is DeviceArray else 0 if a is None else a for a in arguments]
+        if self._takes_struct:
+            values = self._values(arguments)
+        else:
+            values = [a.pointer if type(a) is DeviceArray else 0 if a is None else a for a in arguments]
         with self._lock:
             try:
                 self._pack_into(self._buffer, 0, *values)
@@ -134,6 +141,14 @@ class Kernel:
                 self._runtime.launch_cluster(self._function, *sizes, cluster, is_cooperative)
             if begun is not None:
                 watcher.end(begun)
+
+    def _values(self, arguments: tuple[Any, ...]) -> list[Any]:
+        """Return the numbers of the one argument of a kernel that takes `Arguments`."""
+        expected = ARGUMENTS[self.name]
+        if len(arguments) != 1 or not isinstance(arguments[0], expected):
+            given = ", ".join(type(argument).__name__ for argument in arguments) or "nothing"
+            raise ShapeError(f"{self.name}: expected one {expected.__name__}, got {given}")
+        return arguments[0].values()
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{key}={value}" for key, value in self.defines)

@@ -14,6 +14,7 @@ from typing import Any
 
 from warpfit.backends.base import Activation
 from warpfit.backends.cuda.cards import shared_bytes_of
+from warpfit.backends.cuda.resident_arguments import ManyClustersArguments
 from warpfit.backends.cuda.runtime import is_debugging
 from warpfit.backends.cuda.trained_network import (
     TrainedNetwork,
@@ -55,6 +56,7 @@ class ManyClusters:
     shared_slices: int = 0
 
     kernel = "many_networks_sm90"
+    arguments = ManyClustersArguments
     threads = (GROUPS + 2) * GROUP_THREADS
     is_for_plain_networks = False
 

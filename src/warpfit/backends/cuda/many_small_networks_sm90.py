@@ -15,6 +15,7 @@ from typing import Any
 
 from warpfit.backends.base import Activation
 from warpfit.backends.cuda.cards import shared_bytes_of
+from warpfit.backends.cuda.resident_arguments import ManySmallArguments
 from warpfit.backends.cuda.runtime import is_debugging
 from warpfit.backends.cuda.trained_network import TrainedNetwork, check_network, padded, up
 from warpfit.errors import ConfigError
@@ -53,6 +54,7 @@ class ManySmallNetworks:
     shares_first: bool = False
 
     kernel = "many_small_networks_sm90"
+    arguments = ManySmallArguments
     cluster = 1
     is_for_plain_networks = True
 

@@ -15,6 +15,7 @@ from typing import Any
 from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES, Activation
 from warpfit.backends.cuda.arrays import power_of_two
 from warpfit.backends.cuda.jit import generation
+from warpfit.backends.cuda.resident_arguments import LayerPlaces, OneLaunchArguments
 from warpfit.backends.cuda.resident_launch import LaunchedRun, LaunchedSteps, ResidentLaunch
 from warpfit.backends.cuda.runtime import is_debugging
 from warpfit.backends.cuda.trained_network import (
@@ -373,28 +374,26 @@ class OneLaunch(ResidentLaunch):
         """The defines of the kernel that finds the Gram matrices."""
         return self.network.gram_defines(self.parts, self.block_features)
 
-    def arguments(self, run: LaunchedRun, steps: LaunchedSteps) -> list[Any]:
-        # A network without a hidden layer has two arrays, not four; optimizer state is two of each, one or none.
-        missing: list[None] = [None] * (4 - len(run.parameters))
-        first, second = [*run.slots, (), ()][:2]
+    def arguments(self, run: LaunchedRun, steps: LaunchedSteps) -> OneLaunchArguments:
         is_adaptive = self.network.is_adaptive
-        return [
-            steps.settings if is_adaptive else steps.rates,
-            *run.parameters,
-            *missing,
-            *(first or [None] * len(run.parameters)),
-            *missing,
-            *(second or [None] * len(run.parameters)),
-            *missing,
-            steps.record,
-            *steps.gram,
-            run.zeros(self.exchange_bytes) if self.replicas > 1 else None,
-            steps.num_rows,
-            steps.epochs,
-            run.loss_scale if is_adaptive else run.scale_of_weights,
-            *run.rule,
-            self.activation.slope,
-        ]
+        gram, gram_scales = steps.gram
+        return OneLaunchArguments(
+            batches=steps.batches,
+            targets=steps.targets,
+            rules=steps.settings if is_adaptive else steps.rates,
+            first=_layer_arrays(run, 0),
+            last=_layer_arrays(run, 1),
+            record=steps.record,
+            gram=gram,
+            gram_scales=gram_scales,
+            exchanges=run.zeros(self.exchange_bytes) if self.replicas > 1 else None,
+            num_rows=steps.num_rows,
+            num_epochs=steps.epochs,
+            scale=run.loss_scale if is_adaptive else run.scale_of_weights,
+            rule=run.rule,
+            slope=self.activation.slope,
+            loss=run.loss,
+        )
 
     def __str__(self) -> str:
         blocks = "one block," if self.cluster == 1 else f"a cluster of {self.cluster} blocks, in each"
@@ -410,6 +409,13 @@ class OneLaunch(ResidentLaunch):
             f"{blocks} {self.warps_k}x{self.warps_u} warps over features and units, {self.x_slots} tiles of rows in "
             f"{self.shared_bytes} bytes of shared memory{ahead}"
         )
+
+
+def _layer_arrays(run: LaunchedRun, layer: int) -> LayerPlaces:
+    """Return where a layer's weights and biases lie, and two slots of each; None for what there is not."""
+    groups = [group[2 * layer : 2 * layer + 2] or [None, None] for group in (run.parameters, *run.slots)]
+    (w, b), (w_slot, b_slot), (w_slot2, b_slot2) = [*groups, [None, None], [None, None]][:3]
+    return w, b, w_slot, w_slot2, b_slot, b_slot2
 
 
 @lru_cache(maxsize=256)

@@ -13,6 +13,7 @@ from typing import Any
 
 from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES, Activation
 from warpfit.backends.cuda.jit import generation
+from warpfit.backends.cuda.resident_arguments import CardArguments
 from warpfit.backends.cuda.resident_launch import LaunchedRun, LaunchedSteps, ResidentLaunch
 from warpfit.backends.cuda.runtime import is_debugging
 from warpfit.backends.cuda.trained_network import (
@@ -242,18 +243,21 @@ class CardLaunch(ResidentLaunch):
         """Return the defines of the kernel that gathers the batches, from x of dtype `source`."""
         return self.network.gather_defines(source, 1, padded(self.network.features))
 
-    def arguments(self, run: LaunchedRun, steps: LaunchedSteps) -> list[Any]:
-        return [
-            steps.settings,
-            run.places,
-            steps.record,
-            run.zeros(self.exchanged_bytes),
-            run.empty(self.far_bytes),
-            steps.num_rows,
-            steps.epochs,
-            run.loss_scale,
-            *run.rule,
-        ]
+    def arguments(self, run: LaunchedRun, steps: LaunchedSteps) -> CardArguments:
+        return CardArguments(
+            batches=steps.batches,
+            targets=steps.targets,
+            settings=steps.settings,
+            places=run.places,
+            record=steps.record,
+            words=run.zeros(self.exchanged_bytes),
+            far=run.empty(self.far_bytes),
+            num_rows=steps.num_rows,
+            num_epochs=steps.epochs,
+            scale=run.loss_scale,
+            rule=run.rule,
+            loss=run.loss,
+        )
 
     def __str__(self) -> str:
         far = sum(self.far)

@@ -14,6 +14,7 @@ from math import log2
 from typing import Any
 
 from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES, Activation
+from warpfit.backends.cuda.resident_arguments import LayersArguments
 from warpfit.backends.cuda.resident_launch import LaunchedRun, LaunchedSteps, ResidentLaunch
 from warpfit.backends.cuda.runtime import is_debugging
 from warpfit.backends.cuda.trained_network import (
@@ -428,32 +429,42 @@ class LayersLaunch(ResidentLaunch):
         """Return the defines of the kernel that gathers the batches, from x of dtype `source`."""
         return self.network.gather_defines(source, 1, padded(self.network.features))
 
-    def arguments(self, run: LaunchedRun, steps: LaunchedSteps) -> list[Any]:
-        return [
-            steps.settings,
-            run.places,
-            steps.record,
-            steps.num_rows,
-            steps.epochs,
-            run.loss_scale,
-            run.clip_norm,
-            *run.rule,
-            run.l2,
-            run.dropouts,
-            run.class_weights,
-            steps.first_step,
-            *run.dropout_key,
-            run.empty(self.far_bytes),
-            run.zeros(self.exchange_bytes) if self.replicas > 1 else None,
-            *run.validation,
-            run.num_validated,
-            steps.first_epoch,
-            run.report_every,
-            run.last_epoch,
-            *steps.talk,
-            run.stopping,
-            run.best_places,
-        ]
+    def arguments(self, run: LaunchedRun, steps: LaunchedSteps) -> LayersArguments:
+        validation_batches, validation_targets = run.validation
+        progress, answers, talk_every = steps.talk
+        key0, key1 = run.dropout_key
+        return LayersArguments(
+            batches=steps.batches,
+            targets=steps.targets,
+            settings=steps.settings,
+            places=run.places,
+            record=steps.record,
+            num_rows=steps.num_rows,
+            num_epochs=steps.epochs,
+            scale=run.loss_scale,
+            largest_norm=run.clip_norm,
+            rule=run.rule,
+            penalty=run.l2,
+            dropouts=run.dropouts,
+            class_weights=run.class_weights,
+            first_step=steps.first_step,
+            key0=key0,
+            key1=key1,
+            far_slots=run.empty(self.far_bytes),
+            exchanges=run.zeros(self.exchange_bytes) if self.replicas > 1 else None,
+            validation_batches=validation_batches,
+            validation_targets=validation_targets,
+            num_validated=run.num_validated,
+            first_epoch=steps.first_epoch,
+            report_every=run.report_every,
+            last_epoch=run.last_epoch,
+            progress=progress,
+            answers=answers,
+            talk_every=talk_every,
+            stopping=run.stopping,
+            best_places=run.best_places,
+            loss=run.loss,
+        )
 
     def that_validates(self) -> LayersLaunch:
         return replace(self, validates=True)

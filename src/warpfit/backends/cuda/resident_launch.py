@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
 from warpfit.backends.base import Array
+from warpfit.backends.cuda.arguments import Arguments
 from warpfit.backends.cuda.trained_network import TrainedNetwork
 
 __all__ = ["LaunchedRun", "LaunchedSteps", "ResidentLaunch"]
@@ -30,8 +31,8 @@ class LaunchedRun(Protocol):
         Where all of these lie, and where the kernel is to keep the parameters of the best epoch.
     report_every, last_epoch, num_validated : int
     loss_scale, scale_of_weights, clip_norm, l2 : float
-    rule : tuple of float
-        ``RuleSettings``.
+    rule, loss : tuple of float
+        ``RuleSettings`` and ``LossSettings``.
     dropouts, class_weights : array
         ``Dropout`` of each layer; the classes' weights and their mean.
     dropout_key : sequence of int
@@ -50,6 +51,7 @@ class LaunchedRun(Protocol):
     clip_norm: float
     l2: float
     rule: tuple[float, float, float, float]
+    loss: tuple[float, float, float]
     dropout_key: tuple[int, int]
 
     @property
@@ -75,6 +77,7 @@ class LaunchedSteps(Protocol):
 
     Attributes
     ----------
+    batches, targets : array
     num_rows, epochs, first_step, first_epoch : int
     rates, settings : array
         Of each step: its learning rate, or ``StepSettings``.
@@ -86,6 +89,8 @@ class LaunchedSteps(Protocol):
         Gram matrices of each batch and the one before, and their scales.
     """
 
+    batches: Array
+    targets: Array
     num_rows: int
     epochs: int
     first_step: int
@@ -213,8 +218,8 @@ class ResidentLaunch(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def arguments(self, run: LaunchedRun, steps: LaunchedSteps) -> list[Any]:
-        """Return what the kernel takes between the targets and the loss's settings."""
+    def arguments(self, run: LaunchedRun, steps: LaunchedSteps) -> Arguments:
+        """Return what the kernel takes."""
 
     def that_validates(self) -> ResidentLaunch | None:
         """Return the launch that goes over validation data as well, or None if the kernel cannot."""

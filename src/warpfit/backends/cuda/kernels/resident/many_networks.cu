@@ -25,6 +25,11 @@
 #include "resident/feed/many_rows.cuh"
 #include "resident/record/rungs.cuh"
 
+// What loss_settings of the host has, as this kernel takes it.
+struct LossNumbers {
+    double setting, of_term, of_slope;
+};
+
 constexpr int TILES = (BATCH + ROWS - 1) / ROWS;
 constexpr int PAIRS = 4 * PIECE_M * PIECE_N, NUMBERS = 2 * PAIRS + 2 * PIECE_N;
 constexpr int PARAMETERS = gradients_at(LAYERS);
@@ -329,16 +334,24 @@ __device__ inline void train(T* shared, float* held_shared, const Data& data, co
     if (threadIdx.x == 0) network.leave(epochs_done);
 }
 
+#include <arguments>  // struct Arguments, as the host packs it
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-    many_networks(const T* x, const Target* targets, const Network* networks, float* parameters, float* best,
-                  Queue* queue, int num_networks, double setting, double of_term, double of_slope,
-                  const NetworkDropout* dropouts, const float* weights, const double* total_weights,
-                  const float* class_weights) {
+    many_networks(const __grid_constant__ Arguments arguments) {
     take_turn();
     DYNAMIC_SHARED(T, shared);
     __shared__ int own;
     float* held = reinterpret_cast<float*>(shared + raw_at());
-    const Data data{x, targets, weights, static_cast<float>(setting), static_cast<float>(of_slope), of_term};
+    const LossNumbers& loss = arguments.loss;
+    const Data data{arguments.x,
+                    arguments.targets,
+                    arguments.weights,
+                    static_cast<float>(loss.setting),
+                    static_cast<float>(loss.of_slope),
+                    loss.of_term};
+    const Network* networks = arguments.networks;
+    Queue* queue = arguments.queue;
+    const int num_networks = arguments.num_networks;
     // What pads weights and biases stays 0.
     for (int i = threadIdx.x; i < values_at(0); i += THREADS) shared[weights_at(0) + i] = T{};
     for (int i = threadIdx.x; i < biases_at(LAYERS) - biases_at(0); i += THREADS)
@@ -352,9 +365,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         const Network network = queue->part_of(networks[idx]);
         const int64 first = static_cast<int64>(idx) * PARAMETERS;
         train(shared, held, data, network,
-              {dropouts + static_cast<int64>(idx) * (LAYERS - 1), total_weights + 2 * static_cast<int64>(idx),
-               class_weights + static_cast<int64>(idx) * (OUTPUTS + 1), parameters + (1 + SLOTS) * first,
-               best + first});
+              {arguments.dropouts + static_cast<int64>(idx) * (LAYERS - 1),
+               arguments.total_weights + 2 * static_cast<int64>(idx),
+               arguments.class_weights + static_cast<int64>(idx) * (OUTPUTS + 1),
+               arguments.parameters + (1 + SLOTS) * first, arguments.best + first});
 #if HALVES
         __syncthreads();
         if (__syncthreads_or(threadIdx.x == 0 && queue->hand_back()))

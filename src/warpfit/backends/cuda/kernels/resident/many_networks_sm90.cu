@@ -123,11 +123,10 @@ struct Networks {
     __device__ static void meet() { __syncthreads(); }
 };
 
+#include <arguments>  // struct Arguments, as the host packs it
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    many_networks_sm90(const T* x, const float* targets, const Network* all, float* parameters, float* best,
-                       Queue* queue, int num_networks, float setting, float of_term, float of_slope,
-                       const NetworkDropout* dropouts, const float* weights, const double* total_weights,
-                       const float* class_weights) {
+    many_networks_sm90(const __grid_constant__ Arguments arguments) {
     take_turn();
     DYNAMIC_SHARED(Shared, whole);
     Shared& shared = *whole;
@@ -137,10 +136,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     clear(shared);
     barrier_of_cluster();
-    Networks networks{all, queue, num_networks};
+    Networks networks{arguments.networks, arguments.queue, arguments.num_networks};
+    float *parameters = arguments.parameters, *best = arguments.best;
     if (own_group() < GROUPS) {
         take_registers<UNIT_REGISTERS>();
-        UnitWarps warps(shared, dropouts);
+        UnitWarps warps(shared, arguments.dropouts);
         while (networks.take_next(shared)) {
             warps.weights.read(own_numbers(parameters, shared, OF_NETWORK));
             networks.meet();
@@ -150,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
     } else if (own_group() == LOSS_GROUP) {
         leave_registers<LOSS_REGISTERS>();
-        LossWarps warps(shared, {setting, of_term, of_slope}, total_weights, class_weights);
+        LossWarps warps(shared, arguments.loss, arguments.total_weights, arguments.class_weights);
         while (networks.take_next(shared)) {
             warps.read(own_numbers(parameters, shared, OF_NETWORK));
             networks.meet();
@@ -161,7 +161,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
     } else {
         leave_registers<BATCH_REGISTERS>();
-        BatchWarps warps(shared, x, targets, weights, class_weights);
+        BatchWarps warps(shared, arguments.x, arguments.targets, arguments.weights, arguments.class_weights);
         while (networks.take_next(shared)) {
             networks.meet();
             warps.train();

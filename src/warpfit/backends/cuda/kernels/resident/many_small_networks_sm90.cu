@@ -193,10 +193,10 @@ __device__ inline void make_barriers(Shared& shared) {
     for (Barrier& barrier : shared.verdict_full) mbarrier_init(&barrier, 1);
 }
 
+#include <arguments>  // struct Arguments, as the host packs it
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    many_small_networks_sm90(const T* x, const float* targets, const Network* all, float* parameters,
-                             float* best, Queue* queue, int num_networks, float setting, float of_term,
-                             float of_slope) {
+    many_small_networks_sm90(const __grid_constant__ Arguments arguments) {
     take_turn();
     DYNAMIC_SHARED(Shared, groups);
     const int group = static_cast<int>(uniform(threadIdx.x / GROUP_THREADS)),
@@ -206,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (group == GROUPS) {
         leave_registers<ROW_REGISTERS>();
         if (warp >= GROUPS) return;
-        RowWarp(groups[warp], x, targets).serve();
+        RowWarp(groups[warp], arguments.x, arguments.targets).serve();
         return;
     }
     take_registers<GROUP_REGISTERS>();
@@ -214,14 +214,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     // What pads layers stays 0.
     for (unsigned i = Thread().idx; i < sizeof shared.weights / 4; i += GROUP_THREADS)
         reinterpret_cast<unsigned*>(shared.weights)[i] = 0;
-    const LossSettings loss{setting, of_term, of_slope};
-    Group own(shared, loss);
-    const Networks networks{all, queue, num_networks};
+    Group own(shared, arguments.loss);
+    const Networks networks{arguments.networks, arguments.queue, arguments.num_networks};
+    float* parameters = arguments.parameters;
     while (networks.take_next(shared)) {
         const int64 idx = shared.run.idx;
         own.parameters.read(parameters + idx * OF_NETWORK);
         own.parameters.store_out_weights();
-        const int epochs_done = own.train(best);
+        const int epochs_done = own.train(arguments.best);
         own.parameters.write(parameters + idx * OF_NETWORK);
         if (Thread().idx == 0) shared.network.leave(epochs_done);
         networks.hand_back(shared);

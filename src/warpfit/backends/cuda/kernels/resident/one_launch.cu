@@ -132,37 +132,33 @@ __device__ inline void clear_gradients(Shared& shared) {
     each_of_block(ROWS * OUT_STRIDE, [&](int i) { (&shared.dz[0][0])[i] = T{0}; });
 }
 
+#include <arguments>  // struct Arguments, as the host packs it
+
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
-    one_launch(const T* batches, const float* targets, const StepRule* rules, float* w1, float* b1, float* w2,
-               float* b2, float* w1_slot, float* b1_slot, float* w2_slot, float* b2_slot, float* w1_slot2,
-               float* b1_slot2, float* w2_slot2, float* b2_slot2, double* record, const RowWords* gram,
-               const float* gram_scales, Exchange* exchanges, int num_rows, int num_epochs, float scale,
-               float decay, float momentum, float of_mean, float of_square, float slope, float loss_setting,
-               float of_term, float of_slope) {
+    one_launch(const __grid_constant__ Arguments arguments) {
     DYNAMIC_SHARED(Shared, whole);
     Shared& shared = *whole;
-    const LossSettings loss{loss_setting, of_term, of_slope};
-    const float unscale = 1 / scale;
-    const Run run{rules,
-                  num_rows,
-                  num_epochs,
+    const float scale = arguments.scale, unscale = 1 / scale;
+    const Run run{arguments.rules,
+                  arguments.num_rows,
+                  arguments.num_epochs,
                   ADAPTIVE ? 1 : scale,
                   ADAPTIVE ? 1 : unscale,
-                  slope,
-                  loss,
-                  gram,
-                  gram_scales,
-                  exchanges,
+                  arguments.slope,
+                  arguments.loss,
+                  arguments.gram,
+                  arguments.gram_scales,
+                  arguments.exchanges,
                   scale,
                   unscale,
-                  {decay, momentum, of_mean, of_square}};
+                  arguments.rule};
     const Part units = own_units();
     make_barriers(shared);
     clear_ring(shared);
     clear_gradients(shared);
-    const LayerArrays first{w1, b1, {w1_slot, w1_slot2}, {b1_slot, b1_slot2}};
+    const LayerArrays& first = arguments.first;
 #if HIDDEN
-    const LayerArrays last{w2, b2, {w2_slot, w2_slot2}, {b2_slot, b2_slot2}};
+    const LayerArrays& last = arguments.last;
     read_biases(shared.bias, shared.bias_slots, first, units.first, units.count, run.scale);
     read_output_layer(shared.outputs, last, run.scale);
 #else
@@ -181,9 +177,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
         if (other < ROW_WARPS) {
             AHEAD ? look_ahead(shared, run, other) : pass_tiles(shared, run, other);
         } else if (other < ROW_WARPS + OUTPUT_WARPS) {
-            train_outputs(shared, run, record, other - ROW_WARPS);
+            train_outputs(shared, run, arguments.record, other - ROW_WARPS);
         } else {
-            load_batches(shared, run, batches, targets);
+            load_batches(shared, run, arguments.batches, arguments.targets);
         }
     }
     __syncwarp();

@@ -172,29 +172,29 @@ __device__ inline void prepare(Shared& shared) {
     __syncthreads();
 }
 
+#include <arguments>  // struct Arguments, as the host packs it
+
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
-    one_launch_card(const T* batches, const float* targets, const StepSettings* settings,
-                    float* const* places, double* record, unsigned* words, float4* far, int num_rows,
-                    int num_epochs, float scale, float decay, float momentum, float of_mean, float of_square,
-                    float loss_setting, float of_term, float of_slope) {
+    one_launch_card(const __grid_constant__ Arguments arguments) {
     DYNAMIC_SHARED(Shared, whole);
     Shared& shared = *whole;
-    const Run run{batches,
-                  targets,
-                  record,
-                  scale,
-                  1 / scale,
-                  {loss_setting, of_term, of_slope},
-                  {decay, momentum, of_mean, of_square},
-                  words,
-                  far + static_cast<int64>(blockIdx.x) * far_quads_before() * 32};
-    const Arrays arrays{places};
+    const Run run{arguments.batches,
+                  arguments.targets,
+                  arguments.record,
+                  arguments.scale,
+                  1 / arguments.scale,
+                  arguments.loss,
+                  arguments.rule,
+                  arguments.words,
+                  arguments.far + static_cast<int64>(blockIdx.x) * far_quads_before() * 32};
+    const Arrays arrays{arguments.places};
     prepare(shared);
     read_layers(shared, run, arrays);
     barrier_of_cluster();  // no block sends to another that has not begun
     load_batch(shared, run, 0);
+    const StepSettings* settings = arguments.settings;
     StepSettings next = settings[0];
-    for (Step step(num_rows, num_epochs); step.is_there(); step.advance()) {
+    for (Step step(arguments.num_rows, arguments.num_epochs); step.is_there(); step.advance()) {
         const Now now{step.index, step.count(), next};
         copy_async_wait<0>();
         __syncthreads();

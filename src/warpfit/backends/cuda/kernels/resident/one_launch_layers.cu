@@ -269,42 +269,39 @@ __device__ inline Losses take_pass(Shared& shared, const Run& run, Now& now, Net
     return losses;
 }
 
+#include <arguments>  // struct Arguments, as the host packs it
+
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
-    one_launch_layers(const T* batches, const float* targets, const StepSettings* settings,
-                      float* const* places, double* record, int num_rows, int num_epochs, float scale,
-                      float largest_norm, float decay, float momentum, float of_mean, float of_square,
-                      float penalty, const Dropout* dropouts, const float* class_weights, int first_step,
-                      unsigned key0, unsigned key1, float4* far_slots, Exchange* exchanges,
-                      const T* validation_batches, const float* validation_targets, int num_validated,
-                      int first_epoch, int report_every, int last_epoch, Progress* progress,
-                      unsigned* answers, int talk_every, StoppingMemory* stopping, float* const* best_places,
-                      float loss_setting, float of_term, float of_slope) {
+    one_launch_layers(const __grid_constant__ Arguments arguments) {
     DYNAMIC_SHARED(Shared, whole);
     Shared& shared = *whole;
     const Run run{Peers(shared),
-                  batches,
-                  validation_batches,
-                  targets,
-                  validation_targets,
-                  record,
-                  scale,
-                  1 / scale,
-                  largest_norm,
-                  {loss_setting, of_term, of_slope},
-                  {decay, momentum, of_mean, of_square},
-                  penalty,
-                  static_cast<uint32>(first_step),
-                  {key0, key1},
-                  far_slots,
-                  exchanges};
-    const Arrays arrays{places};
-    const Talks talks{progress, answers, talk_every};
-    prepare(shared, arrays, dropouts, class_weights, stopping);
+                  arguments.batches,
+                  arguments.validation_batches,
+                  arguments.targets,
+                  arguments.validation_targets,
+                  arguments.record,
+                  arguments.scale,
+                  1 / arguments.scale,
+                  arguments.largest_norm,
+                  arguments.loss,
+                  arguments.rule,
+                  arguments.penalty,
+                  static_cast<uint32>(arguments.first_step),
+                  {arguments.key0, arguments.key1},
+                  arguments.far_slots,
+                  arguments.exchanges};
+    const Arrays arrays{arguments.places};
+    const Talks talks{arguments.progress, arguments.answers, arguments.talk_every};
+    prepare(shared, arrays, arguments.dropouts, arguments.class_weights, arguments.stopping);
     Network network(shared, run);
     network.read(arrays);
     barrier_of_cluster();  // no block writes to another that has not begun
-    Passes pass({num_rows, num_epochs}, num_validated, first_epoch, {report_every, last_epoch});
+    const int num_rows = arguments.num_rows, first_epoch = arguments.first_epoch;
+    Passes pass({num_rows, arguments.num_epochs}, arguments.num_validated, first_epoch,
+                {arguments.report_every, arguments.last_epoch});
     load_batch(shared, run, pass);
+    const StepSettings* settings = arguments.settings;
     StepSettings next = settings[0], last = next;
     Losses losses = {};
     while (pass.is_there()) {
@@ -322,7 +319,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
             losses.is_there = false;
         }
 #if STOPS
-        if (decides && is_over(shared, pass, num_rows, epochs_done, *stopping, {best_places}, network)) break;
+        if (decides && is_over(shared, pass, num_rows, epochs_done, *arguments.stopping,
+                               {arguments.best_places}, network))
+            break;
 #endif
         if (talks_now) {
             PENALIZED ? barrier_of_cluster() : __syncthreads();
@@ -338,7 +337,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     if (X_SLOTS > 1 && pass.is_there() && following.is_there())
         wait(shared.x_full[following.index() % X_SLOTS], following.index() / X_SLOTS);
 #if STOPS
-    if (blockIdx.x == 0 && threadIdx.x == 0) stopping->rule = shared.stopping.rule;
+    if (blockIdx.x == 0 && threadIdx.x == 0) arguments.stopping->rule = shared.stopping.rule;
 #endif
     __syncthreads();
     if (losses.is_there) record_pass(shared, run, pass.index() - 1, losses);

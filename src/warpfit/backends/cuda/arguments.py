@@ -1,0 +1,91 @@
+"""The one parameter of a kernel: a struct, declared here, that the host packs and the compiler holds the kernel to."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Annotated, Any, get_args, get_type_hints
+
+from warpfit.backends.cuda.array import DeviceArray
+from warpfit.errors import CompileError
+
+__all__ = ["Arguments", "Float", "Int", "Place", "Unsigned", "address", "format_of"]
+
+# How `struct` packs each type of C that is no pointer.
+FORMATS = {
+    "int": "i",
+    "unsigned": "I",
+    "int64": "q",
+    "uint64": "Q",
+    "float": "f",
+    "double": "d",
+    "LayerArrays": "6P",
+    "LossNumbers": "3d",
+    "LossSettings": "3f",
+    "RuleSettings": "4f",
+}
+
+# An array's address, or one; none is a null pointer.
+Place = DeviceArray | int | None
+Int = Annotated[int, "int"]
+Unsigned = Annotated[int, "unsigned"]
+Float = Annotated[float, "float"]
+
+
+def format_of(kind: str) -> str:
+    """Return how `struct` packs a type of C."""
+    if kind.endswith("*"):
+        return "P"
+    if kind not in FORMATS:
+        raise CompileError(f"expected a type of C among {', '.join(FORMATS)} and pointers, got {kind}")
+    return FORMATS[kind]
+
+
+def address(value: Any) -> Any:
+    """Return a value as `struct` packs it: of an array its address, 0 for none."""
+    return value.pointer if type(value) is DeviceArray else 0 if value is None else value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """What a kernel is handed over, by value. A subclass's fields are the members of ``struct Arguments``, in order.
+
+    Each field is `Annotated` with its type of C; several numbers in a tuple are a struct of theirs.
+    """
+
+    @classmethod
+    @cache
+    def members(cls) -> dict[str, str]:
+        """Return the type of C of each field, by its name."""
+        hints = get_type_hints(cls, include_extras=True)
+        return {field.name: get_args(hints[field.name])[1] for field in fields(cls)}
+
+    @classmethod
+    @cache
+    def layout(cls) -> struct.Struct:
+        """Return how the struct is packed, its padding included."""
+        formats = [format_of(kind) for kind in cls.members().values()]
+        return struct.Struct("@" + "".join(formats) + "0q")
+
+    @classmethod
+    def declaration(cls) -> str:
+        """Return the struct in C++, with what the compiler checks of the host's layout."""
+        formats, checks = "@", []
+        for name, kind in cls.members().items():
+            own = format_of(kind)
+            formats += own
+            offset = struct.calcsize(formats) - struct.calcsize("@" + own)
+            checks.append((f"__builtin_offsetof(Arguments, {name}) == {offset}", f"{name} is elsewhere"))
+        checks.append((f"sizeof(Arguments) == {cls.layout().size}", "another size"))
+        members = [f"    {kind} {name};" for name, kind in cls.members().items()]
+        tests = [f'static_assert({test}, "for the host: {what}");' for test, what in checks]
+        return "\n".join(["struct Arguments {", *members, "};", *tests])
+
+    def values(self) -> list[Any]:
+        """Return the numbers that `layout` packs."""
+        found: list[Any] = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            found += value if isinstance(value, (tuple, list)) else [value]
+        return [address(value) for value in found]

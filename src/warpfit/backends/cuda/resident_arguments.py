@@ -1,0 +1,145 @@
+"""What the kernels that train whole networks are handed over; their headers say what each field means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from warpfit.backends.cuda.arguments import Arguments, Float, Int, Place, Unsigned
+
+__all__ = [
+    "ARGUMENTS",
+    "CardArguments",
+    "LayerPlaces",
+    "LayersArguments",
+    "ManyArguments",
+    "ManyClustersArguments",
+    "ManySmallArguments",
+    "OneLaunchArguments",
+]
+
+Floats = Annotated[Place, "float*"]
+ConstFloats = Annotated[Place, "const float*"]
+Batches = Annotated[Place, "const T*"]
+# Where weights and biases lie, and for each slot those of a rule: of weights two, and of biases.
+LayerPlaces = tuple[Place, Place, Place, Place, Place, Place]
+LayerArrays = Annotated[LayerPlaces, "LayerArrays"]
+Rule = Annotated[tuple[float, float, float, float], "RuleSettings"]
+LossNumbers = Annotated[tuple[float, float, float], "LossSettings"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneLaunchArguments(Arguments):
+    """Of ``one_launch``."""
+
+    batches: Batches
+    targets: ConstFloats
+    rules: Annotated[Place, "const StepRule*"]
+    first: LayerArrays
+    last: LayerArrays
+    record: Annotated[Place, "double*"]
+    gram: Annotated[Place, "const RowWords*"]
+    gram_scales: ConstFloats
+    exchanges: Annotated[Place, "Exchange*"]
+    num_rows: Int
+    num_epochs: Int
+    scale: Float
+    rule: Rule
+    slope: Float
+    loss: LossNumbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayersArguments(Arguments):
+    """Of ``one_launch_layers``."""
+
+    batches: Batches
+    targets: ConstFloats
+    settings: Annotated[Place, "const StepSettings*"]
+    places: Annotated[Place, "float* const*"]
+    record: Annotated[Place, "double*"]
+    num_rows: Int
+    num_epochs: Int
+    scale: Float
+    largest_norm: Float
+    rule: Rule
+    penalty: Float
+    dropouts: Annotated[Place, "const Dropout*"]
+    class_weights: ConstFloats
+    first_step: Int
+    key0: Unsigned
+    key1: Unsigned
+    far_slots: Annotated[Place, "float4*"]
+    exchanges: Annotated[Place, "Exchange*"]
+    validation_batches: Batches
+    validation_targets: ConstFloats
+    num_validated: Int
+    first_epoch: Int
+    report_every: Int
+    last_epoch: Int
+    progress: Annotated[Place, "Progress*"]
+    answers: Annotated[Place, "unsigned*"]
+    talk_every: Int
+    stopping: Annotated[Place, "StoppingMemory*"]
+    best_places: Annotated[Place, "float* const*"]
+    loss: LossNumbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardArguments(Arguments):
+    """Of ``one_launch_card``."""
+
+    batches: Batches
+    targets: ConstFloats
+    settings: Annotated[Place, "const StepSettings*"]
+    places: Annotated[Place, "float* const*"]
+    record: Annotated[Place, "double*"]
+    words: Annotated[Place, "unsigned*"]
+    far: Annotated[Place, "float4*"]
+    num_rows: Int
+    num_epochs: Int
+    scale: Float
+    rule: Rule
+    loss: LossNumbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManySmallArguments(Arguments):
+    """Of ``many_small_networks_sm90``."""
+
+    x: Batches
+    targets: ConstFloats
+    networks: Annotated[Place, "const Network*"]
+    parameters: Floats
+    best: Floats
+    queue: Annotated[Place, "Queue*"]
+    num_networks: Int
+    loss: LossNumbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManyClustersArguments(ManySmallArguments):
+    """Of ``many_networks_sm90``."""
+
+    dropouts: Annotated[Place, "const NetworkDropout*"] = None
+    weights: ConstFloats = None
+    total_weights: Annotated[Place, "const double*"] = None
+    class_weights: ConstFloats = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManyArguments(ManyClustersArguments):
+    """Of ``many_networks``."""
+
+    targets: Annotated[Place, "const Target*"]
+    loss: Annotated[tuple[float, float, float], "LossNumbers"]
+
+
+ARGUMENTS: dict[str, type[Arguments]] = {
+    "many_networks": ManyArguments,
+    "many_networks_sm90": ManyClustersArguments,
+    "many_small_networks_sm90": ManySmallArguments,
+    "one_launch": OneLaunchArguments,
+    "one_launch_card": CardArguments,
+    "one_launch_layers": LayersArguments,
+}
