@@ -54,8 +54,8 @@ class _Column:
 class TablePreprocessor(TransformerMixin, BaseEstimator):
     """Makes float32 rows for a network of a table: numbers, text, true and false, categories, missing cells.
 
-    Numbers are standardised to mean 0 and standard deviation 1, and are at most 10 of these away; missing ones become
-    the median, and a column more says where. Text, booleans, categories, and integers of a frame with at most 10
+    Numbers are standardised to mean 0 and standard deviation 1, and clipped at ±10; missing ones become
+    the median, and one more column marks them. Text, booleans, categories, and integers of a frame with at most 10
     distinct values on 20 rows each become one column a category, of zeros and ones; categories that are unknown later
     are all zeros. Left out are columns with one value only, and texts that nearly all differ, such as names. Targets
     of a regression are standardised, too. All of it is scikit-learn's: a `ColumnTransformer` of `SimpleImputer`,

@@ -32,7 +32,7 @@ def calling(call: Call) -> Iterator[None]:
 
 
 class Layer(Module):
-    """A spec and its arrays: parameters and buffers are attributes of the names that the spec gives them.
+    """A spec and its arrays: parameters and buffers are attributes, by the names in the spec.
 
     Parameters
     ----------

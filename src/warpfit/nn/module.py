@@ -35,7 +35,7 @@ class Parameter(Tensor):
     Attributes
     ----------
     requires_grad : bool
-        Whether it does. False freezes the parameter: `fit` and `Optimizer.step` leave it as it is, and what the
+        False freezes the parameter: `fit` and `Optimizer.step` leave it as it is, and what the
         optimizer keeps of it. Set it before training starts.
     last_output : Tensor or None
         What the explicit style's ``forward`` made with this parameter, until ``backward`` takes it.

@@ -1,4 +1,4 @@
-"""Networks that other processes train, through joblib or wherever an executor leads."""
+"""Networks that other processes train, through joblib or an executor."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Processes(Runner):
 
 @dataclass
 class Shards(Runner):
-    """Deals the networks out to the workers of an executor, a shard to each.
+    """Distributes the networks among the workers of an executor, a shard to each.
 
     Parameters
     ----------

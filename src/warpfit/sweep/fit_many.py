@@ -218,7 +218,7 @@ def fit_many(
 
 
 def _collect(outcomes: Iterator[Outcome], collector: Collector, progress: SweepProgress) -> bool:
-    """Take down all outcomes, and return whether Ctrl-C came before the last."""
+    """Record all outcomes, and return whether Ctrl-C came before the last."""
     interrupted = False
     with closing(outcomes):  # type: ignore[type-var]
         try:

@@ -22,7 +22,7 @@ CPU = "cpu"
 
 
 def runner_here(device: str, note: str = "") -> Runner:
-    """Return what trains networks on a device of this process; a note says why they have no processes of their own."""
+    """Return the runner of networks on a device of this process; a note says why not in other processes."""
     if device != CPU:
         return Together(device)
     words = "one network after the other, with one BLAS thread"

@@ -34,7 +34,7 @@ TABLE, PICTURE, BEST, MODEL = "sweep.csv", "sweep.png", "best.toml", "model.safe
 
 @dataclass
 class SweepOutcome:
-    """What came out of a sweep: its results, the best model's test (None with folds), its files."""
+    """The results of a sweep, the best model's test (None with folds), and its files."""
 
     sweep: Sweep
     test: Score | None = None
@@ -166,7 +166,7 @@ class SweepJob:
 
 
 def _clear(folder: Path) -> None:
-    """Take away what an earlier sweep has left, some of which may not be written again."""
+    """Remove the files of an earlier sweep, some of which may not be written again."""
     for name in (TABLE, PICTURE, BEST, MODEL):
         (folder / name).unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""What decides which network is better."""
+"""The metric that ranks networks."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Metric:
 
 
 def _mean(values: list[float]) -> float:
-    """Return the mean, added up one after the other, as kernels do that halve."""
+    """Return the mean, added up in order, as kernels that halve do."""
     total = 0.0
     for value in values:
         total += value

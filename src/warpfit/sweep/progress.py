@@ -18,7 +18,7 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 def tell_no_validation(metric: Metric) -> None:
-    """Say on standard error that candidates are ranked by the rows that they train on."""
+    """Print to standard error that candidates are ranked by their training rows."""
     print(
         f"fit_many: neither folds nor validation_data are given: candidates are ranked by {metric}, "
         "which does not tell how they do on new rows",
@@ -77,7 +77,7 @@ class SweepProgress:
         self._bar.start()
 
     def tell(self, outcome: Outcome) -> None:
-        """Take down that a network is through, and show it."""
+        """Record that a network has finished, and show it."""
         self.ended[outcome.status] += 1
         if self._bar is not None:
             self._bar.update(self._task, advance=1, description=self.line)

@@ -1,4 +1,4 @@
-"""What comes out of a sweep: a record of every network, its history, its model, and which is best."""
+"""The results of a sweep: a record of every network, its history, its model, and the best one."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class Sweep:
 
 @dataclass
 class Collector:
-    """Takes outcomes as they come, and makes a `Sweep` of them.
+    """Collects outcomes as they arrive, and builds a `Sweep`.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ class Collector:
     _last_rung: int = 0
 
     def collect(self, outcome: Outcome) -> None:
-        """Take down what came of a network, once: what comes again is the same."""
+        """Record a network's outcome once: a repeated one is the same."""
         if outcome.number in self.outcomes:
             return
         self.outcomes[outcome.number] = replace(outcome, optimizer=None, callbacks=())  # free their memory

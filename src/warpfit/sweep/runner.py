@@ -1,4 +1,4 @@
-"""Who trains the networks of a sweep: what a runner owes, and one that trains them one after the other.
+"""Runners, which train the networks of a sweep: the interface, and one that trains in sequence.
 
 A `Runner` takes groups and yields outcomes. `here.py` says which one this process has, `together.py` for GPUs;
 `elsewhere.py` has those that lead to other processes. Nothing else asks how networks are trained.
@@ -38,7 +38,7 @@ class Runner(ABC):
 
     @abstractmethod
     def explain(self, groups: Sequence[Group]) -> str:
-        """Return in words how networks are trained, and why so."""
+        """Return in words how networks are trained, and why."""
 
     @abstractmethod
     def at_once(self, groups: Sequence[Group]) -> int:

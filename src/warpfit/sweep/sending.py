@@ -1,4 +1,4 @@
-"""What goes to other processes and threads, and what comes back."""
+"""Values sent to other processes and threads, and back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["check_sendable", "for_sending", "is_set", "joblibs_pickle", "stop_of
 
 
 def check_sendable(value: Any, what: str, error: Exception, dumps: Callable[[Any], bytes]) -> None:
-    """Raise ConfigError from `error` if it is this value that does not get through to another process."""
+    """Raise ConfigError from `error` if this value cannot be pickled."""
     try:
         dumps(value)
     except Exception as reason:
@@ -27,7 +27,7 @@ def check_sendable(value: Any, what: str, error: Exception, dumps: Callable[[Any
 
 
 def for_sending(outcome: Outcome) -> Outcome:
-    """Return the outcome without what would not get through to another process."""
+    """Return the outcome without what cannot be pickled."""
     if outcome.error is not None:
         try:
             pickle.loads(pickle.dumps(outcome.error))
@@ -37,7 +37,7 @@ def for_sending(outcome: Outcome) -> Outcome:
 
 
 def joblibs_pickle() -> Callable[[Any], bytes]:
-    """Return what joblib pickles with; releases before 1.6 bring it along."""
+    """Return joblib's pickler; releases before 1.6 contain it."""
     try:
         from cloudpickle import dumps
     except ImportError:

@@ -1,4 +1,4 @@
-"""One network of a sweep: what is to be trained, what came out, and how the host trains one."""
+"""One network of a sweep: the task, its outcome, and how the host trains it."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Task:
 
 @dataclass
 class Outcome:
-    """What came of a task.
+    """The outcome of a task.
 
     Attributes
     ----------
@@ -193,7 +193,7 @@ class _Pause(Callback):
 
 
 def train(task: Task) -> Outcome:
-    """Train one network as `fit` does, and return what came out, errors and Ctrl-C included."""
+    """Train one network as `fit` does, and return the outcome, errors and Ctrl-C included."""
     recorder, start = _Recorder(), perf_counter()
     outcome = unfinished(task)
     try:
@@ -207,13 +207,13 @@ def train(task: Task) -> Outcome:
 
 
 def unfinished(task: Task) -> Outcome:
-    """Return the outcome of a task that nothing has come of yet."""
+    """Return the outcome of a task that has not finished."""
     return Outcome(task.number, FAILED, "", History(), task.model, task.optimizer, ())
 
 
 @contextmanager
 def errors_told(outcome: Outcome) -> Iterator[None]:
-    """Let an error, which is that of one network, stand in its outcome: the others go on."""
+    """Record an error of one network in its outcome: the others go on."""
     try:
         yield
     except DivergedError as error:

@@ -1,4 +1,4 @@
-"""What happens between epochs: early stopping, checkpoints, logs."""
+"""Callbacks: early stopping, checkpoints, logs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Arrays = dict[str, Array]
 
 
 class Callback:
-    """Base of all callbacks: override what is needed. What is known of the run is in a `Run`.
+    """Base of all callbacks: override the methods you need. A `Run` describes the run.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ class Callback:
         """Act after the last epoch, also after an interrupt, but not after an error."""
 
     def close(self) -> None:
-        """Let go of what is held; the last call, after an error too."""
+        """Release what the callback holds; the last call, also after an error."""
 
     def checkpoint_state(self) -> tuple[Numbers, Arrays]:
         """Return what a resumed run needs to go on as if never stopped: JSON-ready numbers, and arrays.
@@ -112,7 +112,7 @@ class Callback:
 
 
 class StoppingRule(Callback):
-    """Ends a run by one number of its reports, and does nothing else: an engine may apply the rule itself."""
+    """Ends a run by one number of its reports; an engine may apply the rule itself."""
 
     @property
     def watched(self) -> str | None:
@@ -120,7 +120,7 @@ class StoppingRule(Callback):
         raise NotImplementedError
 
     def hand_over(self) -> Stopping:
-        """Return the rule as it stands, for an engine that follows it in this run, and keeps the best weights."""
+        """Return the rule and its state, for an engine that applies it and keeps the best weights."""
         raise NotImplementedError
 
 
@@ -207,7 +207,7 @@ class EarlyStopping(StoppingRule):
         return gain > self.min_delta
 
     def _best(self) -> Arrays:
-        """Return the best weights, which may be with an engine that follows the rule."""
+        """Return the best weights, which an engine that applies the rule may hold."""
         return (self._followed and self._followed.best_arrays) or self._best_arrays
 
     def on_end(self, run: Run) -> None:

@@ -1,4 +1,4 @@
-"""Outputs of a trained network, and how right they are."""
+"""Outputs of a trained network, and their loss and accuracy."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def predict_rows(
     loss: str | Loss | None = None,
     batch_size: int = 1024,
 ) -> npt.NDArray[Any]:
-    """Return a model's outputs for checked rows, or what they mean, as `predict` does."""
+    """Return a model's outputs for checked rows, in the form that `predict` takes as `kind`."""
     check_choice("kind", kind, PREDICTIONS)
     network = network_of(model, rows.shape[1:])
     meaning = None if kind == "outputs" else _meaning(model, loss, network.output_shape, kind)

@@ -1,4 +1,4 @@
-"""History: what a run reported, epoch by epoch."""
+"""History: the reports of a run, epoch by epoch."""
 
 from __future__ import annotations
 

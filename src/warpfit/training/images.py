@@ -22,7 +22,7 @@ PathLike = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class ImagePrediction:
-    """What a model says of an image.
+    """A model's prediction for an image.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class _Image:
 def predict_images(
     trained: TrainedModel, path: PathLike, *, invert: bool = False, top: int = 3
 ) -> tuple[list[ImagePrediction], list[Skipped]]:
-    """Return what a model says of an image file, or of every image in a folder, sorted by name.
+    """Return a model's predictions for an image file, or for every image in a folder, sorted by name.
 
     Images become gray or coloured and are resized as the model needs them; pixels count as x/255.
 

@@ -148,14 +148,14 @@ def check_weight_left(loss: Loss, targets: Any, sample_weight: npt.NDArray[Any] 
 
 
 def warn_of_data(x: Array, y: Array, loss: Loss) -> None:
-    """Warn of rows and targets to train on that are hardly meant as they are."""
+    """Warn of training rows and targets that are probably not as intended."""
     warn_of_pixels(x)
     _warn_of_scales(x, y, loss)
     _warn_of_one_class(y, loss)
 
 
 def _warn_of_one_class(targets: Any, loss: Loss) -> None:
-    """Warn if all rows to train on, of several, are of one class: no network can learn to tell it from another."""
+    """Warn if all training rows, of several, have one class: a network cannot learn to distinguish it."""
     on_host = to_host(targets)
     if loss.counts_correct and len(on_host) > 1 and (on_host == on_host[0]).all():
         warn(
@@ -166,7 +166,7 @@ def _warn_of_one_class(targets: Any, loss: Loss) -> None:
 
 
 def warn_of_probabilities(network: Any, loss: Loss) -> None:
-    """Warn if a network ends in what makes probabilities, which the loss would make of its outputs once more."""
+    """Warn if a network ends in probabilities before a loss that takes logits."""
     if not isinstance(loss, SoftmaxCrossEntropy | BinaryCrossEntropy) or not isinstance(network, NetworkSpec):
         return
     last = network.layers[-1][1] if network.layers else None
@@ -237,7 +237,7 @@ def _warn_of_scales(x: Array, y: Array, loss: Loss) -> None:
 
 
 def _sample(rows: Array) -> npt.NDArray[Any]:
-    """Return some rows as an array of the host: from all over, or of those on a device the first."""
+    """Return some rows as an array on the host: spread over all rows, or the first ones of a device array."""
     if backends.is_device_array(rows):
         return to_host(rows[:SAMPLE])
     return np.asarray(rows[:: max(1, len(rows) // SAMPLE)])

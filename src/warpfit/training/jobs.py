@@ -47,7 +47,7 @@ VALIDATION_FRACTION = 0.1
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out of a training: its reports, its test (None without test rows or whole epochs), its files.
+    """The results of a training: its reports, its test (None without test rows or whole epochs), its files.
 
     `notes` say what was asked for and is not in the files.
     """
@@ -207,7 +207,7 @@ def opened(settings: TrainSettings) -> tuple[TrainSettings, Dataset]:
 
 
 def _with_full_paths(settings: TrainSettings) -> TrainSettings:
-    """Return the settings with paths that hold from any working directory."""
+    """Return the settings with absolute paths."""
     paths = {"data_dir": settings.data_dir}
     if settings.resume is not None:
         paths["resume"] = str(checkpoint_file(settings.resume))
@@ -248,7 +248,7 @@ def resolved_for(settings: TrainSettings, dataset: Dataset) -> TrainSettings:
 
 
 def model_card(settings: TrainSettings, dataset: Dataset) -> ModelCard:
-    """Return what the file of a model says of the dataset that it is trained on, for resolved settings.
+    """Return the card of a model's file, which describes its dataset, for resolved settings.
 
     Raises
     ------
@@ -273,7 +273,7 @@ def model_card(settings: TrainSettings, dataset: Dataset) -> ModelCard:
 
 
 def _preprocessor(settings: TrainSettings, dataset: Dataset) -> TablePreprocessor | None:
-    """Return what prepares samples and targets, fitted on the rows to train on; None where nothing has to be done."""
+    """Return the preprocessor of samples and targets, fitted on the training rows; None if there is none."""
     targets = None if dataset.class_names or settings.loss not in DISTANCES else dataset.y_train
     if not settings.preprocess or not (is_table(dataset.x_train) or targets is not None):
         return None

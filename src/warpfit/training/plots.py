@@ -1,4 +1,4 @@
-"""Pictures of a run: curves over the epochs, and what was taken for what."""
+"""Pictures of a run: curves over the epochs, and the confusion matrix."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def plot_history(columns: Mapping[str, Sequence[Any]], title: str = "") -> Any:
 def plot_confusion_matrix(
     labels: npt.NDArray[Any], predicted: npt.NDArray[Any], class_names: Sequence[str], title: str = ""
 ) -> Any:
-    """Return a matplotlib Figure that counts, for each true class (rows), what it was taken for (columns)."""
+    """Return a matplotlib Figure of the confusion matrix: true classes in rows, predicted ones in columns."""
     num_classes = len(class_names)
     counts = np.bincount(labels * num_classes + predicted, minlength=num_classes**2)
     matrix = counts.reshape(num_classes, num_classes)

@@ -1,4 +1,4 @@
-"""Where the time of a run goes: a Chrome trace of its epochs, steps and launches, and NVTX ranges of the same."""
+"""Profiles a run: a Chrome trace of its epochs, steps and launches, and NVTX ranges of the same."""
 
 from __future__ import annotations
 

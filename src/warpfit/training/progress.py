@@ -17,7 +17,7 @@ SECONDS_BETWEEN_UPDATES = 0.1
 
 
 def epoch_line(report: EpochReport, epochs: int) -> str:
-    """Return what there is to say of an epoch, in one line."""
+    """Return an epoch's report in one line."""
     parts = [f"epoch {report.epoch}/{epochs}", f"loss {report.loss:.4f}"]
     if report.accuracy is not None:
         parts.append(f"accuracy {report.accuracy:.2%}")

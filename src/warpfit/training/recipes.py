@@ -1,4 +1,4 @@
-"""From settings by name to the things themselves: data, model, optimizer, loss."""
+"""From settings to objects: data, model, optimizer, loss."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ __all__ = ["RunFolder"]
 
 
 class RunFolder(Callback):
-    """Makes the folder when `fit` has checked everything, and takes it away again if nothing came into it.
+    """Makes the folder once `fit` has checked everything, and removes it if it stays empty.
 
     Parameters
     ----------

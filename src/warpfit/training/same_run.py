@@ -1,4 +1,4 @@
-"""Whether a run goes on from a checkpoint of its own: by its plan, its seed, and digests of its data."""
+"""Whether a checkpoint belongs to a run: by its plan, its seed, and digests of its data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Between a model with its optimizer and the numbers of a run."""
+"""Transfers between a model with its optimizer and the state of a run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _names(model: Module, optimizer: Optimizer) -> tuple[str, ...]:
 
 
 def state_of(model: Module, optimizer: Optimizer, ops: Backend, precision: str, seed: int) -> TrainState:
-    """Return the numbers that a run starts from: copies in `precision` on the backend's device."""
+    """Return the initial state of a run: copies in `precision` on the backend's device."""
 
     def owned(array: Array) -> Array:
         here = moved(array, ops, precision)
@@ -78,13 +78,13 @@ def show(model: Module, state: TrainState) -> None:
 
 
 def remember_loss(model: Module, loss: Any) -> None:
-    """Let a model know the loss that it is trained with, unless its class has something else by that name."""
+    """Set `model.loss` to the loss that it is trained with, unless its class defines that name otherwise."""
     if isinstance(model.loss, Loss | str | Mapping | None):
         model.loss = loss
 
 
 def write_back(state: TrainState, model: Module, optimizer: Optimizer, loss: Loss) -> None:
-    """Hand the numbers of a finished run over to the model and the optimizer, and its loss; old gradients go."""
+    """Copy the state and the loss of a finished run to the model and the optimizer; clear old gradients."""
     names = _names(model, optimizer)
     show(model, state)
     model.zero_grad()

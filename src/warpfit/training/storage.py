@@ -57,7 +57,7 @@ SEAL = ', "sha256": "'
 
 
 class Kind(NamedTuple):
-    """A kind of file in words, and what reads it."""
+    """A kind of file in words, and the function that reads it."""
 
     noun: str
     reader: str

@@ -44,7 +44,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a model file says of the data that the model was trained on.
+    """Describes the data that a model was trained on, in the model's file.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ _TUPLES = ("input_shape", "network_shape", "class_names", "columns")
 
 @dataclass(frozen=True)
 class RegressionScore:
-    """How predictions do: share of the targets' variance explained (R²), mean absolute and root mean square error.
+    """Scores of predictions: explained variance (R²), mean absolute and root mean square error.
 
     Errors are in the units of the targets; `r2` is None for fewer than two rows. Of several targets these are means.
     """
@@ -201,7 +201,7 @@ class RegressionScore:
 
 @dataclass(frozen=True)
 class Score:
-    """How a model does on rows whose targets are known.
+    """A model's score on rows with known targets.
 
     Attributes
     ----------
@@ -222,7 +222,7 @@ class Score:
 
 @dataclass(frozen=True)
 class ClassScore:
-    """How one class does: its rows, the share of them that was found, and the share right of those named so.
+    """Scores of one class: its rows, recall, and precision.
 
     `precision` is None for a class that no row was taken for, `recall` for one without rows.
     """
@@ -335,7 +335,7 @@ def _known(shares: Array) -> list[float | None]:
 
 
 def load_trained(path: PathLike, *, device: str = "cpu") -> TrainedModel:
-    """Return the model in a file that ``warpfit train`` wrote, with what the file says of its data.
+    """Return the model in a file that ``warpfit train`` wrote, with the description of its data.
 
     `TrainedModel.predictions` takes rows as they are in the data, and gives probabilities of classes, or values in the
     units of the targets.
