@@ -156,9 +156,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     make_barriers(shared);
     clear_ring(shared);
     clear_gradients(shared);
-    const LayerArrays& first = arguments.first;
+    const LayerArrays first = arguments.first;
 #if HIDDEN
-    const LayerArrays& last = arguments.last;
+    const LayerArrays last = arguments.last;
     read_biases(shared.bias, shared.bias_slots, first, units.first, units.count, run.scale);
     read_output_layer(shared.outputs, last, run.scale);
 #else
