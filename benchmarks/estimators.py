@@ -52,11 +52,11 @@ LEAST_SPEED = {"gpu": 60.0, "search": 5.0}
 # Stages of a fit, with the functions that are theirs; a stage within another counts for itself.
 STAGES: dict[str, tuple[tuple[str, str], ...]] = {
     "checks and encoding of the input": (
-        ("warpfit.estimators.classifier", "MLPClassifier._encode"),
-        ("warpfit.estimators.classifier", "MLPClassifier._targets"),
+        ("warpfit.estimators.prepared", "check"),
+        ("warpfit.estimators.targets", "Labels.as_loss_takes"),
         ("warpfit.training.fit", "as_rows"),
     ),
-    "initial values": (("warpfit.estimators.mlp", "BaseMLP._initialize"),),
+    "initial values": (("warpfit.estimators.prepared", "begin"),),
     "copies to the device": (
         ("warpfit.training.fit", "_training_data"),
         ("warpfit.training.fit", "state_of"),
@@ -65,7 +65,7 @@ STAGES: dict[str, tuple[tuple[str, str], ...]] = {
     "snapshots": (("warpfit.training.loop", "TrainingLoop._snapshot"),),
     "copies back": (
         ("warpfit.training.loop", "write_back"),
-        ("warpfit.estimators.mlp", "BaseMLP._take_over"),
+        ("warpfit.estimators.fitting", "hold"),
     ),
 }
 TRAINING = "training"

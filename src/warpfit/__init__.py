@@ -33,11 +33,10 @@ from warpfit.training import (
     predict,
     save,
 )
+from warpfit.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from warpfit.estimators import MLPClassifier, MLPRegressor, RandomizedSweepCV, SweepCV, from_sklearn
-
-__version__ = "0.1.0.dev0"
 
 __all__ = [
     "CSVLog",

@@ -14,7 +14,7 @@ from warpfit import backends
 from warpfit.backends import is_device_array
 from warpfit.errors import DeviceError
 from warpfit.estimators import MLPClassifier, MLPRegressor, SweepCV
-from warpfit.estimators.mlp import PredictedRows
+from warpfit.estimators.predictions import PredictedRows, predicting
 from warpfit.sweep import together
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -95,7 +95,7 @@ def test_rows_are_predicted_where_they_were_copied_to_once(cuda: str, data: tupl
     assert rows.of(first) is rows.of(second)
     assert is_device_array(rows.of(first))
     for estimator, probabilities in zip((first, second), expected, strict=True):
-        with estimator._predicting(rows):
+        with predicting(estimator, rows):
             np.testing.assert_array_equal(estimator.predict_proba(X), probabilities)
             np.testing.assert_array_equal(estimator.predict_proba(X[:7]), probabilities[:7])
         assert "_predicted_rows" not in vars(estimator)
@@ -114,7 +114,7 @@ def test_rows_without_room_on_the_device_are_predicted_from_the_host(
     with monkeypatch.context() as patch:
         patch.setattr(backends.get(cuda), "asarray", no_room)
         assert isinstance(rows.of(estimator), np.ndarray)
-    with estimator._predicting(rows):
+    with predicting(estimator, rows):
         np.testing.assert_array_equal(estimator.predict(X), expected)
 
 

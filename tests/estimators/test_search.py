@@ -29,7 +29,7 @@ from threadpoolctl import threadpool_limits
 from support.training import InterruptAt
 from warpfit import MLPClassifier, MLPRegressor, RandomizedSweepCV, SweepCV
 from warpfit.errors import ConfigError
-from warpfit.estimators.mlp import BaseMLP
+from warpfit.estimators import predictions
 from warpfit.sweep import together
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -170,8 +170,8 @@ def test_rows_that_are_scored_on_are_checked_once_for_all_candidates(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     checked: list[int] = []
-    check = BaseMLP._checked_rows
-    monkeypatch.setattr(BaseMLP, "_checked_rows", lambda self, X: checked.append(len(X)) or check(self, X))
+    check = predictions.check_features
+    monkeypatch.setattr(predictions, "check_features", lambda own, X: checked.append(len(X)) or check(own, X))
     SweepCV(CLASSIFIER, GRID, cv=3, return_train_score=True, refit=False, n_jobs=1).fit(X, Y)
     assert checked == [50, 100] * 3
 

@@ -1,21 +1,11 @@
 """scikit-learn's `MLPClassifier` and `MLPRegressor` over this package's training.
 
-The shells hold parameters and fitted attributes; everything that computes is elsewhere. Who calls what, in a fit:
-
-* `mlp.BaseMLP` checks the input as scikit-learn does, draws initial values (`initial`), sets validation rows aside,
-  puts model, loss, optimizer and schedule together (`recipes`), and hands them, as tasks, to `warpfit.sweep`;
-* which trains them by `fit`, on any engine, which calls back between epochs:
-  `convergence.EpochLog` writes the curves, `convergence.Convergence` scores the validation rows, keeps the best
-  weights, lowers the rate of ``learning_rate='adaptive'`` and ends the run;
-* the solver ``'lbfgs'`` goes to `warpfit.training.lbfgs.fit_lbfgs` instead;
-* `classifier` and `regressor` say what targets and outputs mean: encoding, loss, score, prediction.
-
-A fit stands still while its networks train (`mlp.BaseMLP._training`), so that `search.SweepCV` has those of all
-candidates and folds trained together (`many_fits`).
-
-What is fitted takes other forms in `sklearn_models`, `storage` (safetensors) and `onnx_graph`.
-
-Fitted weights are NumPy's arrays, whatever the device: ``coefs_`` and ``intercepts_`` are all that prediction reads.
+`classifier` and `regressor` are shells of parameters and fitted attributes over `mlp.BaseMLP`. A fit
+(`fitting`) prepares networks on checked rows (`prepared`, `rows`, `targets`), trains them by
+`warpfit.training`, and keeps what they have learned (`fitted`). Between epochs `convergence` writes
+curves and ends the run; `predictions` asks what is fitted. `search` does many fits (`many_fits`), whose
+networks train together. Other forms of what is fitted are in `storage`, `sklearn_models`, `as_sklearn`
+and `onnx_graph`.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from warpfit.engines.base import Stopping
+from warpfit.estimators.fitted import keep_best
 from warpfit.training.callbacks import Callback, StoppingRule
 from warpfit.training.run import Run
 
@@ -20,18 +21,10 @@ MOST_EPOCHS = 2**31 - 2
 
 
 class EpochLog(Callback):
-    """Writes an estimator's loss curve, epoch by epoch, and prints it if the estimator is verbose.
+    """Writes an estimator's curves and counts, epoch by epoch, and prints the loss if it is verbose.
 
-    Meanwhile the estimator knows its run, so that its predictions are those of the network as it is by then.
-
-    Parameters
-    ----------
-    estimator : BaseMLP
-        Whose ``n_iter_``, ``t_``, ``loss_``, ``loss_curve_`` and ``validation_loss_curve_`` are written.
-    num_rows : int
-        Rows of an epoch.
-    has_weights : bool
-        Whether rows have weights.
+    Meanwhile the estimator knows its run, so that it predicts as the network is by then. An epoch
+    has `num_rows` rows.
     """
 
     needs_run = False
@@ -50,12 +43,10 @@ class EpochLog(Callback):
 
     def on_epoch_end(self, run: Run) -> None:
         report = run.report
-        has_steps = len(report.step_losses) > 0
-        self.record(
-            _mean_over_rows(report.step_losses, run.plan.batch_size, report.num_rows)
-            if has_steps
-            else report.loss
-        )
+        loss = report.loss
+        if len(report.step_losses):
+            loss = _mean_over_rows(report.step_losses, run.plan.batch_size, report.num_rows)
+        self.record(loss)
         if report.val_loss is not None:
             self.estimator.validation_loss_curve_.append(report.val_loss)
 
@@ -85,14 +76,9 @@ def reported_score(run: Run) -> float:
 class Convergence(StoppingRule):
     """Ends a run, or divides its learning rate by 5, when it has not improved by `tol` for too many epochs.
 
-    What is watched is the training loss, or, with early stopping, the score on the validation rows; the best
-    weights are then kept. Counts and bests live in the estimator, because warm starts go on with them.
-
-    Parameters
-    ----------
-    estimator : BaseMLP
-    score : function, optional
-        From a run to the score of its weights on the validation rows; may be NaN.
+    What is watched is the training loss, or, with early stopping, the score on the validation rows, which
+    may be NaN; the best weights are then kept. Counts and bests live in the estimator, because warm
+    starts go on with them.
     """
 
     def __init__(self, estimator: Any, score: Callable[[Run], float] | None = None) -> None:
@@ -156,7 +142,7 @@ class Convergence(StoppingRule):
         if score > estimator.best_validation_score_:
             estimator.best_validation_score_ = score
             if run is not None and estimator.early_stopping:
-                estimator._keep_best(self._followed.best_arrays if self._followed else run.state.parameters)
+                keep_best(estimator, self._followed.best_arrays if self._followed else run.state.parameters)
 
     def _watch_loss(self) -> None:
         estimator = self.estimator

@@ -6,7 +6,8 @@ import pickle
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Event
 from time import perf_counter
@@ -25,7 +26,11 @@ from sklearn.utils.validation import _check_method_params, _num_samples
 from warpfit.backends import resolve_device
 from warpfit.blas import one_blas_thread
 from warpfit.errors import DeviceError
-from warpfit.estimators.mlp import BaseMLP, Checked, PredictedRows, Training
+from warpfit.estimators.fitting import ending_of, finish, tasks_of
+from warpfit.estimators.mlp import BaseMLP
+from warpfit.estimators.predictions import PredictedRows, predicting
+from warpfit.estimators.prepared import prepare
+from warpfit.estimators.rows import Rows, check
 from warpfit.sweep.folds import Fold, SweepData
 from warpfit.sweep.here import run_here
 from warpfit.sweep.sending import check_sendable, joblibs_pickle, stop_of, workers_of
@@ -43,32 +48,21 @@ WAVE = 1024
 
 @dataclass(frozen=True)
 class Fits:
-    """Fits to be done, and how they are scored.
+    """Fits to be done, each of a clone, and how they are scored.
 
-    Parameters
-    ----------
-    estimator : BaseMLP
-        Not fitted; each fit has a clone.
-    X, y
-        All rows.
-    pairs : sequence of (dict, (train, test))
-        Parameters, and indices of the rows to train and to score on.
-    scorer : function or _MultimetricScorer
-    fit_params, score_params : dict
-        What has a value for each row of X is taken apart as X is.
-    return_train_score : bool
-    error_score : float or 'raise'
+    What has a value for each row of X, in `fit_params` and `score_params`, is taken apart as X is.
     """
 
     estimator: BaseMLP
     X: Any
     y: Any
+    # Parameters, with the indices of the rows to train and to score on.
     pairs: Sequence[tuple[dict[str, Any], tuple[Indices, Indices]]]
     scorer: Any
-    fit_params: dict[str, Any] = field(default_factory=dict)
-    score_params: dict[str, Any] = field(default_factory=dict)
-    return_train_score: bool = False
-    error_score: float | str = np.nan
+    fit_params: dict[str, Any]
+    score_params: dict[str, Any]
+    return_train_score: bool
+    error_score: float | str
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -90,12 +84,12 @@ def fit_together(fits: Fits, stop: Event | None = None) -> list[Result]:
 
 
 def _fit_wave(fits: Fits, stop: Event | None) -> list[Result]:
-    parts: dict[int, _Parts] = {}
+    splits: dict[int, _Split] = {}
     started = []
     for parameters, split in fits.pairs:
-        if id(split) not in parts:
-            parts[id(split)] = _Parts.of(fits, *split)
-        started.append(_Started(fits, parameters, parts[id(split)]))
+        if id(split) not in splits:
+            splits[id(split)] = _Split(fits, *split)
+        started.append(_Started(fits, parameters, splits[id(split)]))
     numbered = [
         (fit, replace(task, number=number))
         for number, (fit, task) in enumerate((fit, task) for fit in started for task in fit.tasks)
@@ -111,15 +105,12 @@ def _fit_wave(fits: Fits, stop: Event | None) -> list[Result]:
 def _scored(fits: Fits, started: Sequence[_Started]) -> list[Result]:
     """Return the results of all fits, found split by split: rows that are predicted are those of one at a time."""
     if not _only_predicts(fits.scorer):
-        return [fit.result(None, None) for fit in started]
-    of_splits: dict[int, list[int]] = {}
-    for idx, fit in enumerate(started):
-        of_splits.setdefault(id(fit.parts), []).append(idx)
+        return [fit.result() for fit in started]
     results: dict[int, Result] = {}
-    for indices in of_splits.values():
-        parts = started[indices[0]].parts
-        test, train = PredictedRows(parts.X_test), PredictedRows(parts.X_train)
-        results |= {idx: started[idx].result(test, train) for idx in indices}
+    for split in {id(fit.split): fit.split for fit in started}.values():
+        test, train = PredictedRows(split.test.X), PredictedRows(split.train.X)
+        own = (idx for idx, fit in enumerate(started) if fit.split is split)
+        results |= {idx: started[idx].result(test, train) for idx in own}
     return list(_in_order(results))
 
 
@@ -134,180 +125,140 @@ def _with_shared_rows(fits: Fits, numbered: Sequence[tuple[_Started, Task]]) -> 
     tasks = [task for _, task in numbered]
     if not tasks or resolve_device(tasks[0].arguments["device"]) == "cpu":
         return tasks
-    shared = _shared_rows(fits, [fit.parts for fit, _ in numbered])
-    folds = [
-        shared[id(fit.parts)].fold_of(fit.parts, task) if id(fit.parts) in shared else None
-        for fit, task in numbered
-    ]
-    return [
-        task if fold is None else replace(task, data=shared[id(fit.parts)].data, fold=fold)
-        for (fit, task), fold in zip(numbered, folds, strict=True)
-    ]
-
-
-def _shared_rows(fits: Fits, splits: Sequence[_Parts]) -> dict[int, _SharedRows]:
-    """Return by its id what has the rows of each split: all of the search, or itself, where it is encoded otherwise."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # heard of each split already
-        checked = _checked(fits.estimator, fits.X, fits.y)
-    whole = None if checked is None else _SharedRows(fits.estimator, checked)
-    found: dict[int, _SharedRows] = {}
-    for parts in splits:
-        own = parts.checked
-        if id(parts) in found or own is None:
-            continue
-        is_part = whole is not None and whole.have(own, parts.train)
-        found[id(parts)] = cast(_SharedRows, whole) if is_part else _SharedRows(fits.estimator, own)
-    return found
+        whole = _SharedRows(fits, _checked(fits.estimator, fits.X, fits.y))
+    shared: dict[int, _SharedRows] = {}
+    folds = []
+    for fit, task in numbered:
+        split = fit.split
+        if id(split) not in shared:
+            shared[id(split)] = whole if whole.have(split) else _SharedRows(fits, split.checked)
+        folds.append(shared[id(split)].fold_of(split, task))
+    return [
+        task if fold is None else replace(task, data=shared[id(fit.split)].data, fold=fold)
+        for (fit, task), fold in zip(numbered, folds, strict=True)
+    ]
 
 
 class _SharedRows:
     """Rows as fits take them, once for all tasks whose rows are among them."""
 
-    def __init__(self, estimator: BaseMLP, checked: Checked) -> None:
-        self.checked, self._estimator = checked, estimator
-        self._folds: dict[Any, int] = {}
-        self._found: list[Fold] = []
+    def __init__(self, fits: Fits, checked: Rows | None) -> None:
+        self.fits, self.checked = fits, checked
+        self._folds: dict[Any, tuple[int, Fold]] = {}
 
-    def have(self, checked: Checked, rows: Indices) -> bool:
-        """Return whether these rows are encoded as here: they may lack a class."""
-        own = self.checked
-        return own.X.dtype == checked.X.dtype and np.array_equal(own.y[rows], checked.y)
+    def have(self, split: _Split) -> bool:
+        """Return whether a split's rows are encoded as here: they may lack a class."""
+        whole, own = self.checked, split.checked
+        if whole is None or own is None:
+            return False
+        return whole.X.dtype == own.X.dtype and np.array_equal(whole.y[split.train.rows], own.y)
 
-    def fold_of(self, parts: _Parts, task: Task) -> int | None:
+    def fold_of(self, split: _Split, task: Task) -> int | None:
         """Return which fold a task's rows are, None if it has more to it than rows of the split."""
-        if task.data.sample_weight is not None or task.data.validation is not None:
+        if self.checked is None or task.data.sample_weight is not None or task.data.validation is not None:
             return None
         own = None if task.fold is None else task.data.folds[task.fold]
-        key = id(parts), None if own is None else own.train.tobytes()
+        key = id(split), None if own is None else own.train.tobytes()
         if key not in self._folds:
-            self._folds[key] = len(self._found)
-            rows = np.arange(len(parts.train)) if self.checked is parts.checked else parts.train
-            self._found.append(Fold(rows, rows[:0]) if own is None else Fold(rows[own.train], rows[own.test]))
-        return self._folds[key]
+            rows = np.arange(len(split.train.rows)) if self.checked is split.checked else split.train.rows
+            fold = Fold(rows, rows[:0]) if own is None else Fold(rows[own.train], rows[own.test])
+            self._folds[key] = len(self._folds), fold
+        return self._folds[key][0]
 
     @cached_property
     def data(self) -> SweepData:
-        """The rows, once all folds were asked for."""
-        targets = clone(self._estimator)._targets_of(self.checked)
-        return SweepData(self.checked.X, targets, folds=tuple(self._found))
+        """The rows with all folds that were asked for."""
+        knows, rows = clone(self.fits.estimator), cast(Rows, self.checked)
+        knows.__dict__.update(rows.seen)
+        folds = tuple(fold for _, fold in self._folds.values())
+        return SweepData(rows.X, knows._targets.as_loss_takes(rows.y), folds=folds)
 
 
-def _checked(estimator: BaseMLP, X: Any, y: Any) -> Checked | None:
+def _checked(estimator: BaseMLP, X: Any, y: Any) -> Rows | None:
     """Return X and y as a fit checks them, or None, if that fails: then each fit says why."""
     try:
-        return clone(estimator)._check(X, y)
+        return check(clone(estimator), X, y)
     except Exception:
         return None
 
 
-@dataclass(frozen=True)
-class _Parts:
+class _Side:
+    """Rows of a search that are trained on, or scored on, and what a scorer is told of them."""
+
+    def __init__(self, fits: Fits, indices: Indices, train: Indices) -> None:
+        self.X, self.y = _safe_split(fits.estimator, fits.X, fits.y, indices, train)
+        self.params = _check_method_params(fits.X, params=fits.score_params, indices=indices)
+        self.rows = np.arange(_num_samples(fits.X))[indices]
+
+
+class _Split:
     """The rows of a split, which all fits on it share."""
 
-    X_train: Any
-    y_train: Any
-    X_test: Any
-    y_test: Any
-    fit_params: dict[str, Any]
-    train_score_params: dict[str, Any]
-    test_score_params: dict[str, Any]
-    train: Indices
-    test: Indices
-    checked: Checked | None
-
-    @classmethod
-    def of(cls, fits: Fits, train: Indices, test: Indices) -> _Parts:
-        X_train, y_train = _safe_split(fits.estimator, fits.X, fits.y, train)
-        X_test, y_test = _safe_split(fits.estimator, fits.X, fits.y, test, train)
-        return cls(
-            X_train,
-            y_train,
-            X_test,
-            y_test,
-            _check_method_params(fits.X, params=fits.fit_params, indices=train),
-            _check_method_params(fits.X, params=fits.score_params, indices=train),
-            _check_method_params(fits.X, params=fits.score_params, indices=test),
-            np.arange(_num_samples(fits.X))[train],
-            np.arange(_num_samples(fits.X))[test],
-            _checked(fits.estimator, X_train, y_train),
-        )
+    def __init__(self, fits: Fits, train: Indices, test: Indices) -> None:
+        self.train, self.test = _Side(fits, train, train), _Side(fits, test, train)
+        self.fit_params = _check_method_params(fits.X, params=fits.fit_params, indices=train)
+        self.checked = _checked(fits.estimator, self.train.X, self.train.y)
 
 
 class _Started:
-    """A fit that stands still until its networks are trained.
+    """A fit that is prepared, if that did not fail: `tasks` are its networks, `outcomes` come to be theirs."""
 
-    Attributes
-    ----------
-    tasks : list of Task
-        Its networks; none if the fit has failed before.
-    outcomes : list of Outcome
-        Theirs, once they are there.
-    """
-
-    def __init__(self, fits: Fits, parameters: dict[str, Any], parts: _Parts) -> None:
-        self.fits, self.parts = fits, parts
+    def __init__(self, fits: Fits, parameters: dict[str, Any], split: _Split) -> None:
+        self.fits, self.split = fits, split
         self.tasks: list[Task] = []
         self.outcomes: list[Outcome] = []
         self.error: str | None = None
-        self.training: Training | None = None
         start = perf_counter()
         self.estimator = clone(fits.estimator).set_params(**clone(parameters, safe=False))
-        try:
+        with self._told():
             self.estimator._validate_params()
-            self.training = self.estimator._training(
-                parts.X_train, parts.y_train, checked=parts.checked, **parts.fit_params
-            )
-            self.tasks = next(self.training)
-        except Exception:
-            self._fail()
+            rows = split.train.X, split.train.y
+            self.prepared = prepare(self.estimator, *rows, checked=split.checked, **split.fit_params)
+            self.tasks = tasks_of(self.prepared)
         self.seconds = perf_counter() - start
 
-    def _fail(self) -> None:
-        """Keep the error of the fit for the search, which warns of it, or raise it if that is wanted."""
-        if self.fits.error_score == "raise":
-            raise
-        self.error = format_exc()
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Keep an error of the fit for the search, which warns of it, or raise it if that is wanted."""
+        try:
+            yield
+        except Exception:
+            if self.fits.error_score == "raise":
+                raise
+            self.error = format_exc()
 
-    def result(self, test: PredictedRows | None, train: PredictedRows | None) -> Result:
+    def result(self, test: PredictedRows | None = None, train: PredictedRows | None = None) -> Result:
         """Finish the fit, and return its scores on the split's rows, and times; None are rows of its own."""
         start = perf_counter()
-        if self.error is None and self.training is not None:
-            try:
-                self.training.send(self.outcomes)
-            except StopIteration:
-                pass
-            except Exception:
-                self._fail()
+        if self.error is None:
+            with self._told():
+                finish(self.prepared, [ending_of(outcome) for outcome in self.outcomes])
         trained = sum(outcome.seconds for outcome in self.outcomes)
         fit_time = self.seconds + trained + perf_counter() - start
         start = perf_counter()
-        test_scores = self._scores(test, self.parts.test, self.parts.y_test, self.parts.test_score_params)
-        score_time = perf_counter() - start
         result: Result = {
             "fit_error": self.error,
-            "test_scores": test_scores,
-            "n_test_samples": _num_samples(self.parts.X_test),
+            "test_scores": self._scores(self.split.test, test),
+            "n_test_samples": len(self.split.test.rows),
             "fit_time": fit_time,
-            "score_time": score_time,
+            "score_time": perf_counter() - start,
         }
         if self.fits.return_train_score:
-            result["train_scores"] = self._scores(
-                train, self.parts.train, self.parts.y_train, self.parts.train_score_params
-            )
+            result["train_scores"] = self._scores(self.split.train, train)
         return result
 
-    def _scores(self, rows: PredictedRows | None, indices: Indices, y: Any, params: dict[str, Any]) -> Any:
-        fits, scorer, error_score = self.fits, self.fits.scorer, self.fits.error_score
-        if self.error is None and rows is not None:
-            with self.estimator._predicting(rows):
-                return _score(self.estimator, rows.X, y, scorer, params, error_score)
-        if self.error is None:
-            X, y = _safe_split(fits.estimator, fits.X, fits.y, indices, self.parts.train)
-            return _score(self.estimator, X, y, scorer, params, error_score)
-        if isinstance(scorer, _MultimetricScorer):
-            return dict.fromkeys(scorer._scorers, error_score)
-        return error_score
+    def _scores(self, side: _Side, shared: PredictedRows | None) -> Any:
+        scorer, error_score = self.fits.scorer, self.fits.error_score
+        if self.error is not None:
+            is_one = not isinstance(scorer, _MultimetricScorer)
+            return error_score if is_one else dict.fromkeys(scorer._scorers, error_score)
+        if shared is None:  # the scorer may change its rows
+            side = _Side(self.fits, side.rows, self.split.train.rows)
+            return _score(self.estimator, side.X, side.y, scorer, side.params, error_score)
+        with predicting(self.estimator, shared):
+            return _score(self.estimator, shared.X, side.y, scorer, side.params, error_score)
 
 
 def fit_in_processes(fits: Fits, num_processes: int) -> list[Result]:

@@ -9,9 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit.errors import ConfigError
+from warpfit.estimators.fitted import networks_of
 from warpfit.estimators.recipes import hidden_activation
 from warpfit.extras import needs
 from warpfit.files import atomic_path
+from warpfit.version import __version__
 
 __all__ = ["write_onnx"]
 
@@ -29,9 +31,7 @@ OUTPUT_OPERATORS = {"logistic": "Sigmoid", "softmax": "Softmax", "exp": "Exp"}
 def write_onnx(estimator: Any, path: str | os.PathLike[str]) -> None:
     """Write a fitted estimator's graph to a file; see `BaseMLP.to_onnx`."""
     num_bytes = 4 * sum(
-        array.size
-        for network in estimator._fitted_networks()
-        for array in network.coefs_ + network.intercepts_
+        array.size for network in networks_of(estimator) for array in network.coefs_ + network.intercepts_
     )
     if num_bytes > MOST_BYTES:
         raise ConfigError(
@@ -60,10 +60,8 @@ class _Graph:
 
     def model(self) -> Any:
         """Return the whole model."""
-        from warpfit import __version__
-
         helper = self.onnx.helper
-        outputs = self._outputs([self._network(network) for network in self.estimator._fitted_networks()])
+        outputs = self._outputs([self._network(network) for network in networks_of(self.estimator)])
         inputs = [self._value("X", "FLOAT", self.estimator.n_features_in_)]
         name = type(self.estimator).__name__
         graph = helper.make_graph(self.nodes, name, inputs, outputs, initializer=self.constants)

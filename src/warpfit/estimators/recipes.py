@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from scipy.special import expit, softmax
 
 from warpfit import losses, nn, optim
-from warpfit.backends import Activation
+from warpfit.backends import Activation, resolve_device
 from warpfit.backends.activations import ACTIVATIONS as FORMULAS
 from warpfit.backends.transfer import to_host
 from warpfit.errors import ConfigError
@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 Array = npt.NDArray[Any]
+Weights = tuple[list[Array], list[Array]]
 
 # By the names of estimators: scikit-learn's where it has one, else the table's own.
 ACTIVATIONS = {formula.sklearn or name: name for name, formula in FORMULAS.items()}
@@ -62,23 +63,28 @@ def hidden_activation(name: str) -> Activation:
     return Activation(ACTIVATIONS[name])
 
 
-def make_model(
-    coefs: Sequence[Array], intercepts: Sequence[Array], activation: str, dropout: float = 0.0
-) -> nn.Sequential:
-    """Return the network around these weights, which are not copied, with dropout after each hidden layer."""
+def make_model(estimator: Any, weights: Weights, dropout: float = 0.0) -> nn.Sequential:
+    """Return the network of an estimator's parameters, with dropout after each hidden layer.
+
+    Weights and biases are not copied, but where a GPU's engine is to choose the precision: that
+    takes float32.
+    """
+    coefs, intercepts = weights
     layers: list[nn.Module] = []
     for idx, (coef, intercept) in enumerate(zip(coefs, intercepts, strict=True)):
         is_hidden = idx < len(coefs) - 1
-        kind = hidden_activation(activation) if is_hidden else Activation()
+        kind = hidden_activation(estimator.activation) if is_hidden else Activation()
         fan_in, fan_out = coef.shape
         spec = LinearSpec(fan_in, fan_out, activation=kind)
         layers.append(nn.Linear.holding(spec, {"weight": coef, "bias": intercept}))
         if is_hidden and dropout:
             layers.append(nn.Dropout(dropout, seed=0))
-    return nn.Sequential(*layers)
+    model = nn.Sequential(*layers)
+    is_open = estimator.precision == "auto" and resolve_device(estimator.device) != "cpu"
+    return model.to(dtype="float32") if is_open else model
 
 
-def weights_of(arrays: Mapping[str, Any], dtype: Any) -> tuple[list[Array], list[Array]]:
+def weights_of(arrays: Mapping[str, Any], dtype: Any) -> Weights:
     """Return copies of a network's weights and biases, which are its arrays by name, on the host."""
     owned = {name: np.array(to_host(array), dtype) for name, array in arrays.items()}
     return (

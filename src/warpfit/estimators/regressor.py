@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import numpy as np
 import numpy.typing as npt
 from sklearn.base import RegressorMixin
-from sklearn.metrics import r2_score
-from sklearn.utils import check_array, column_or_1d
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import validate_data
 
-from warpfit.errors import ConfigError
-from warpfit.estimators.mlp import FLOATS, BaseMLP, Rows
+from warpfit.estimators.mlp import BaseMLP
+from warpfit.estimators.parameters import CONSTRAINTS
+from warpfit.estimators.predictions import predicted
 from warpfit.estimators.recipes import REGRESSION_LOSSES
-from warpfit.losses import Loss, Poisson
+from warpfit.estimators.targets import Numbers
+from warpfit.losses import Loss
 from warpfit.optim import Schedule
 from warpfit.training.callbacks import Callback
 
@@ -55,9 +53,11 @@ class MLPRegressor(RegressorMixin, BaseMLP):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **BaseMLP._parameter_constraints,
+        **CONSTRAINTS,
         "loss": [StrOptions(set(REGRESSION_LOSSES)), Loss],
     }
+
+    _targets = property(Numbers)
 
     def __init__(
         self,
@@ -94,7 +94,18 @@ class MLPRegressor(RegressorMixin, BaseMLP):
         precision: str = "auto",
         engine: str = "auto",
     ) -> None:
-        self._store(locals())
+        self.loss, self.hidden_layer_sizes, self.activation = loss, hidden_layer_sizes, activation
+        self.solver, self.alpha, self.batch_size = solver, alpha, batch_size
+        self.learning_rate, self.learning_rate_init, self.power_t = learning_rate, learning_rate_init, power_t
+        self.max_iter, self.shuffle, self.random_state, self.tol = max_iter, shuffle, random_state, tol
+        self.verbose, self.warm_start = verbose, warm_start
+        self.momentum, self.nesterovs_momentum = momentum, nesterovs_momentum
+        self.early_stopping, self.validation_fraction = early_stopping, validation_fraction
+        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
+        self.n_iter_no_change, self.max_fun = n_iter_no_change, max_fun
+        self.weight_decay, self.dropout = weight_decay, dropout
+        self.n_ensemble, self.callbacks = n_ensemble, callbacks
+        self.device, self.precision, self.engine = device, precision, engine
 
     def predict(self, X: Any) -> Array:
         """Return what is predicted for each row, (n_samples,), or (n_samples, n_outputs) for several outputs.
@@ -108,46 +119,4 @@ class MLPRegressor(RegressorMixin, BaseMLP):
         sklearn.exceptions.NotFittedError
             Before `fit`.
         """
-        return self._decode(self._predicted(X))
-
-    def _decode(self, predicted: Array) -> Array:
-        return predicted.ravel() if predicted.shape[1] == 1 else predicted
-
-    # -- what BaseMLP asks ---------------------------------------------------------------------------------
-
-    def _encode(self, X: Any, y: Any, *, incremental: bool, reset: bool) -> tuple[Any, Array]:
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            accept_sparse=["csr", "csc"],
-            multi_output=True,
-            y_numeric=True,
-            dtype=FLOATS,
-            reset=reset,
-        )
-        return X, column_or_1d(y, warn=True) if y.ndim == 2 and y.shape[1] == 1 else y
-
-    def _encode_validation(self, y: Any) -> Array:
-        return check_array(y, dtype="numeric", ensure_2d=False, input_name="y_val")
-
-    def _output_activation(self) -> str:
-        loss = self._loss()
-        if loss.counts_correct or (type(loss).values is not Loss.values and not isinstance(loss, Poisson)):
-            raise ConfigError(
-                "MLPRegressor: expected a loss whose outputs are the values that are predicted, or poisson, "
-                f"got {loss!r}; MLPClassifier predicts labels, and fit and predict take any loss"
-            )
-        return "exp" if isinstance(loss, Poisson) else "identity"
-
-    def _loss(self) -> Loss:
-        return self.loss if isinstance(self.loss, Loss) else REGRESSION_LOSSES[self.loss]
-
-    def _targets(self, y: Array) -> Array:
-        return y
-
-    def _score_outputs(self, outputs: Array, rows: Rows) -> float:
-        predicted = self._activated(outputs)
-        if not np.isfinite(predicted).all():
-            return float("nan")
-        return float(r2_score(rows.y, predicted, sample_weight=rows.weight))
+        return self._targets.decoded(predicted(self, X))

@@ -37,9 +37,7 @@ Candidate = dict[str, Any]
 class _Sweep:
     """How both searches fit: what scikit-learn's do, with all fits at once in the midst of it."""
 
-    estimator: Any
     executor: Executor | None
-    n_jobs: int | None
 
     def _candidates(self) -> list[Candidate]:
         raise NotImplementedError
@@ -53,98 +51,126 @@ class _Sweep:
         """Return what is pickled and copied: all but the executor, whose workers are this process's."""
         return {**super().__getstate__(), "executor": None}  # type: ignore[dict-item]
 
-    def _fit_search(self, X: Any, y: Any, params: dict[str, Any]) -> None:
-        """Set everything that a fitted search has."""
-        search: Any = self  # with scikit-learn's own methods beside these
-        if not isinstance(self.estimator, BaseMLP):
-            raise ConfigError(
-                f"expected warpfit's MLPClassifier or MLPRegressor, got {type(self.estimator).__name__}; "
-                "scikit-learn's GridSearchCV and RandomizedSearchCV take any estimator"
-            )
-        scorer, refit_metric = search._get_scorers()
-        X, y = indexable(X, y)
-        routed = search._get_routed_params_for_fit(_check_method_params(X, params=params))
-        splits = self._splits(X, y, routed.splitter.split)
-        candidates = self._candidates()
-        if not splits or not candidates:
-            raise ConfigError(
-                f"expected at least one split and one candidate, got {len(splits)} and {len(candidates)}"
-            )
-        fits = Fits(
-            estimator=clone(self.estimator),
-            X=X,
-            y=y,
-            pairs=list(product(candidates, splits)),
-            scorer=scorer,
-            fit_params=routed.estimator.fit,
-            score_params=routed.scorer.score,
-            return_train_score=search.return_train_score,
-            error_score=search.error_score,
+    @_fit_context(prefer_skip_nested_validation=False)
+    def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
+        """Fit every candidate on every fold, and the best one on all rows.
+
+        Parameters
+        ----------
+        X : array_like (n_samples, n_features)
+        y : array_like (n_samples,) or (n_samples, n_outputs)
+        **params
+            For the estimator's `fit`, the splitter (``groups``) and the scorer, as `GridSearchCV` hands them on.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ConfigError
+            If the estimator is none of this package's.
+        ValueError
+            If all fits fail.
+        KeyboardInterrupt
+            After Ctrl-C.
+        """
+        _fit(self, check_readable("X", X), check_readable("y", y), params)
+        return self
+
+
+def _fit(search: Any, X: Any, y: Any, params: dict[str, Any]) -> None:
+    """Set everything that a fitted search has."""
+    if not isinstance(search.estimator, BaseMLP):
+        raise ConfigError(
+            f"expected warpfit's MLPClassifier or MLPRegressor, got {type(search.estimator).__name__}; "
+            "scikit-learn's GridSearchCV and RandomizedSearchCV take any estimator"
         )
-        if search.verbose > 0:
-            print(
-                f"Fitting {len(splits)} folds for each of {len(candidates)} candidates, totalling {len(fits)} fits"
-            )
-        self._take_results(candidates, len(splits), self._results(fits), refit_metric)
-        if search.refit:
-            self._refit(X, y, routed.estimator.fit)
-        search.scorer_ = scorer._scorers if isinstance(scorer, _MultimetricScorer) else scorer
+    scorer, refit_metric = search._get_scorers()
+    X, y = indexable(X, y)
+    routed = search._get_routed_params_for_fit(_check_method_params(X, params=params))
+    splits = _splits(search, X, y, routed.splitter.split)
+    candidates = search._candidates()
+    if not splits or not candidates:
+        raise ConfigError(
+            f"expected at least one split and one candidate, got {len(splits)} and {len(candidates)}"
+        )
+    fits = Fits(
+        estimator=clone(search.estimator),
+        X=X,
+        y=y,
+        pairs=list(product(candidates, splits)),
+        scorer=scorer,
+        fit_params=routed.estimator.fit,
+        score_params=routed.scorer.score,
+        return_train_score=search.return_train_score,
+        error_score=search.error_score,
+    )
+    if search.verbose > 0:
+        print(
+            f"Fitting {len(splits)} folds for each of {len(candidates)} candidates, totalling {len(fits)} fits"
+        )
+    _take_results(search, candidates, len(splits), _results(search, fits), refit_metric)
+    if search.refit:
+        _refit(search, X, y, routed.estimator.fit)
+    search.scorer_ = scorer._scorers if isinstance(scorer, _MultimetricScorer) else scorer
 
-    def _splits(self, X: Any, y: Any, split_params: dict[str, Any]) -> list[Any]:
-        search: Any = self
-        try:
-            splitter = check_cv(search.cv, y, classifier=is_classifier(self.estimator))
-            splitter.get_n_splits  # noqa: B018  (computed for its error)
-        except (AttributeError, TypeError):
-            raise ConfigError(f"expected cv as scikit-learn takes it, got {brief(search.cv)}") from None
-        search.n_splits_ = splitter.get_n_splits(X, y, **split_params)
-        splits = list(splitter.split(X, y, **split_params))
-        if len(splits) != search.n_splits_:
-            raise ValueError(
-                "cv.split and cv.get_n_splits return inconsistent results. "
-                f"Expected {search.n_splits_} splits, got {len(splits)}"
-            )
-        return splits
 
-    def _results(self, fits: Fits) -> list[Result]:
-        """Do all fits: by the executor, in processes on the CPU, or here."""
-        if self.executor is not None:
-            return fit_by_executor(fits, self.executor, self.n_jobs or -1)
-        num_processes = min(effective_n_jobs(self.n_jobs), len(fits))
-        if num_processes > 1 and resolve_device(self.estimator.device) == "cpu":
-            return fit_in_processes(fits, num_processes)
-        return fit_together(fits)
+def _splits(search: Any, X: Any, y: Any, split_params: dict[str, Any]) -> list[Any]:
+    try:
+        splitter = check_cv(search.cv, y, classifier=is_classifier(search.estimator))
+        splitter.get_n_splits  # noqa: B018  (computed for its error)
+    except (AttributeError, TypeError):
+        raise ConfigError(f"expected cv as scikit-learn takes it, got {brief(search.cv)}") from None
+    search.n_splits_ = splitter.get_n_splits(X, y, **split_params)
+    splits = list(splitter.split(X, y, **split_params))
+    if len(splits) != search.n_splits_:
+        raise ValueError(
+            "cv.split and cv.get_n_splits return inconsistent results. "
+            f"Expected {search.n_splits_} splits, got {len(splits)}"
+        )
+    return splits
 
-    def _take_results(
-        self, candidates: list[Candidate], num_splits: int, results: list[Result], refit_metric: str
-    ) -> None:
-        """Set `cv_results_`, and which candidate is best."""
-        search: Any = self
-        _warn_or_raise_about_fit_failures(results, search.error_score)
-        if callable(search.scoring):
-            _insert_error_scores(results, search.error_score)
-        search.cv_results_ = search._format_results(candidates, num_splits, results)
-        first = results[0]["test_scores"]
-        search.multimetric_ = isinstance(first, dict)
-        if callable(search.scoring) and search.multimetric_:
-            search._check_refit_for_multimetric(first)
-            refit_metric = search.refit
-        if not search.refit and search.multimetric_:
-            return
-        best = search._select_best_index(search.refit, refit_metric, search.cv_results_)
-        search.best_index_ = best
-        if not callable(search.refit):
-            search.best_score_ = search.cv_results_[f"mean_test_{refit_metric}"][best]
-        search.best_params_ = search.cv_results_["params"][best]
 
-    def _refit(self, X: Any, y: Any, fit_params: dict[str, Any]) -> None:
-        search: Any = self
-        best = clone(self.estimator).set_params(**clone(search.best_params_, safe=False))
-        start = perf_counter()
-        search.best_estimator_ = best.fit(X, y, **fit_params)
-        search.refit_time_ = perf_counter() - start
-        if hasattr(best, "feature_names_in_"):
-            search.feature_names_in_ = best.feature_names_in_
+def _results(search: Any, fits: Fits) -> list[Result]:
+    """Do all fits: by the executor, in processes on the CPU, or here."""
+    if search.executor is not None:
+        return fit_by_executor(fits, search.executor, search.n_jobs or -1)
+    num_processes = min(effective_n_jobs(search.n_jobs), len(fits))
+    if num_processes > 1 and resolve_device(search.estimator.device) == "cpu":
+        return fit_in_processes(fits, num_processes)
+    return fit_together(fits)
+
+
+def _take_results(
+    search: Any, candidates: list[Candidate], num_splits: int, results: list[Result], refit_metric: str
+) -> None:
+    """Set `cv_results_`, and which candidate is best."""
+    _warn_or_raise_about_fit_failures(results, search.error_score)
+    if callable(search.scoring):
+        _insert_error_scores(results, search.error_score)
+    search.cv_results_ = search._format_results(candidates, num_splits, results)
+    first = results[0]["test_scores"]
+    search.multimetric_ = isinstance(first, dict)
+    if callable(search.scoring) and search.multimetric_:
+        search._check_refit_for_multimetric(first)
+        refit_metric = search.refit
+    if not search.refit and search.multimetric_:
+        return
+    best = search._select_best_index(search.refit, refit_metric, search.cv_results_)
+    search.best_index_ = best
+    if not callable(search.refit):
+        search.best_score_ = search.cv_results_[f"mean_test_{refit_metric}"][best]
+    search.best_params_ = search.cv_results_["params"][best]
+
+
+def _refit(search: Any, X: Any, y: Any, fit_params: dict[str, Any]) -> None:
+    best = clone(search.estimator).set_params(**clone(search.best_params_, safe=False))
+    start = perf_counter()
+    search.best_estimator_ = best.fit(X, y, **fit_params)
+    search.refit_time_ = perf_counter() - start
+    if hasattr(best, "feature_names_in_"):
+        search.feature_names_in_ = best.feature_names_in_
 
 
 class SweepCV(_Sweep, GridSearchCV):
@@ -223,45 +249,9 @@ class SweepCV(_Sweep, GridSearchCV):
         return_train_score: bool = False,
         executor: Executor | None = None,
     ) -> None:
-        super().__init__(
-            estimator,
-            param_grid,
-            cv=cv,
-            scoring=scoring,
-            refit=refit,
-            n_jobs=n_jobs,
-            verbose=verbose,
-            error_score=error_score,
-            return_train_score=return_train_score,
-        )
-        self.executor = executor
-
-    @_fit_context(prefer_skip_nested_validation=False)
-    def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
-        """Fit every candidate on every fold, and the best one on all rows.
-
-        Parameters
-        ----------
-        X : array_like (n_samples, n_features)
-        y : array_like (n_samples,) or (n_samples, n_outputs)
-        **params
-            For the estimator's `fit`, the splitter (``groups``) and the scorer, as `GridSearchCV` hands them on.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        ConfigError
-            If the estimator is none of this package's.
-        ValueError
-            If all fits fail.
-        KeyboardInterrupt
-            After Ctrl-C.
-        """
-        self._fit_search(check_readable("X", X), check_readable("y", y), params)
-        return self
+        self.estimator, self.param_grid, self.executor = estimator, param_grid, executor
+        self.cv, self.scoring, self.refit, self.n_jobs = cv, scoring, refit, n_jobs
+        self.verbose, self.error_score, self.return_train_score = verbose, error_score, return_train_score
 
     def _candidates(self) -> list[Candidate]:
         return list(ParameterGrid(self.param_grid))
@@ -304,26 +294,10 @@ class RandomizedSweepCV(_Sweep, RandomizedSearchCV):
         return_train_score: bool = False,
         executor: Executor | None = None,
     ) -> None:
-        super().__init__(
-            estimator,
-            param_distributions,
-            n_iter=n_iter,
-            random_state=random_state,
-            cv=cv,
-            scoring=scoring,
-            refit=refit,
-            n_jobs=n_jobs,
-            verbose=verbose,
-            error_score=error_score,
-            return_train_score=return_train_score,
-        )
-        self.executor = executor
-
-    @_fit_context(prefer_skip_nested_validation=False)
-    def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
-        """Fit every candidate that is drawn on every fold, and the best one on all rows; as `SweepCV.fit`."""
-        self._fit_search(check_readable("X", X), check_readable("y", y), params)
-        return self
+        self.estimator, self.param_distributions, self.executor = estimator, param_distributions, executor
+        self.n_iter, self.random_state = n_iter, random_state
+        self.cv, self.scoring, self.refit, self.n_jobs = cv, scoring, refit, n_jobs
+        self.verbose, self.error_score, self.return_train_score = verbose, error_score, return_train_score
 
     def _candidates(self) -> list[Candidate]:
         sampler = ParameterSampler(self.param_distributions, self.n_iter, random_state=self.random_state)

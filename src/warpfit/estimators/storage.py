@@ -17,6 +17,7 @@ from sklearn.preprocessing import LabelBinarizer
 from warpfit import losses
 from warpfit.backends.base import FLOAT_DTYPES
 from warpfit.errors import ConfigError, FileFormatError, WarpfitError
+from warpfit.estimators.fitted import COUNTS, CURVES, NUMBERS, WEIGHTS
 from warpfit.losses import Loss
 from warpfit.optim.schedules import Schedule, as_schedule
 from warpfit.training.storage import ESTIMATOR, read_file, write_file
@@ -186,10 +187,8 @@ def _check_fitted(estimator: Any) -> None:
     _check_network(estimator)
     if hasattr(estimator, "classes_") or hasattr(estimator, "_label_binarizer"):
         _check_classes(estimator)
-    if estimator.out_activation_ != estimator._output_activation():
-        raise ValueError(
-            f"expected out_activation_ {estimator._output_activation()!r}, found {estimator.out_activation_!r}"
-        )
+    if estimator.out_activation_ != (expected := estimator._targets.out_activation):
+        raise ValueError(f"expected out_activation_ {expected!r}, found {estimator.out_activation_!r}")
     _check_members(estimator)
 
 
@@ -207,18 +206,10 @@ def _are_arrays(value: Any) -> bool:
 
 # What attributes must be, if they are there and not None.
 ATTRIBUTES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
-    (
-        ("n_features_in_", "n_outputs_", "n_layers_", "n_iter_", "t_", "_no_improvement_count"),
-        _is_count,
-        "a count",
-    ),
-    (("loss_", "best_loss_", "best_validation_score_", "_rate_scale"), _is_number, "a number"),
-    (
-        ("loss_curve_", "validation_scores_", "validation_loss_curve_"),
-        lambda value: isinstance(value, list) and all(map(_is_number, value)),
-        "a list of numbers",
-    ),
-    (("coefs_", "intercepts_"), _are_arrays, "a list of arrays"),
+    (("n_features_in_", *COUNTS), _is_count, "a count"),
+    (NUMBERS, _is_number, "a number"),
+    (CURVES, lambda value: isinstance(value, list) and all(map(_is_number, value)), "a list of numbers"),
+    (WEIGHTS, _are_arrays, "a list of arrays"),
     (
         ("_best_weights",),
         lambda value: isinstance(value, tuple) and len(value) == 2 and all(map(_are_arrays, value)),

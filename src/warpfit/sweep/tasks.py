@@ -19,9 +19,8 @@ from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 from warpfit.sweep.folds import SweepData
 from warpfit.training.callbacks import Callback, Checkpoint, EarlyStopping
-from warpfit.training.fit import draft_of, prepared_targets, train_draft, with_class_weight
+from warpfit.training.fit import draft_of, fit_rows
 from warpfit.training.history import History
-from warpfit.training.inputs import as_rows, check_held
 from warpfit.training.run import Run
 
 __all__ = [
@@ -46,17 +45,8 @@ __all__ = [
 DONE, STOPPED, DIVERGED, FAILED = "done", "stopped", "diverged", "failed"
 INTERRUPTED, PAUSED, NOT_STARTED = "interrupted", "paused", "not started"
 
-DRAFTED = (
-    "loss",
-    "epochs",
-    "batch_size",
-    "device",
-    "precision",
-    "loss_scale",
-    "engine",
-    "shuffle",
-    "report_every",
-)
+# Arguments of `fit` that no plan has.
+NOT_DRAFTED = ("class_weight", "seed")
 
 Scoring = Callable[[Module, Any, Any], float]
 
@@ -231,30 +221,25 @@ def tell_diverged(outcome: Outcome, error: DivergedError) -> None:
 
 def draft_of_task(task: Task, model: Module, optimizer: Optimizer, x: Any) -> Plan:
     """Return the plan of a task's model and optimizer, or of copies of them, as `draft_of` does."""
-    given = {"report_every": 1, **task.arguments}
-    return draft_of(model, optimizer, x, **{name: given[name] for name in DRAFTED})
+    drafted = {name: value for name, value in task.arguments.items() if name not in NOT_DRAFTED}
+    return draft_of(model, optimizer, x, **drafted)
 
 
 def _train(task: Task, outcome: Outcome, recorder: _Recorder) -> None:
     model, optimizer, callbacks = task.own()
     outcome.model, outcome.optimizer, outcome.callbacks = model, optimizer, callbacks
     rows = task.data.of_fold(task.fold)
-    x = as_rows("x", rows.x, dtype=None)
-    draft = draft_of_task(task, model, optimizer, x)
-    check_held("x", x, draft.dtype)
-    targets = prepared_targets(draft, rows.y, len(x))
     with _checkpoint_of(task) as checkpoint:
-        history = train_draft(
-            with_class_weight(draft, task.arguments.get("class_weight"), targets),
+        history = fit_rows(
             model,
-            optimizer,
-            x,
-            targets,
+            rows.x,
+            rows.y,
+            optimizer=optimizer,
             validation_data=rows.validation,
             sample_weight=rows.sample_weight,
-            seed=task.arguments["seed"],
             callbacks=[*callbacks, *checkpoint.callbacks, recorder],
             resume_from=checkpoint.resume_from,
+            **task.arguments,
         )
         outcome.status, outcome.message = _ending(history)
         if outcome.status == PAUSED:

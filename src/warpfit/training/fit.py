@@ -27,6 +27,7 @@ from warpfit.training.inputs import (
     as_rows,
     as_sample_weight,
     check_finite,
+    check_held,
     check_same_length,
     check_weight_left,
     resolve_class_weight,
@@ -40,7 +41,7 @@ from warpfit.training.progress import ProgressBar
 from warpfit.training.run import Run
 from warpfit.training.state import state_of, trained_names
 
-__all__ = ["draft_of", "fit", "prepared_targets", "train_draft"]
+__all__ = ["draft_of", "fit", "fit_rows", "prepared_targets"]
 
 
 def fit(
@@ -174,7 +175,7 @@ def fit(
         draft = with_class_weight(draft, class_weight, targets)
     warn_of_data(rows, targets, draft.loss)
     warn_of_probabilities(draft.network, draft.loss)
-    return train_draft(
+    return _train_draft(
         draft,
         model,
         optimizer,
@@ -190,7 +191,43 @@ def fit(
     )
 
 
-def train_draft(
+def fit_rows(
+    model: Module,
+    x: Any,
+    y: Any,
+    *,
+    optimizer: Optimizer,
+    validation_data: Any,
+    class_weight: Any = None,
+    sample_weight: Any,
+    seed: int,
+    callbacks: Sequence[Callback],
+    resume_from: str | os.PathLike[str] | None = None,
+    **drafted: Any,
+) -> History:
+    """Train a model, as `fit` does, on rows x of finite numbers; none of its warnings of data is given.
+
+    Parameters are those of `fit`; `drafted` are those of `draft_of`.
+    """
+    rows = as_rows("x", x, dtype=None)
+    draft = draft_of(model, optimizer, rows, **drafted)
+    check_held("x", rows, draft.dtype)
+    targets = prepared_targets(draft, y, len(rows))
+    return _train_draft(
+        with_class_weight(draft, class_weight, targets),
+        model,
+        optimizer,
+        rows,
+        targets,
+        validation_data=validation_data,
+        sample_weight=sample_weight,
+        seed=seed,
+        callbacks=callbacks,
+        resume_from=resume_from,
+    )
+
+
+def _train_draft(
     draft: Plan,
     model: Module,
     optimizer: Optimizer,
@@ -237,7 +274,7 @@ def draft_of(
     loss_scale: str | float,
     engine: str,
     shuffle: bool,
-    report_every: int,
+    report_every: int = 1,
 ) -> Plan:
     """Return the plan of a run as far as `fit`'s arguments say it, for checked rows x; see `plan.plan` for the rest.
 

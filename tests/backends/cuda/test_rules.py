@@ -55,7 +55,7 @@ def convergence(monitor: str, tol: float) -> Rule:
         verbose=False,
         solver="adam",
         learning_rate="constant",
-        _keep_best=lambda arrays: None,
+        coefs_=[np.empty(0)],
     )
     return Convergence(estimator, reported_score if estimator.early_stopping else None)
 

@@ -1,0 +1,74 @@
+"""The parameters that both estimators have: what each may be, and what follows from some."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from sklearn.utils._param_validation import Interval, Options, StrOptions
+
+from warpfit.callers import warn
+from warpfit.checks import as_tuple
+from warpfit.errors import ConfigWarning
+from warpfit.estimators.recipes import ACTIVATIONS, POLICIES, SCHEDULES
+from warpfit.optim import Schedule
+
+__all__ = ["CONSTRAINTS", "LBFGS", "STOCHASTIC_SOLVERS", "batch_rows", "hidden_sizes"]
+
+LBFGS, STOCHASTIC_SOLVERS = "lbfgs", ("sgd", "adam", "adamw")
+LARGEST_AUTO_BATCH = 200
+
+# In the form of `BaseEstimator._parameter_constraints`.
+CONSTRAINTS: dict[str, list[Any]] = {
+    "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
+    "activation": [StrOptions(set(ACTIVATIONS))],
+    "solver": [StrOptions({LBFGS, *STOCHASTIC_SOLVERS})],
+    "alpha": [Interval(Real, 0, None, closed="left")],
+    "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+    "learning_rate": [StrOptions({*POLICIES, *SCHEDULES}), Schedule],
+    "learning_rate_init": [Interval(Real, 0, None, closed="neither")],
+    "power_t": [Interval(Real, 0, None, closed="left")],
+    "max_iter": [Interval(Integral, 1, None, closed="left")],
+    "shuffle": ["boolean"],
+    "random_state": ["random_state"],
+    "tol": [Interval(Real, 0, None, closed="left")],
+    "verbose": ["verbose"],
+    "warm_start": ["boolean"],
+    "momentum": [Interval(Real, 0, 1, closed="both")],
+    "nesterovs_momentum": ["boolean"],
+    "early_stopping": ["boolean"],
+    "validation_fraction": [Interval(Real, 0, 1, closed="left")],
+    "beta_1": [Interval(Real, 0, 1, closed="left")],
+    "beta_2": [Interval(Real, 0, 1, closed="left")],
+    "epsilon": [Interval(Real, 0, None, closed="neither")],
+    "n_iter_no_change": [Interval(Integral, 1, None, closed="left"), Options(Real, {np.inf})],
+    "max_fun": [Interval(Integral, 1, None, closed="left")],
+    "weight_decay": [Interval(Real, 0, None, closed="left")],
+    "dropout": [Interval(Real, 0, 1, closed="left")],
+    "n_ensemble": [Interval(Integral, 1, None, closed="left")],
+    "callbacks": ["array-like", None],
+    "device": [str],
+    "precision": [str],
+    "engine": [str],
+}
+
+
+def hidden_sizes(value: Any) -> list[int]:
+    """Return the units of each hidden layer, for `hidden_layer_sizes`, or raise ValueError."""
+    sizes = list(value) if hasattr(value, "__iter__") else [value]
+    if as_tuple(sizes, Integral) is None or any(size <= 0 for size in sizes):
+        raise ValueError(f"hidden_layer_sizes must be > 0, got {sizes}.")
+    return sizes
+
+
+def batch_rows(batch_size: int | str, num_rows: int) -> int:
+    """Return the rows of a batch, for `batch_size`, of which there are no more than rows."""
+    if isinstance(batch_size, str):
+        return min(LARGEST_AUTO_BATCH, num_rows)
+    if batch_size > num_rows:
+        warn(
+            "Got `batch_size` less than 1 or larger than sample size. It is going to be clipped",
+            ConfigWarning,
+        )
+    return int(min(batch_size, num_rows))

@@ -1,0 +1,103 @@
+"""What fitted estimators predict: their networks' outputs, some rows at a time, and the mean of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import issparse
+from sklearn.utils.validation import check_is_fitted
+
+from warpfit import backends
+from warpfit.backends import resolve_device
+from warpfit.errors import DeviceError
+from warpfit.estimators.fitted import networks_of
+from warpfit.estimators.recipes import OUTPUT_FUNCTIONS, make_model
+from warpfit.estimators.rows import check_features, dense
+from warpfit.nn import Module
+from warpfit.training.evaluate import predict_rows
+from warpfit.training.inputs import as_rows
+
+__all__ = ["PredictedRows", "predicted", "predicting"]
+
+Array = npt.NDArray[Any]
+
+SPARSE_ROWS = 1 << 14
+
+
+class PredictedRows:
+    """Rows that estimators of the same features predict, one after the other.
+
+    They are checked once, and copied to a GPU once.
+    """
+
+    def __init__(self, X: Any) -> None:
+        self.X = X
+        self._checked: Any = None
+        self._on_devices: dict[str, Any] = {}
+
+    def of(self, estimator: Any) -> Any:
+        """Return the rows as the estimator's networks take them."""
+        if self._checked is None:
+            self._checked = check_features(estimator, self.X)
+        device = resolve_device(estimator.device)
+        if device == "cpu" or issparse(self._checked):
+            return self._checked
+        if device not in self._on_devices:
+            self._on_devices[device] = self._copied(device)
+        return self._on_devices[device]
+
+    def _copied(self, device: str) -> Any:
+        """Return the rows on a device, or on the host, from which they come in parts, if it lacks the room."""
+        with suppress(DeviceError):
+            return backends.get(device).asarray(self._checked)
+        return self._checked
+
+
+@contextmanager
+def predicting(estimator: Any, rows: PredictedRows) -> Iterator[None]:
+    """Let an estimator's predictions of the same X, meanwhile, take these rows."""
+    estimator._predicted_rows = rows
+    try:
+        yield
+    finally:
+        del estimator._predicted_rows
+
+
+def predicted(estimator: Any, X: Any) -> Array:
+    """Return what is predicted for rows X, (N, outputs): the mean over the networks, after `out_activation_`."""
+    check_is_fitted(estimator)
+    shared = estimator._predicted_rows
+    X = shared.of(estimator) if shared is not None and shared.X is X else check_features(estimator, X)
+    activate = OUTPUT_FUNCTIONS[estimator.out_activation_]
+    first, *others = networks_of(estimator)
+    total = activate(_outputs(_model(estimator, first), X))
+    for network in others:
+        total += activate(_outputs(_model(estimator, network), X))
+    return total / (1 + len(others)) if others else total
+
+
+def _model(estimator: Any, network: Any) -> Module:
+    """Return a network where the estimator predicts; to a callback that asks, as it is by then."""
+    model: Module
+    if network._run is not None:
+        model = network._run.model
+        return model
+    model = make_model(estimator, (network.coefs_, network.intercepts_))
+    return model.to(resolve_device(estimator.device))
+
+
+def _outputs(model: Module, X: Any) -> Array:
+    """Return a network's outputs (N, outputs) for checked rows X, before `out_activation_`."""
+
+    def outputs(rows: Array) -> Array:
+        return predict_rows(model, as_rows("X", rows, min_rows=0, dtype=model.dtype))
+
+    if not issparse(X):
+        return outputs(X)
+    X = X.tocsr()
+    starts = range(0, X.shape[0], SPARSE_ROWS)
+    return np.concatenate([outputs(dense(X[start : start + SPARSE_ROWS])) for start in starts])

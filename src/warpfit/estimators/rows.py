@@ -1,0 +1,141 @@
+"""X, y and weights, checked as scikit-learn does, and y in the form of the network's outputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import issparse
+from sklearn.utils.validation import _check_sample_weight, validate_data
+
+from warpfit.checks import check_readable
+from warpfit.estimators.targets import one_column
+from warpfit.training.inputs import some_above_0
+
+__all__ = [
+    "SEEN",
+    "Indices",
+    "Rows",
+    "Split",
+    "check",
+    "check_features",
+    "dense",
+    "row_weights",
+    "validation_rows",
+]
+
+Array = npt.NDArray[Any]
+Indices = npt.NDArray[np.int64]
+
+FLOATS, SPARSE = (np.float64, np.float32), ["csr", "csc"]
+# Attributes that `check` sets.
+SEEN = ("n_features_in_", "feature_names_in_", "classes_", "_label_binarizer")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Checked rows.
+
+    Parameters
+    ----------
+    X : ndarray (N, K)
+        Dense, float32 or float64.
+    y : ndarray (N, outputs)
+        Encoded as the network's outputs.
+    weight : ndarray (N,), optional
+    seen : dict
+        What an estimator knows since it checked them, by the names of its attributes.
+    """
+
+    X: Array
+    y: Array
+    weight: Array | None = None
+    seen: dict[str, Any] = field(default_factory=dict)
+
+    def part(self, indices: Indices) -> Rows:
+        """Return copies of the rows (n,) of these indices."""
+        return Rows(self.X[indices], self.y[indices], None if self.weight is None else self.weight[indices])
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows to train on, and rows to validate on: given ones, or some of the same that are set aside."""
+
+    rows: Rows
+    aside: tuple[Indices, Indices] | None = None  # of rows to train on, and of those set aside
+    given: Rows | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows are trained on."""
+        return len(self.rows.X) if self.aside is None else len(self.aside[0])
+
+    @property
+    def train(self) -> Rows:
+        """The rows to train on."""
+        return self.rows if self.aside is None else self.rows.part(self.aside[0])
+
+    @cached_property
+    def validation(self) -> Rows | None:
+        """The rows to validate on, if there are any."""
+        return self.given if self.aside is None else self.rows.part(self.aside[1])
+
+
+def check(estimator: Any, X: Any, y: Any, *, incremental: bool = False, reset: bool = True) -> Rows:
+    """Return X and y checked and encoded; the estimator knows its features and classes since.
+
+    Whatever its parameters, the result is the same for all of a class that were never fitted. If
+    incremental, y need not hold every class that is known; with `reset` there may be other features.
+    """
+    targets = estimator._targets
+    X, y = validate_data(
+        estimator,
+        check_readable("X", X),
+        check_readable("y", y),
+        accept_sparse=SPARSE,
+        multi_output=True,
+        y_numeric=targets.are_numbers,
+        dtype=FLOATS,
+        reset=reset,
+    )
+    y = one_column(y)
+    targets.learn(y, goes_on=estimator.warm_start or incremental)
+    encoded = targets.encoded(y)
+    seen = {name: getattr(estimator, name) for name in SEEN if hasattr(estimator, name)}
+    return Rows(dense(X), encoded.reshape(len(encoded), -1), seen=seen)
+
+
+def row_weights(estimator: Any, X: Array, y: Any, sample_weight: Any, *, incremental: bool) -> Array | None:
+    """Return the weight (N,) of each row, that of its class included; None if all are 1."""
+    weights = estimator._targets.row_weights(y, incremental=incremental)
+    if sample_weight is not None:
+        own = _check_sample_weight(check_readable("sample_weight", sample_weight), X)
+        weights = own if weights is None else own * weights
+    return weights if weights is None else some_above_0(weights)
+
+
+def check_features(estimator: Any, X: Any) -> Any:
+    """Return X, dense or sparse, or raise as scikit-learn does if it is not like what was fitted."""
+    X = check_readable("X", X)
+    return validate_data(estimator, X, accept_sparse=SPARSE, dtype=FLOATS, reset=False)
+
+
+def validation_rows(estimator: Any, X_val: Any, y_val: Any) -> Rows | None:
+    """Return rows to validate on, like those that were checked; None if neither X nor y is given."""
+    if X_val is None and y_val is None:
+        return None
+    if X_val is None or y_val is None:
+        raise ValueError("expected both X_val and y_val, or neither, got one of them")
+    X = check_features(estimator, X_val)
+    y = estimator._targets.encoded_to_validate(check_readable("y_val", y_val))
+    if len(y) != X.shape[0]:
+        raise ValueError(f"expected as many rows in X_val as in y_val, got {X.shape[0]} and {len(y)}")
+    return Rows(dense(X), y.reshape(len(y), -1))
+
+
+def dense(X: Any) -> Array:
+    """Return checked X (N, K), sparse or not, as an array."""
+    return X.toarray() if issparse(X) else X
