@@ -14,6 +14,7 @@ from support.environment import start_clean
 from support.strict import FILTERS
 from support.turns import NEVER_RUN, mark_turns, never_run
 from warpfit.backends.cuda import runtime
+from warpfit.backends.cuda.memory import Memory
 
 start_clean()
 NO_GXX = gxx_missing()
@@ -67,7 +68,7 @@ ON_A_GPU = [] if NO_GPU else [pytest.param("gpu", marks=pytest.mark.gpu)]
 class PoisonedRuntime(runtime.Runtime):
     """A device whose memory is full of NaN when it is allocated, so that what is not written shows."""
 
-    def allocate(self, nbytes: int) -> runtime.Memory:
+    def allocate(self, nbytes: int) -> Memory:
         memory = super().allocate(nbytes)
         self.fill(memory.pointer, nbytes, 0xFF)
         return memory

@@ -24,7 +24,8 @@ from emulator.sanitized import is_sanitized
 from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.jit import path_of
 from warpfit.backends.cuda.launch import parameter_formats
-from warpfit.backends.cuda.runtime import SharedMemory, check_tensor_map
+from warpfit.backends.cuda.memory import SharedMemory
+from warpfit.backends.cuda.runtime import check_tensor_map
 from warpfit.errors import DeviceError
 
 __all__ = ["EmulatedGraph", "EmulatedRuntime", "EmulatedUploadBuffer", "Memory"]

@@ -10,7 +10,7 @@ import pytest
 
 from emulator.runtime import EmulatedRuntime
 from warpfit import backends
-from warpfit.backends.cuda import runtime
+from warpfit.backends.cuda import driver, runtime
 
 __all__ = ["no_gpu", "open_devices", "open_emulated", "open_in_both_orders"]
 
@@ -25,7 +25,7 @@ def open_devices(monkeypatch: pytest.MonkeyPatch, *opened: Any) -> None:
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let there be no driver, so that no device can be opened."""
     open_devices(monkeypatch)
-    monkeypatch.setattr(runtime, "_driver_library", lambda: None)
+    monkeypatch.setattr(driver, "library", lambda: None)
 
 
 def open_emulated(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from warpfit.backends.cuda import runtime
+from warpfit.backends.cuda import driver
 
 __all__ = ["FakeDriver", "Result"]
 
@@ -315,7 +315,7 @@ class FakeDriver:
         parent = _module("cuda", bindings=bindings_module, core=core, __path__=[])
         for module in (parent, bindings_module, core):
             monkeypatch.setitem(sys.modules, module.__name__, module)
-        monkeypatch.setattr(runtime, "_driver_library", lambda: self.library())
+        monkeypatch.setattr(driver, "library", lambda: self.library())
 
 
 def _module(name: str, **contents: Any) -> ModuleType:

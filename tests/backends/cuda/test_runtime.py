@@ -17,8 +17,12 @@ from emulator.runtime import EmulatedRuntime
 from support.devices import no_gpu, open_devices
 from support.fake_driver import GIB, FakeDriver, Result
 from warpfit import backends
-from warpfit.backends.cuda import jit, runtime
-from warpfit.backends.cuda.runtime import LAUNCHES_REMEMBERED, STAGING_BYTES, DeviceInfo, Runtime
+from warpfit.backends.cuda import context, jit, runtime
+from warpfit.backends.cuda.context import LAUNCHES_REMEMBERED
+from warpfit.backends.cuda.driver import DeviceInfo, arch_of
+from warpfit.backends.cuda.runtime import Runtime
+from warpfit.backends.cuda.streams import NOT_READY, Graph
+from warpfit.backends.cuda.transfers import STAGING_BYTES
 from warpfit.errors import ConfigError, DeviceError, DeviceWarning, KernelError
 
 GRID, BLOCK = (4, 1, 1), (256, 1, 1)
@@ -30,7 +34,9 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     fake = FakeDriver()
     fake.install(monkeypatch)
     open_devices(monkeypatch)
-    monkeypatch.setattr(runtime, "_active", SimpleNamespace())
+    nowhere = SimpleNamespace()
+    for module in (context, runtime):
+        monkeypatch.setattr(module, "active", nowhere)
     return fake
 
 
@@ -155,7 +161,7 @@ def test_auto_falls_back_to_the_cpu_and_says_so_once(monkeypatch: pytest.MonkeyP
 
 def test_a_driver_without_cuda_core_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     no_gpu(monkeypatch)
-    monkeypatch.setattr(runtime, "_driver_library", object)
+    monkeypatch.setattr("warpfit.backends.cuda.driver.library", object)
     monkeypatch.setitem(sys.modules, "cuda.core", None)
     assert runtime.why_unavailable() == "cuda-core is not installed (pip install 'warpfit[cuda]')"
 
@@ -184,7 +190,7 @@ def test_a_device_is_opened_once(driver: FakeDriver, device: Runtime) -> None:
     [((7, 5), "sm_75"), ((8, 9), "sm_89"), ((9, 0), "sm_90a"), ((10, 0), "sm_100a"), ((12, 0), "sm_120a")],
 )
 def test_architectures(capability: tuple[int, int], arch: str) -> None:
-    assert runtime._arch_of(*capability) == arch
+    assert arch_of(*capability) == arch
 
 
 def test_devices_take_turns_as_the_threads_current_one(driver: FakeDriver, device: Runtime) -> None:
@@ -370,7 +376,7 @@ def test_without_debugging_nothing_waits(
 
 
 def test_a_stream_is_idle_when_all_has_ended_well_or_not(driver: FakeDriver, device: Runtime) -> None:
-    driver.pending = [runtime.NOT_READY]
+    driver.pending = [NOT_READY]
     assert [device.is_idle(), device.is_idle()] == [False, True]
     driver.faulty = {"add"}
     launch(device, "add")
@@ -622,7 +628,7 @@ def test_kernels_of_a_graph_that_take_turns_come_early(driver: FakeDriver, devic
 
 
 def test_captures_take_turns(driver: FakeDriver, device: Runtime, short_turns: None) -> None:
-    def captured(name: str) -> runtime.Graph:
+    def captured(name: str) -> Graph:
         with device.capture() as graph:
             launch(device, *[name] * 20)
         return graph

@@ -167,7 +167,7 @@ RUNGS = (
         "rows are gathered straight into pinned memory, in two buffers in turns, and go up on a stream of their own",
         "a copy on the host, and the device's wait for the bus",
         "the host still gathers each batch, and that is what takes its time",
-        ("apps/ladder/batches.py", "backends/cuda/runtime.py"),
+        ("apps/ladder/batches.py", "backends/cuda/transfers.py"),
         _PINNED,
     ),
     Rung(

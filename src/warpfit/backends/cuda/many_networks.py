@@ -17,9 +17,9 @@ import numpy as np
 
 from warpfit.backends.base import Activation
 from warpfit.backends.cuda.cards import shared_bytes_of
+from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.narrow_step import MOST_LAYERS, PIECES, SLACK, NarrowNetwork
 from warpfit.backends.cuda.resident_arguments import ManyArguments
-from warpfit.backends.cuda.runtime import is_debugging
 from warpfit.backends.cuda.trained_network import TrainedNetwork, check_network, padded
 from warpfit.errors import ConfigError
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from warpfit.backends.base import Activation
 from warpfit.backends.cuda.cards import shared_bytes_of
+from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.resident_arguments import ManyClustersArguments
-from warpfit.backends.cuda.runtime import is_debugging
 from warpfit.backends.cuda.trained_network import (
     TrainedNetwork,
     check_network,

@@ -12,10 +12,10 @@ from itertools import pairwise
 from typing import Any
 
 from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES, Activation
+from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.resident_arguments import CardArguments
 from warpfit.backends.cuda.resident_launch import LaunchedRun, LaunchedSteps, ResidentLaunch
-from warpfit.backends.cuda.runtime import is_debugging
 from warpfit.backends.cuda.trained_network import (
     TrainedNetwork,
     check_network,

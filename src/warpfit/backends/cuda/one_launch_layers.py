@@ -14,9 +14,9 @@ from math import log2
 from typing import Any
 
 from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES, Activation
+from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.resident_arguments import LayersArguments
 from warpfit.backends.cuda.resident_launch import LaunchedRun, LaunchedSteps, ResidentLaunch
-from warpfit.backends.cuda.runtime import is_debugging
 from warpfit.backends.cuda.trained_network import (
     CLUSTERS,
     TrainedNetwork,

@@ -1,0 +1,62 @@
+"""A CUDA device as one thread after another uses it: its context, its stream, and what its errors mean."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Any
+
+from warpfit.backends.cuda.driver import arch_of, bindings, describe, is_debugging
+from warpfit.errors import KernelError
+
+__all__ = ["Context", "active"]
+
+# How many launches an error message looks back on.
+LAUNCHES_REMEMBERED = 16
+
+# Its `context` is the device that is the calling thread's current one.
+active = threading.local()
+
+
+class Context:
+    """A device and its stream; see `Runtime`."""
+
+    def __init__(self, index: int) -> None:
+        from cuda.core import Device
+
+        self.index, self.name = index, f"cuda:{index}"
+        self.device = Device(index)
+        self.device.set_current()
+        active.context = self
+        self.arch = arch_of(*self.device.compute_capability)
+        properties = self.device.properties
+        self.num_multiprocessors = int(properties.multiprocessor_count)
+        self.max_shared_bytes = int(properties.max_shared_memory_per_block_optin)
+        self.stream = self.device.create_stream()
+        self._driver = bindings()
+        self._stream_handle = self.stream.handle
+        self._recent: deque[str] = deque(maxlen=LAUNCHES_REMEMBERED)
+        self._blocking = is_debugging()
+
+    @property
+    def card(self) -> str:
+        """What the GPU is called."""
+        return str(self.device.name)
+
+    def activate(self) -> None:
+        """Make this device the calling thread's current one."""
+        if getattr(active, "context", None) is not self:
+            self.device.set_current()
+            active.context = self
+
+    def _check(self, error: Any, act: str) -> None:
+        if not int(error):
+            return
+        started = list(dict.fromkeys(self._recent))
+        if len(started) == 1:
+            suspects = f"; the kernel was {started[0]}"
+        elif started:
+            suspects = f"; the kernel is one of {', '.join(started)} (WARPFIT_DEBUG=1 waits for each, and so names it)"
+        else:
+            suspects = ""
+        raise KernelError(f"{act} failed on {self.name}: {describe(error)}{suspects}")

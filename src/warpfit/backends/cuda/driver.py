@@ -1,0 +1,165 @@
+"""NVIDIA's driver: whether it can be used, what devices it sees, and its errors in words."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+__all__ = [
+    "DeviceInfo",
+    "arch_of",
+    "bindings",
+    "describe",
+    "info",
+    "is_debugging",
+    "num_devices",
+    "why_unusable",
+]
+
+EXTRAS = (12, 13)  # versions of CUDA that the package has extras for: warpfit[cu12], ...
+NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+
+
+def why_unusable(opening: int | None = None) -> str | None:
+    """Return why no device can be used, in words that say what is missing, or None if one can.
+
+    Parameters
+    ----------
+    opening : int, optional
+        A device that is to be opened next: its context is made meanwhile.
+    """
+    found = library()
+    if found is None:
+        return "no NVIDIA driver was found (libcuda.so.1 cannot be loaded)"
+    if find_spec("cuda") is None or find_spec("cuda.core") is None:
+        return "cuda-core is not installed (pip install 'warpfit[cuda]')"
+    with ThreadPoolExecutor(1) as pool:
+        if opening is not None:
+            pool.submit(_make_context, found, opening)
+        return _fault()
+
+
+def num_devices() -> int:
+    """Return how many devices the driver sees, once it is known to be usable."""
+    _, count = bindings().cuDeviceGetCount()
+    return int(count)
+
+
+def _in_words(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def library() -> ctypes.CDLL | None:
+    """Return the driver's library, or None if it does not load; far cheaper than importing what needs it."""
+    try:
+        return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+    except OSError:
+        return None
+
+
+def _make_context(library: ctypes.CDLL, index: int) -> None:
+    """Make a device's context ahead: it takes 0.2 s, in which Python can import modules.
+
+    What fails here fails again, and is reported, when the device is opened.
+    """
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    if library.cuInit(0) == 0 and library.cuDeviceGet(ctypes.byref(device), index) == 0:
+        library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+
+
+def bindings() -> Any:
+    """Return the functions of the driver, as NVIDIA binds them to Python."""
+    from cuda.bindings import driver
+
+    return driver
+
+
+def _bindings_major() -> int:
+    import cuda.bindings
+
+    return int(cuda.bindings.__version__.split(".")[0])
+
+
+def _fault() -> str | None:
+    """Return what is wrong with the driver: it does not start, is older than the bindings, or sees no device."""
+    driver = bindings()
+    wanted = _bindings_major()
+    error, version = driver.cuDriverGetVersion()
+    major = version // 1000
+    if int(error) == 0 and major < wanted:
+        remedy = f", or pip install 'warpfit[cu{major}]'" if major in EXTRAS else ""
+        return (
+            f"the driver is for CUDA {_in_words(version)}, too old for the installed bindings for CUDA {wanted} "
+            f"(update the driver{remedy})"
+        )
+    import_module("cuda.core")  # 0.1 s, while another thread may be starting the driver
+    (error,) = driver.cuInit(0)
+    if int(error) == NO_DEVICE:
+        return "the NVIDIA driver sees no device (is CUDA_VISIBLE_DEVICES set?)"
+    if int(error):
+        return f"the NVIDIA driver does not start: {describe(error)}"
+    error, count = driver.cuDeviceGetCount()
+    if int(error) or count == 0:
+        return "the NVIDIA driver sees no device (is CUDA_VISIBLE_DEVICES set?)"
+    return None
+
+
+def describe(error: Any) -> str:
+    """Return the driver's name and words for an error code."""
+    driver = bindings()
+    _, name = driver.cuGetErrorName(error)
+    _, text = driver.cuGetErrorString(error)
+    if not isinstance(name, bytes) or not isinstance(text, bytes):
+        return f"error {int(error)}"
+    return f"{name.decode()} ({text.decode()})"
+
+
+class DeviceInfo(NamedTuple):
+    """What a device is.
+
+    Attributes
+    ----------
+    name, model, arch : str
+        Such as ``'cuda:0'``, ``'NVIDIA H200'`` and ``'sm_90a'``.
+    num_bytes : int
+        Its memory.
+    driver : str
+        The newest version of CUDA that the driver knows: ``'13.0'``.
+    """
+
+    name: str
+    model: str
+    arch: str
+    num_bytes: int
+    driver: str
+
+
+def info(index: int) -> DeviceInfo:
+    """Return what device `index` is; nothing is started on it."""
+    driver = bindings()
+    _, version = driver.cuDriverGetVersion()
+    kinds = driver.CUdevice_attribute
+    _, device = driver.cuDeviceGet(index)
+    _, model = driver.cuDeviceGetName(128, device)
+    _, num_bytes = driver.cuDeviceTotalMem(device)
+    _, major = driver.cuDeviceGetAttribute(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device)
+    _, minor = driver.cuDeviceGetAttribute(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device)
+    name = model.split(b"\0")[0].decode()
+    return DeviceInfo(
+        f"cuda:{index}", name, arch_of(int(major), int(minor)), int(num_bytes), _in_words(version)
+    )
+
+
+def arch_of(major: int, minor: int) -> str:
+    """Return what kernels are compiled for on a device of this compute capability."""
+    # Only the "a" targets have the instructions of their own generation; older ones have no such target.
+    return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+
+
+def is_debugging() -> bool:
+    """Return whether ``$WARPFIT_DEBUG`` asks that each launch is waited for, and that kernels bound their own waits."""
+    return os.environ.get("WARPFIT_DEBUG", "") not in ("", "0")

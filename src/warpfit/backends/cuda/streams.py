@@ -1,0 +1,275 @@
+"""In what order a device works: its streams, the graphs that are captured on one, and the marks between."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+from warpfit.backends.cuda.context import Context
+from warpfit.errors import DeviceError
+
+__all__ = ["Graph", "Mark", "Streams"]
+
+NOT_READY = 600  # CUDA_ERROR_NOT_READY
+
+
+class Streams(Context):
+    """Everything runs in order on one stream, but for what is captured, or started beside it."""
+
+    watcher: Any = None
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self._capture_stream: Any = None  # most runs need none
+        self._capturing: _Capturing | None = None
+        self._side_streams: list[Any] = []  # made when they are needed; those that no thread has
+        self._apart: dict[int, list[Any]] = {}  # those that each thread has used since it joined
+        self._beside: dict[int, Any] = {}  # the one on which a thread starts kernels now
+        self._capture_lock = threading.Lock()
+
+    # -- graphs ------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def capture(self) -> Iterator[Graph]:
+        """Note this thread's launches, copies and fills in place of starting them; afterwards the graph repeats them.
+
+        Other threads go on as ever, but those that want to capture, too, wait.
+
+        Raises
+        ------
+        DeviceError
+            If the thread tries anything else meanwhile: to allocate, load, upload, download or wait. The message
+            says what.
+        KernelError
+            If the driver does not take what was captured.
+        """
+        self._refuse_in_capture("another capture")
+        self.activate()
+        graph = Graph(self)
+        with self._capture_lock:
+            # Memory of the host that is freed meanwhile would end the capture, so nothing may be found to be garbage.
+            is_collecting = gc.isenabled()
+            gc.disable()
+            try:
+                stream = self._begin_capture()
+                self._capturing = _Capturing(threading.get_ident(), stream, graph.names)
+                try:
+                    yield graph
+                except BaseException:
+                    self._drop_capture(stream)
+                    raise
+                graph.take(self._end_capture(stream))
+            finally:
+                self._capturing = None
+                if is_collecting:
+                    gc.enable()
+
+    def _begin_capture(self) -> Any:
+        # Of its own: memory may be freed on the other stream meanwhile.
+        if self._capture_stream is None:
+            self._capture_stream = self.device.create_stream()
+        handle = self._capture_stream.handle
+        mode = self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        (error,) = self._driver.cuStreamBeginCapture(handle, mode)
+        self._check(error, "beginning a capture")
+        return handle
+
+    def _end_capture(self, stream: Any) -> Any:
+        """Return what was captured as the device runs it."""
+        driver = self._driver
+        error, captured = driver.cuStreamEndCapture(stream)
+        self._check(error, "a capture")
+        error, executable = driver.cuGraphInstantiate(captured, 0)
+        driver.cuGraphDestroy(captured)
+        self._check(error, "making a captured graph executable")
+        return executable
+
+    def _drop_capture(self, stream: Any) -> None:
+        """End a capture that came to nothing; whatever broke it is being told."""
+        error, captured = self._driver.cuStreamEndCapture(stream)
+        if not int(error):
+            self._driver.cuGraphDestroy(captured)
+
+    def is_capturing(self) -> bool:
+        """Return whether this thread's launches are noted for a graph, and not started."""
+        capturing = self._capturing
+        return capturing is not None and capturing.thread == threading.get_ident()
+
+    def _handle(self, name: str = "") -> Any:
+        """Return the stream for what this thread starts, the kernel `name` perhaps."""
+        if self._beside and (beside := self._beside.get(threading.get_ident())) is not None:
+            return beside
+        capturing = self._capturing
+        if capturing is None or capturing.thread != threading.get_ident():
+            return self._stream_handle
+        if name:
+            capturing.names[name] = None
+        return capturing.stream
+
+    def _refuse_in_capture(self, what: str) -> None:
+        if self.is_capturing():
+            raise DeviceError(
+                f"expected launches, copies and fills only while a graph is captured on {self.name}, got {what}"
+            )
+
+    # -- order -------------------------------------------------------------------------------------------
+
+    def let_wait(self, stream: int | None) -> None:
+        """Let another stream, given by its handle, wait for all that was started here so far.
+
+        Parameters
+        ----------
+        stream : int or None
+            None and 1 mean the legacy default stream, as in DLPack.
+        """
+        self._refuse_in_capture("another stream's wait")
+        self._let_wait(self._driver.CUstream(stream or 1), self.stream.record())
+
+    def _let_wait(self, stream: Any, event: Any) -> None:
+        self.activate()
+        (error,) = self._driver.cuStreamWaitEvent(stream, event.handle, 0)
+        self._check(error, "waiting for an event")
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Let kernels that this thread starts run after all that came before, and beside all until its `join`.
+
+        Memory is still allocated and freed in order with all else: what these kernels use has to live until then.
+        """
+        self._refuse_in_capture("a kernel beside others")
+        try:
+            stream = self._side_streams.pop(0)
+        except IndexError:
+            stream = self.device.create_stream()
+        thread = threading.get_ident()
+        self._apart.setdefault(thread, []).append(stream)
+        self._let_wait(stream.handle, self.stream.record())
+        self._beside[thread] = stream.handle
+        try:
+            yield
+        finally:
+            del self._beside[thread]
+
+    def join(self) -> None:
+        """Let all that comes later wait for what this thread started beside it."""
+        self._refuse_in_capture("a wait for other kernels")
+        streams = self._apart.pop(threading.get_ident(), [])
+        for stream in streams:
+            self._let_wait(self._stream_handle, stream.record())
+        self._side_streams += streams
+
+    def is_idle(self) -> bool:
+        """Return whether all that was started has ended, well or not: `synchronize` says."""
+        self.activate()
+        (error,) = self._driver.cuStreamQuery(self._stream_handle)
+        return int(error) != NOT_READY
+
+    def seconds_of(self, start: Callable[[], Any]) -> float:
+        """Return how long the device works on what `start` starts."""
+        self.synchronize()
+        before = self.mark()
+        start()
+        after = self.mark()
+        self.synchronize()
+        return self.seconds_between(before, after)
+
+    def mark(self) -> Mark:
+        """Return a mark behind all that was started so far."""
+        self._refuse_in_capture("a mark")
+        self.activate()
+        return Mark(self)
+
+    def seconds_between(self, first: Mark, second: Mark) -> float:
+        """Return the device's time between two marks that it has passed."""
+        error, milliseconds = self._driver.cuEventElapsedTime(first.event, second.event)
+        self._check(error, "reading the time between two events")
+        return float(milliseconds) / 1e3
+
+    def synchronize(self) -> None:
+        """Wait for all that was started.
+
+        Raises
+        ------
+        DeviceError
+            If any of it failed; the message names the kernels that may have.
+        """
+        self._refuse_in_capture("a wait for the device")
+        (error,) = self._driver.cuStreamSynchronize(self._stream_handle)
+        self._check(error, "a kernel")
+        self._recent.clear()
+
+
+class Mark:
+    """A place in the order of what is started, whose time the device notes when it gets there."""
+
+    __slots__ = ("_driver", "event")
+
+    def __init__(self, runtime: Streams) -> None:
+        self._driver = runtime._driver
+        error, self.event = self._driver.cuEventCreate(0)
+        runtime._check(error, "making an event")
+        (error,) = self._driver.cuEventRecord(self.event, runtime._stream_handle)
+        runtime._check(error, "recording an event")
+
+    def __del__(self) -> None:
+        with suppress(Exception):  # of a driver that has shut down
+            self._driver.cuEventDestroy(self.event)
+
+
+class _Capturing(NamedTuple):
+    """Who captures on which stream, and the kernels so far: the keys of `names`."""
+
+    thread: int
+    stream: Any
+    names: dict[str, None]
+
+
+class Graph:
+    """Launches, copies and fills that were captured, and that the device repeats as they were.
+
+    Arguments are those of the capture: what changes must change in memory.
+
+    Attributes
+    ----------
+    names : dict of str to None
+        The kernels, each once.
+    holds : list
+        What must stay alive as long as the graph; the code that captures fills it in.
+    """
+
+    def __init__(self, runtime: Streams) -> None:
+        self._runtime = runtime
+        self._executable: Any = None
+        self.names: dict[str, None] = {}
+        self.holds: list[Any] = []
+
+    def take(self, executable: Any) -> None:
+        """Take ownership of the captured graph."""
+        runtime = self._runtime
+        self._executable = executable
+        # The driver lets a launch that is under way end first.
+        weakref.finalize(self, runtime._driver.cuGraphExecDestroy, executable).atexit = False
+        (error,) = runtime._driver.cuGraphUpload(executable, runtime._stream_handle)
+        runtime._check(error, "uploading a captured graph")
+
+    def launch(self) -> None:
+        """Start all of it, after what was started before."""
+        runtime = self._runtime
+        runtime._refuse_in_capture("the launch of a graph")
+        if self._executable is None:
+            raise DeviceError(
+                f"expected a graph whose capture on {runtime.name} has ended, got one before its end"
+            )
+        runtime.activate()
+        runtime._recent.extend(self.names)
+        begun = None if runtime.watcher is None else runtime.watcher.begin("graph")
+        (error,) = runtime._driver.cuGraphLaunch(self._executable, runtime._stream_handle)
+        runtime._check(error, "launching a captured graph")
+        if begun is not None:
+            runtime.watcher.end(begun)
+        if runtime._blocking:
+            runtime.synchronize()
