@@ -2,7 +2,7 @@
 
 The order is drawn on the device. All rows are gathered before the scan, and the units that dropout keeps are drawn, or
 those of a batch within its step. What Adam takes from the number of a step, the scheduled rate included, is found for
-all steps at once. Weights, and what Adam remembers, are float32 and donated; for bfloat16, rows of x are kept in it.
+all steps at once. Weights, and the state of Adam, are float32 and donated; for bfloat16, rows of x are kept in it.
 The shorter last batch would be a second loop body to compile, and is left out.
 """
 
@@ -140,7 +140,7 @@ class Trainer:
         self.y = jnp.asarray(y, jnp.int32 if y.dtype.kind == "i" else jnp.float32)
         self.parameters = initial_parameters(sizes)
         self.optimizer, self.is_scheduled = optimizer, schedule == "cosine"
-        # What Adam remembers: averages of gradients and of their squares.
+        # The state of Adam: averages of gradients and of their squares.
         twice = () if optimizer == "sgd" else (self.parameters, self.parameters)
         self.moments = jax.tree.map(jnp.zeros_like, twice)
         self.weight_decay = weight_decay if optimizer == "adamw" else 0.0

@@ -122,7 +122,7 @@ Numbers = Callable[[Any, Any], Any]
 
 
 class Update(Protocol):
-    """How a step is trained, with what the optimizer remembers."""
+    """How a step is trained, with the optimizer state."""
 
     def numbers(self, offsets: Any) -> Sequence[Any]:
         """Return what each of the next steps takes from its number; `offsets` are 0, 1, ... (steps,)."""

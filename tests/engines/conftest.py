@@ -47,7 +47,7 @@ def only_cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 @pytest.fixture
-def only_cluster_in_roles(
+def only_specialized_cluster(
     monkeypatch: pytest.MonkeyPatch, without_card: None
 ) -> Iterator[Callable[[int], None]]:
     """Lets networks run by warp-specialized kernels in clusters of one size only."""

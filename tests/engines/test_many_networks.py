@@ -180,7 +180,7 @@ CASES: dict[str, dict[str, Any]] = {
         "activations": ("tanh", "silu"),
         "dropouts": (0.3, 0.0, 0.6),
     },
-    "weights of classes": {
+    "class weights": {
         "sizes": (12, 24, 5),
         "batch": 20,
         "loss": losses.SoftmaxCrossEntropy(0.1),
@@ -319,7 +319,7 @@ CLUSTERS: dict[str, tuple[int, dict[str, Any]]] = {
         2,
         {"sizes": (60, 100, 4), "batch": 60, "loss": "mse", "weighted": True},
     ),
-    "weights of classes": (2, {"sizes": (60, 100, 4), "batch": 60, "class_weights": True}),
+    "class weights": (2, {"sizes": (60, 100, 4), "batch": 60, "class_weights": True}),
     "weights of both": (
         1,
         {

@@ -126,7 +126,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(cuda: str, takes: Callable[[int]
 
 LEFT_TO_OTHERS: dict[str, dict[str, Any]] = {
     "sample weights": {"sample_weight": np.ones(NUM_ROWS)},
-    "weights of classes": {"class_weight": "balanced"},
+    "class weights": {"class_weight": "balanced"},
     "a clipped gradient": {"make_optimizer": lambda model: adam(model, clip_norm=1.0)},
     "a penalty": {"make_optimizer": lambda model: adam(model, l2=0.1)},
     "float32": {"precision": "float32"},

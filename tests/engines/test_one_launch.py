@@ -37,9 +37,9 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def only_cluster(only_cluster_in_roles: Callable[[int], None]) -> Callable[[int], None]:
+def only_cluster(only_specialized_cluster: Callable[[int], None]) -> Callable[[int], None]:
     """Lets networks run by clusters of one size only."""
-    return only_cluster_in_roles
+    return only_specialized_cluster
 
 
 @pytest.fixture
@@ -528,7 +528,7 @@ REPLICATED_WIDELY = [
     [pytest.param(*pair, marks=pytest.mark.slow if i >= 2 else ()) for i, pair in enumerate(REPLICATED)],
     ids=str,
 )
-def test_replicas_that_share_out_batches(
+def test_replicas_that_partition_batches(
     cuda: str, only_cluster: Callable[[int], None], replicas: Callable[[int], None], count: int, case: Case
 ) -> None:
     only_cluster(case.cluster)
@@ -544,7 +544,7 @@ def test_replicas_that_share_out_batches(
 def test_replicas_of_many_blocks(
     only_cluster: Callable[[int], None], replicas: Callable[[int], None], count: int, case: Case
 ) -> None:
-    test_replicas_that_share_out_batches("cuda", only_cluster, replicas, count, case)
+    test_replicas_that_partition_batches("cuda", only_cluster, replicas, count, case)
 
 
 @pytest.mark.parametrize(

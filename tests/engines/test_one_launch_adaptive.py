@@ -63,13 +63,13 @@ def test_bfloat16(cuda: str, sizes: tuple[int, ...], name: str) -> None:
 )
 def test_clusters(
     cuda: str,
-    only_cluster_in_roles: Callable[[int], None],
+    only_specialized_cluster: Callable[[int], None],
     sizes: tuple[int, ...],
     cluster: int,
     name: str,
     settings: dict[str, Any],
 ) -> None:
-    only_cluster_in_roles(cluster)
+    only_specialized_cluster(cluster)
     history = assert_in_roles_follows_numpy(sizes, optimizer=ADAPTIVE[name], **settings)
     assert f"a cluster of {cluster} blocks" in history.plan.reason
 
@@ -141,7 +141,7 @@ def test_a_second_run_of_an_optimizer_goes_on_where_the_first_ended(cuda: str) -
 def test_where_it_is_remembered_changes_no_bit(
     cuda: str,
     monkeypatch: pytest.MonkeyPatch,
-    only_cluster_in_roles: Callable[[int], None],
+    only_specialized_cluster: Callable[[int], None],
     sizes: tuple[int, ...],
 ) -> None:
     x, y = data(sizes)
@@ -152,7 +152,7 @@ def test_where_it_is_remembered_changes_no_bit(
             return replace(shape, near_k=min(near, shape.tiles_of_features))
 
         monkeypatch.setattr(one_launch, "_held", held)
-        only_cluster_in_roles(1)
+        only_specialized_cluster(1)
         models.append(mlp(*sizes))
         plan = fit(models[-1], x, y, ADAPTIVE["adam"](models[-1])).plan
         near_tiles.append(launch_plan.launch_of(plan, TrainingData(x, y)).near_tiles)

@@ -54,12 +54,13 @@ class _Column:
 class TablePreprocessor(TransformerMixin, BaseEstimator):
     """Makes float32 rows for a network of a table: numbers, text, true and false, categories, missing cells.
 
-    Numbers are standardised to mean 0 and standard deviation 1, and clipped at ±10; missing ones become
-    the median, and one more column marks them. Text, booleans, categories, and integers of a frame with at most 10
-    distinct values on 20 rows each become one column a category, of zeros and ones; categories that are unknown later
-    are all zeros. Left out are columns with one value only, and texts that nearly all differ, such as names. Targets
-    of a regression are standardised, too. All of it is scikit-learn's: a `ColumnTransformer` of `SimpleImputer`,
-    `StandardScaler` and `OneHotEncoder`.
+    Numbers are standardised to mean 0 and standard deviation 1, and clipped at ±10; missing ones
+    become the median, and one more column marks them. Text, booleans, categories, and integers of a
+    frame with at most 10 distinct values on 20 rows each become one column a category, of zeros and
+    ones; unknown categories are all zeros. Columns with one value only are left out, and so are
+    texts that nearly all differ, such as names. Targets of a regression are standardised, too. All
+    of it is scikit-learn's: a `ColumnTransformer` of `SimpleImputer`, `StandardScaler` and
+    `OneHotEncoder`.
 
     An array has one kind of column, numbers; it passes as it is if it has another number of dimensions than two, is
     uint8, or all of it lies in [0, 1]: pixels have one scale already.
