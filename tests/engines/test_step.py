@@ -81,7 +81,7 @@ def test_the_loss_of_a_step_is_one_kernel(
 
 def test_a_penalty_takes_separate_operations(cuda: str, launched: list[str]) -> None:
     fit(small(), "mse", lambda model: sgd(model, l2=0.1), device=cuda, epochs=1, batch_size=NUM_ROWS)
-    names = ["mean_squared_error_forward", "mean_squared_error_backward", "record_step"]
+    names = ["element_loss_forward", "element_loss_backward", "record_step"]
     assert of_losses(launched) == names
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from warpfit.backends.base import ACTIVATIONS, BINARY, COMPARISONS, UNARY
 from warpfit.backends.cuda.jit import KERNELS
+from warpfit.backends.cuda.loss import ELEMENT_LOSSES
 from warpfit.backends.cuda.resident_arguments import ARGUMENTS
 from warpfit.engines.launch_settings import OPTIMIZERS
 
@@ -167,12 +168,13 @@ def test_every_counter_is_known() -> None:
 
 
 def chosen_by_define() -> set[str]:
-    """Return the functions that a kernel names by a define: FUNCTION, ACTIVATION, EPILOGUE or OPTIMIZER."""
+    """Return the functions that a kernel names by a define: FUNCTION, ACTIVATION, LOSS, EPILOGUE or OPTIMIZER."""
     elementwise = {f"{name}_of" for name in (*UNARY, *BINARY, *COMPARISONS)}
     activations = {f"{name}_{way}" for name in ACTIVATIONS for way in ("forward", "derivative")}
     epilogues = {f"epilogue_{name}" for name in ("store", "activation", "mask")}
     rules = {f"{spec.kind}_{part}" for spec in OPTIMIZERS for part in ("rule", "fade", "quotient", "take")}
-    return elementwise | activations | epilogues | rules
+    losses = {f"{name}_{part}" for name in ELEMENT_LOSSES for part in ("term", "slope")}
+    return elementwise | activations | epilogues | rules | losses
 
 
 def test_every_function_has_a_caller() -> None:

@@ -71,7 +71,8 @@ class ActivationOps(RowOps):
         num_columns = shape[-1] if shape else 1
         num_rows = prod(shape) // num_columns
         launch = self.row_launch(num_rows, num_columns, dtype.itemsize, num_kept, is_summed=False)
-        kernel = self.kernel(name, DTYPE=dtype, **launch.defines)
+        is_log = name.startswith("log_")
+        kernel = self.kernel(name.removeprefix("log_"), DTYPE=dtype, LOG=int(is_log), **launch.defines)
         inputs = [self.vectors(array) for array in arrays]
         sizes = (num_rows, num_columns, launch.lanes, launch.capacity)
         kernel(launch.grid, launch.block, *inputs, out, *sizes, shared_bytes=launch.shared_bytes)
@@ -87,9 +88,9 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         for name in ACTIVATIONS
     ]
     along_rows = [
-        variant
-        for name in ("softmax", "log_softmax")
+        (kernel, {**defines, "LOG": is_log})
+        for is_log in "01"
         for way, num_kept in (("forward", 1), ("backward", 2))
-        for variant in row_variants(f"{name}_{way}", num_kept)
+        for kernel, defines in row_variants(f"softmax_{way}", num_kept)
     ]
     return elementwise + along_rows

@@ -373,7 +373,8 @@ class LossOps(RowOps):
         prediction: Array,
         target: Array,
         sample_weight: Array | None,
-        *settings: float,
+        setting: float = 0.0,
+        *,
         scale: float = 1.0,
         divisor: float | None = None,
     ) -> tuple[Array, Array]:
@@ -383,7 +384,7 @@ class LossOps(RowOps):
         grid = blocks_for(num_rows * num_outputs, elements_of_block(dtype.itemsize), self.most_blocks // 2)
         acc = acc_dtype(dtype)
         loss, weight = self.empty((), acc), self.empty((), acc)
-        self.kernel(op, DTYPE=dtype)(
+        self.kernel("element_loss_forward", DTYPE=dtype, LOSS=_term_of(op))(
             grid,
             THREADS,
             self.contiguous(prediction),
@@ -394,7 +395,7 @@ class LossOps(RowOps):
             *self._partials(grid, 2),
             scale,
             num_outputs if divisor is None else divisor,
-            *settings,
+            setting,
             num_rows,
             num_outputs,
         )
@@ -408,7 +409,7 @@ class LossOps(RowOps):
         total_weight: Array,
         sample_weight: Array | None,
         divisor: float,
-        *settings: float,
+        setting: float = 0.0,
     ) -> Array:
         """Return s · derivative / (divisor · Σ s)."""
         check_prediction(op, prediction, target, sample_weight)
@@ -418,7 +419,7 @@ class LossOps(RowOps):
         n = num_rows * num_outputs
         if not n:
             return gradient
-        self.kernel(op, DTYPE=prediction.dtype)(
+        self.kernel("element_loss_backward", DTYPE=prediction.dtype, LOSS=_term_of(op))(
             blocks_for(n, elements_of_block(prediction.dtype.itemsize)),
             THREADS,
             self.contiguous(prediction),
@@ -427,7 +428,7 @@ class LossOps(RowOps):
             self.contiguous_or_none(sample_weight),
             gradient,
             divisor,
-            *settings,
+            setting,
             num_rows,
             num_outputs,
         )
@@ -509,6 +510,11 @@ class LossOps(RowOps):
         return out
 
 
+def _term_of(op: str) -> str:
+    """Return the name of an operation's terms: that of its loss, but for a shorter one."""
+    return op.rpartition("_")[0].replace("mean_squared_error", "mse")
+
+
 def _outputs(prediction: Any) -> int:
     return prod(prediction.shape[1:])
 
@@ -516,9 +522,13 @@ def _outputs(prediction: Any) -> int:
 def variants() -> list[tuple[str, dict[str, str]]]:
     """Return the kernels with the defines that they are asked for."""
     along_rows = [*row_variants("softmax_cross_entropy_forward"), *row_variants("count_correct")]
-    means = ("mean_squared_error", "absolute_error", "huber", "binary_cross_entropy")
-    others = [f"{name}_{way}" for name in means for way in ("forward", "backward")]
-    others += ["softmax_cross_entropy_backward", "count_correct_binary"]
+    along_rows += [
+        (f"element_loss_{way}", {"DTYPE": dtype, "LOSS": loss})
+        for loss in ELEMENT_LOSSES
+        for way in ("forward", "backward")
+        for dtype in DEVICE_FLOATS
+    ]
+    others = ("softmax_cross_entropy_backward", "count_correct_binary")
     along_rows += row_variants("softmax_cross_entropy_step")
     steps = [
         {"DTYPE": dtype, "LOSS": loss, "COUNTS_ROWS": str(int(loss in COUNTING_LOSSES)), "GATHERS": gathers}
