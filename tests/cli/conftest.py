@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,18 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("warpfit.data.registry.user_cache", lambda: tmp_path / "cache")
     monkeypatch.setattr("warpfit.data.registry.fetch", no_network)
+
+
+@pytest.fixture
+def drawn() -> None:
+    """What tests ask for that look at pictures."""
+
+
+@pytest.fixture(autouse=True)
+def blank_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let pictures that no test looks at be empty files: drawing is half of a short run."""
+    if find_spec("matplotlib") and "drawn" not in request.fixturenames:
+        monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda _, path, **options: path.touch())
 
 
 @pytest.fixture(scope="session")

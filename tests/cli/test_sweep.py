@@ -26,7 +26,9 @@ def rows(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_writes_table_picture_settings_and_the_best_model(invoke: Invoke, tmp_path: Path) -> None:
+def test_writes_table_picture_settings_and_the_best_model(
+    invoke: Invoke, drawn: None, tmp_path: Path
+) -> None:
     folder = tmp_path / "results"
     grid = ("--lr", "0.01,0.1", "--hidden", "16,8-8", "--optimizer", "sgd,adam", "--seeds", "2")
     outcome = invoke("sweep", *QUICK, *grid, "--out", folder)

@@ -28,7 +28,7 @@ KERNELS = EMULATOR.parents[1] / "src" / "warpfit" / "backends" / "cuda" / "kerne
 
 FLAGS = ("-std=c++17", "-w", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
 KERNEL_FLAGS = (*FLAGS, "-fdata-sections", "-fno-exceptions", "-fno-asynchronous-unwind-tables")
-# Unoptimized, kernels compile in half the time and run twice as long: worth it for all but those that multiply long.
+# Unoptimized, kernels compile in half the time and run twice as long: worth it for all but these.
 OPTIMIZED = {"gemm_sm90", "matmul_mma"}
 LINK_FLAGS = ("-shared", "-Wl,-rpath,$ORIGIN", f"-Wl,-T,{EMULATOR / 'shared.ld'}")
 # The scheduler's library brings the standard libraries along; looking through them takes half of linking.
@@ -84,11 +84,11 @@ def build(source: Path, entry: str, defines: Mapping[str, str], *, sanitize: boo
     arguments = (*flags, *(f"-D{name}={value}" for name, value in macros.items()))
     scheduler = build_scheduler()
     inputs = [source, *sorted(source.parent.glob("*.cuh")), *sorted(KERNELS.rglob("*.cuh"))]
-    target = _cache() / f"{entry}-{_digest(arguments, inputs)}.so"
+    link = [str(scheduler), *LINK_FLAGS, *(() if sanitize else ALONE)]
+    target = _cache() / f"{entry}-{_digest([*arguments, *link], inputs)}.so"
     if not target.exists():
         header = _compiled_header((*flags, f"-D__CUDA_ARCH__={macros['__CUDA_ARCH__']}"))
         source_files = [*_folders(header.parent), "-include", HEADER, str(EMULATOR / "entry.cpp")]
-        link = [str(scheduler), *LINK_FLAGS, *(() if sanitize else ALONE)]
         _compile([*arguments, *source_files, *link], target)
     return target
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import traceback
@@ -92,13 +93,18 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(_run(list(given) or ["--help"]))
 
 
+@functools.cache
+def _commands() -> Any:
+    """Return what parses the command line; building it reads the annotations of every command."""
+    return typer.main.get_command(app)
+
+
 def _run(arguments: list[str]) -> int:
-    command: Any = typer.main.get_command(app)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeviceWarning)  # the commands say it in a line of their own
             warnings.showwarning = _show_warning
-            return command.main(arguments, prog_name="warpfit", standalone_mode=False) or OK
+            return _commands().main(arguments, prog_name="warpfit", standalone_mode=False) or OK
     except CompileError as error:
         print("warpfit:", error, file=sys.stderr)  # a compiler's log is lines
         return FAILED
