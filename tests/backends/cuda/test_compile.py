@@ -103,7 +103,8 @@ def ptx_and_machine_code(name: str, defines: dict[str, str]) -> tuple[bytes, byt
     """Return both of one compilation; cuda-core gives PTX only where there is a driver."""
     from cuda.bindings import nvrtc
 
-    _, program = nvrtc.nvrtcCreateProgram(jit.source_of(name).encode(), b"kernel.cu", 0, [], [])
+    unit = jit.unit_of(name, jit.source_of(name))
+    _, program = nvrtc.nvrtcCreateProgram(unit.encode(), b"kernel.cu", 0, [], [])
     flags = ["-arch=sm_90a", "-std=c++17", "-default-device", f"-I{jit.KERNELS}"]
     flags += [f"-D{key}={value}" for key, value in defines.items()]
     (error,) = nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])

@@ -1,4 +1,4 @@
-"""Arguments reach a kernel as its source declares them: read from the source, packed, aligned, checked."""
+"""Arguments reach a kernel as its signature has them: packed, aligned, checked."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import ctypes
 import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,8 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import on_emulator
+from emulator.build import build
 from warpfit.backends.cuda import DeviceArray, jit
+from warpfit.backends.cuda.arguments import FORMATS
 from warpfit.backends.cuda.launch import Kernel, Kernels, parameter_formats, scalar
+from warpfit.backends.cuda.signatures import SIGNATURES
 from warpfit.errors import CompileError, DTypeError, ShapeError
 
 # What C makes of every declaration that a kernel may have, and numbers to try it with.
@@ -27,10 +33,10 @@ SCALARS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     "float": (ctypes.c_float, st.floats(width=32, allow_nan=False)),
     "double": (ctypes.c_double, st.floats(allow_nan=False)),
     "const T*": (ctypes.c_void_p, st.integers(1, 2**47)),
-    "float* __restrict__": (ctypes.c_void_p, st.integers(1, 2**47)),
-    "const Layout": (ctypes.c_char * 136, st.binary(min_size=136, max_size=136)),
-    "const __grid_constant__ TensorMap": (ctypes.c_char * 128, st.binary(min_size=128, max_size=128)),
-    "const __grid_constant__ TensorList": (ctypes.c_char * 3848, st.binary(min_size=3848, max_size=3848)),
+    "float*": (ctypes.c_void_p, st.integers(1, 2**47)),
+    "Layout": (ctypes.c_char * 136, st.binary(min_size=136, max_size=136)),
+    "TensorMap": (ctypes.c_char * 128, st.binary(min_size=128, max_size=128)),
+    "TensorList": (ctypes.c_char * 3848, st.binary(min_size=3848, max_size=3848)),
 }
 ALIGNMENT_OF_STRUCTS = 8
 
@@ -71,14 +77,9 @@ def forget_formats() -> Iterator[None]:
     parameter_formats.cache_clear()
 
 
-def source(parameters: str, before: str = "", name: str = "probe") -> str:
-    return f'// Computes: nothing.\n{before}extern "C" __global__ void {name}({parameters}) {{}}\n'
-
-
 def probe(monkeypatch: pytest.MonkeyPatch, kinds: list[str]) -> tuple[Kernel, ReadingDevice]:
-    """Return a kernel with parameters of these declared kinds, and the device that reads them."""
-    parameters = ", ".join(f"{kind} p{idx}" for idx, kind in enumerate(kinds))
-    monkeypatch.setattr(jit, "source_of", lambda name: source(parameters))
+    """Return a kernel with parameters of these kinds, and the device that reads them."""
+    monkeypatch.setitem(SIGNATURES, "probe", ", ".join(kinds))
     parameter_formats.cache_clear()
     device = ReadingDevice([SCALARS[kind][0] for kind in kinds])
     return Kernel(device, "probe", ()), device
@@ -135,7 +136,7 @@ def test_blocks_that_wait_for_each_other(monkeypatch: pytest.MonkeyPatch, togeth
         ("double", "1"),
         ("const T*", 2**64),
         ("const T*", "address"),
-        ("const Layout", 3),
+        ("Layout", 3),
     ],
 )
 def test_what_a_parameter_cannot_hold_is_refused(
@@ -162,36 +163,45 @@ def test_threads_do_not_mix_their_arguments(monkeypatch: pytest.MonkeyPatch) -> 
     assert sorted(launched.values for launched in device.launches) == [[n] * 8 for n in range(2000)]
 
 
-# -- the source ----------------------------------------------------------------------------------------------
+# -- signatures ----------------------------------------------------------------------------------------------
 
 
+def test_a_kernel_that_nobody_has_declared() -> None:
+    with pytest.raises(
+        CompileError, match=r"kernel nowhere: expected its parameters in signatures.py, got none"
+    ):
+        parameter_formats("nowhere")
+
+
+SOURCE = """#include "ops/arrays/strided.cuh"
+extern "C" __global__ void probe(const float* __restrict__ x, const __grid_constant__ Layout layout, int n) {}
+"""
+
+
+@on_emulator
 @pytest.mark.parametrize(
-    "before_name",
-    ["__launch_bounds__(256) ", "__launch_bounds__(THREADS, 2) ", "__launch_bounds__(BLOCK_M * 2)\n    "],
-)
-def test_bounds_may_stand_before_the_name(monkeypatch: pytest.MonkeyPatch, before_name: str) -> None:
-    text = source("const T* x,\n    int n").replace("void ", f"void {before_name}")
-    monkeypatch.setattr(jit, "source_of", lambda name: text)
-    assert parameter_formats("probe") == ("P", "i")
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
+    ("signature", "size", "fits"),
     [
-        (source("size_t n"), "expected a parameter of a known type, got 'size_t n'"),
-        (source("Layout layout, half2 x"), "expected a parameter of a known type, got 'half2 x'"),
-        (source("int n", name="other"), 'expected one entry extern "C" __global__ void probe'),
-        ("__global__ void probe(int n) {}", "expected one entry"),
+        ("const float*, Layout, int", "0q136s", True),
+        ("const float*, Layout, unsigned", "0q136s", False),
+        ("float*, Layout, int", "0q136s", False),
+        ("const float*, Layout", "0q136s", False),
+        ("const float*, Layout, int", "0q144s", False),
     ],
 )
-def test_sources_that_cannot_be_launched(monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
-    monkeypatch.setattr(jit, "source_of", lambda name: text)
-    with pytest.raises(CompileError, match=f"kernel probe: {message}"):
-        parameter_formats("probe")
+def test_the_compiler_holds_an_entry_to_its_signature(
+    signature: str, size: str, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SIGNATURES, "probe", signature)
+    monkeypatch.setitem(FORMATS, "Layout", size)
+    path = tmp_path / "probe.cu"
+    path.write_text(SOURCE)
+    with nullcontext() if fits else pytest.raises(CompileError, match="the host packs other arguments"):
+        build(path, "probe", {})
 
 
 def test_a_scalar_is_a_number_or_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jit, "source_of", lambda name: source("int before, Scalar x, Scalar y, int after"))
+    monkeypatch.setitem(SIGNATURES, "probe", "int, Scalar, Scalar, int")
     parameter_formats.cache_clear()
     words = ctypes.c_char * 16
     device = ReadingDevice([ctypes.c_int, words, words, ctypes.c_int])
@@ -220,7 +230,8 @@ def test_every_kernel_can_be_launched(name: str) -> None:
 
 
 def test_kernels_are_loaded_once_for_each_choice_of_defines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jit, "source_of", lambda name: source("int n", name=name))
+    monkeypatch.setitem(SIGNATURES, "probe", "int")
+    monkeypatch.setitem(SIGNATURES, "other", "int")
     loaded: list[tuple[str, jit.Defines]] = []
 
     class Device(ReadingDevice):

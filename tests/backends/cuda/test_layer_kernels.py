@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from struct import calcsize
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from support.cases import UPDATES
 from support.numeric import download
 from warpfit.backends import Backend, NumpyBackend
 from warpfit.backends.base import TOLERANCE
-from warpfit.backends.cuda import CudaBackend, dense, launch, pool, tensors
+from warpfit.backends.cuda import CudaBackend, dense, pool, tensors
+from warpfit.backends.cuda.arguments import format_of
 from warpfit.backends.cuda.array import DeviceArray, row_major_strides
 from warpfit.errors import DTypeError, ShapeError
 
@@ -208,9 +210,8 @@ def test_arrays_of_any_alignment(ops: CudaBackend, channels: int, dtype: str) ->
 
 
 def test_a_list_is_packed_as_the_kernels_declare_it() -> None:
-    assert (
-        tensors._HEAD.size + tensors.MAX_TENSORS * tensors._ENTRY.size == launch._STRUCT_BYTES["TensorList"]
-    )
+    size = tensors._HEAD.size + tensors.MAX_TENSORS * tensors._ENTRY.size
+    assert size == calcsize(format_of("TensorList"))
 
 
 @on_emulator  # whose multiprocessors are few

@@ -10,9 +10,9 @@ from typing import Annotated, Any, get_args, get_type_hints
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.errors import CompileError
 
-__all__ = ["Arguments", "Float", "Int", "Place", "Unsigned", "address", "format_of"]
+__all__ = ["FORMATS", "Arguments", "Float", "Int", "Place", "Unsigned", "format_of"]
 
-# How `struct` packs each type of C that is no pointer.
+# How `struct` packs each type of C that is no pointer: some structs as their numbers, others as bytes.
 FORMATS = {
     "int": "i",
     "unsigned": "I",
@@ -21,9 +21,17 @@ FORMATS = {
     "float": "f",
     "double": "d",
     "LayerArrays": "6P",
+    "Layout": "0q136s",
     "LossNumbers": "3d",
     "LossSettings": "3f",
+    "NarrowNetwork": "0q128s",
+    "NarrowParts": "0q648s",
     "RuleSettings": "4f",
+    "Scalar": "0qPd",
+    "TensorList": "0q3848s",
+    "TensorMap": "0q128s",
+    "UpdateList": "0q3904s",
+    "Windows": "0q72s",
 }
 
 # An array's address, or one; none is a null pointer.
@@ -40,11 +48,6 @@ def format_of(kind: str) -> str:
     if kind not in FORMATS:
         raise CompileError(f"expected a type of C among {', '.join(FORMATS)} and pointers, got {kind}")
     return FORMATS[kind]
-
-
-def address(value: Any) -> Any:
-    """Return a value as `struct` packs it: of an array its address, 0 for none."""
-    return value.pointer if type(value) is DeviceArray else 0 if value is None else value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,4 +91,4 @@ class Arguments:
         for field in fields(self):
             value = getattr(self, field.name)
             found += value if isinstance(value, (tuple, list)) else [value]
-        return [address(value) for value in found]
+        return [v.pointer if type(v) is DeviceArray else 0 if v is None else v for v in found]

@@ -18,6 +18,7 @@ from time import time
 from typing import Any, NamedTuple
 
 from warpfit.backends.cuda.resident_arguments import ARGUMENTS
+from warpfit.backends.cuda.signatures import SIGNATURES, check_of
 from warpfit.errors import CompileError, ConfigError
 from warpfit.files import atomic_path, make_folder
 
@@ -81,7 +82,9 @@ def source_of(name: str) -> str:
 
 
 def unit_of(name: str, source: str) -> str:
-    """Return what is compiled of a kernel's source: with ``struct Arguments``, if it has one, as the host packs it."""
+    """Return what is compiled of a kernel's source: with what the host packs declared, or checked."""
+    if name in SIGNATURES:
+        return f"{source}\n{check_of(name)}\n"
     lines = source.splitlines()
     for idx, line in enumerate(lines):
         if line.startswith(_ARGUMENTS):

@@ -1,9 +1,8 @@
-"""The only place that launches: kernels by name, with their arguments packed as their source declares them."""
+"""The only place that launches: kernels by name, with their arguments packed as the compiler has checked them."""
 
 from __future__ import annotations
 
 import ctypes
-import re
 import struct
 import threading
 from functools import cache
@@ -12,52 +11,22 @@ from typing import Any, ClassVar
 from warpfit.backends.cuda import jit
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.resident_arguments import ARGUMENTS
+from warpfit.backends.cuda.signatures import SIGNATURES, formats_of
 from warpfit.errors import CompileError, DTypeError, ShapeError
 
 __all__ = ["Kernel", "Kernels", "scalar"]
 
 Size = int | tuple[int, ...]
 
-# How struct packs a parameter's type; structs passed by value are aligned to 8 bytes, with the size given here.
-_FORMATS = {"int": "i", "unsigned": "I", "int64": "q", "uint64": "Q", "float": "f", "double": "d"}
-_STRUCT_BYTES = {
-    "Layout": 136,
-    "NarrowNetwork": 128,
-    "NarrowParts": 648,
-    "TensorList": 3848,
-    "TensorMap": 128,
-    "UpdateList": 3904,
-    "Windows": 72,
-}
-_SCALAR = "0qPd"  # takes the two values of `scalar`
-_ENTRY = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(([^)]*)\)')
-_UNUSED = re.compile(r"\b(const|__restrict__|__grid_constant__)\b\s*|//[^\n]*")
-
 
 @cache
 def parameter_formats(name: str) -> tuple[str, ...]:
-    """Return the `struct` format of each parameter of a kernel: of its `Arguments`, or read from its source."""
+    """Return the `struct` format of each parameter of a kernel; of one that takes `Arguments`, of these."""
     if name in ARGUMENTS:
         return (ARGUMENTS[name].layout().format.removeprefix("@"),)
-    entry = _ENTRY.search(jit.source_of(name))
-    if entry is None or entry[1] != name:
-        raise CompileError(
-            f'kernel {name}: expected one entry extern "C" __global__ void {name}(...), got none'
-        )
-    return tuple(_format(name, parameter) for parameter in entry[2].split(",") if parameter.strip())
-
-
-def _format(name: str, parameter: str) -> str:
-    if "*" in parameter:
-        return "P"
-    kind = _UNUSED.sub("", parameter).split()[0]
-    if kind == "Scalar":
-        return _SCALAR
-    if kind in _STRUCT_BYTES:
-        return f"0q{_STRUCT_BYTES[kind]}s"
-    if kind not in _FORMATS:
-        raise CompileError(f"kernel {name}: expected a parameter of a known type, got {parameter.strip()!r}")
-    return _FORMATS[kind]
+    if name in SIGNATURES:
+        return formats_of(name)
+    raise CompileError(f"kernel {name}: expected its parameters in signatures.py, got none")
 
 
 def scalar(number: float | DeviceArray) -> tuple[int, float]:
@@ -76,7 +45,7 @@ def scalar(number: float | DeviceArray) -> tuple[int, float]:
 
 
 class Kernel:
-    """A compiled kernel: call it with grid, block and its `Arguments`, or the arguments in the order of its source.
+    """A compiled kernel: call it with grid, block and its `Arguments`, or the arguments in the order of `SIGNATURES`.
 
     Arrays are passed as their address, None as a null pointer.
     """
