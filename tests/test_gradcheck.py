@@ -19,11 +19,10 @@ from warpfit.gradcheck import (
     distinct_values,
     gradcheck,
     gradcheck_model,
-    standard_checks,
-    unchecked,
 )
 from warpfit.losses import Huber, Loss, SoftmaxCrossEntropy
 from warpfit.nn.spec import LayerSpec
+from warpfit.standard_checks import standard_checks, unchecked
 
 CHECKS = dict(standard_checks())
 X = np.array([[0.5, -1.0, 2.0], [1.5, 0.25, -0.75]])

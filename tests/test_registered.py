@@ -18,7 +18,7 @@ import pytest
 
 from support.kernels import VARIANTS
 from support.training import mlp
-from warpfit import backends, gradcheck, losses, optim
+from warpfit import backends, losses, optim, standard_checks
 from warpfit.apps.notebook.trainer import OPTIMIZERS as OF_DEMO
 from warpfit.apps.playground.messages import BOUNDS
 from warpfit.backends import Activation
@@ -188,7 +188,7 @@ def test_what_estimators_give_out_is_known_or_refused(monkeypatch: pytest.Monkey
 
 
 def test_gradcheck_covers_all_activations() -> None:
-    cases = [name for name, *_ in gradcheck.standard_checks()]
+    cases = [name for name, *_ in standard_checks.standard_checks()]
     assert all(any(name.endswith(f"+ {known} float64") for name in cases) for known in ACTIVATIONS)
 
 
@@ -271,7 +271,7 @@ def test_what_outputs_mean_is_known_or_refused() -> None:
 def test_every_loss_is_documented_checked_and_has_its_operation() -> None:
     for kind in Loss.by_name.values():
         assert f"losses.{kind.__name__}(" in API
-    assert not gradcheck.unchecked()
+    assert not standard_checks.unchecked()
     outputs = np.zeros((2, 3), np.float32)
     with pytest.raises(ConfigError, match=MADE_UP):
         MadeUpElementLoss().vjp(OPS, outputs, outputs)

@@ -135,7 +135,7 @@ def test_gradcheck_fails_with_the_failing_entry(invoke: Invoke, monkeypatch: pyt
     wrong = GradcheckResult((InputCheck("weight", 0.5, (1, 2), 1.0, 3.0),), tolerance=1e-6)
     right = GradcheckResult((InputCheck("weight", 1e-9, (0,), 1.0, 1.0),), tolerance=1e-6)
     checks = [("Wrong float64", lambda: wrong), ("Right float64", lambda: right)]
-    monkeypatch.setattr("warpfit.gradcheck.standard_checks", lambda device: iter(checks))
+    monkeypatch.setattr("warpfit.standard_checks.standard_checks", lambda device: iter(checks))
     outcome = invoke("gradcheck")
     assert outcome.code == 1
     assert "weight[1, 2]" in outcome.out

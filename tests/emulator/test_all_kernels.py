@@ -40,7 +40,7 @@ FAMILIES = {
         "or in_half_precision and (exp or maximum) or every_conversion or every_dtype or transposed_integers)",
     ),
     "rows": Family(
-        ("activation", "loss", "columns"),
+        ("activation", "loss", "loss_steps", "columns"),
         (
             "backends/test_contract.py",
             "backends/test_loss_steps.py",

@@ -23,7 +23,7 @@ def gradcheck(
 ) -> None:
     """Compare every derivative with central differences, and show the worst entry of each."""
     from warpfit.backends import resolve_device
-    from warpfit.gradcheck import standard_checks
+    from warpfit.standard_checks import standard_checks
 
     if dtype not in DTYPES:
         raise ConfigError(f"expected dtype among {', '.join(DTYPES)}, got {dtype!r}")

@@ -22,8 +22,9 @@ from warpfit.backends.cuda.runtime import why_unavailable
 from warpfit.backends.transfer import home_of, moved, to_host
 from warpfit.data import Dataset
 from warpfit.errors import DataError, DeviceError, ShapeError
-from warpfit.gradcheck import gradcheck, gradcheck_model, standard_checks
+from warpfit.gradcheck import gradcheck, gradcheck_model
 from warpfit.losses import BinaryCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
+from warpfit.standard_checks import standard_checks
 from warpfit.training.inputs import as_rows
 
 # In every run at least every other case of each test.

@@ -21,7 +21,8 @@ from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.dtypes import dtype_of
 from warpfit.backends.cuda.joined_updates import JoinedUpdates, PartialGradient
 from warpfit.backends.cuda.launch import scalar
-from warpfit.backends.cuda.loss import COUNTING_LOSSES, ELEMENT_LOSSES, LossOps
+from warpfit.backends.cuda.loss import COUNTING_LOSSES, ELEMENT_LOSSES
+from warpfit.backends.cuda.loss_steps import LossStepOps
 from warpfit.backends.cuda.next_batch import StepRows, order_arguments
 from warpfit.backends.cuda.trained_network import padded, up
 
@@ -202,7 +203,7 @@ def choose_on(runtime: Any, network: NarrowNetwork, num_rows: int, source: str =
     return choose(network, num_rows, runtime.max_shared_bytes, source)
 
 
-class NarrowOps(LossOps):
+class NarrowOps(LossStepOps):
     """A whole step but for its update."""
 
     def narrow_step(

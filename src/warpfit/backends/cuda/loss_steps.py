@@ -1,0 +1,242 @@
+"""Losses of a step, each as one kernel: the loss and what is right go to the record, the gradient is returned."""
+
+from __future__ import annotations
+
+from warpfit.backends.base import Array, Number
+from warpfit.backends.checks import check_float, check_labels, check_same_shape, check_shape
+from warpfit.backends.cuda.arrays import blocks_for, check_record, power_of_two
+from warpfit.backends.cuda.dtypes import DEVICE_FLOATS, acc_dtype
+from warpfit.backends.cuda.launch import scalar
+from warpfit.backends.cuda.loss import COUNTING_LOSSES, ELEMENT_LOSSES, LossOps, num_outputs_of
+from warpfit.backends.cuda.next_batch import OrderedRows, order_arguments
+from warpfit.backends.cuda.rows import THREADS, WARP, elements_of_block, row_variants
+from warpfit.errors import DTypeError, ShapeError
+
+__all__ = ["LossStepOps", "variants"]
+
+# Outputs of a row from which on a block may take it, where there are not enough rows for a warp each.
+LONG_ROW = 1024
+
+
+def _check_step(op: str, outputs: Array, **others: Array | None) -> None:
+    """Raise unless outputs are of a float dtype, and the others of its arithmetic type."""
+    check_float(op, outputs)
+    expected = acc_dtype(outputs.dtype)
+    for what, array in others.items():
+        if array is not None and array.dtype != expected:
+            raise DTypeError(
+                f"{op}: expected {what} of dtype {expected} for {outputs.dtype}, got {array.dtype}"
+            )
+
+
+def _check_element_step(op: str, prediction: Array, target: Array, sample_weight: Array | None) -> None:
+    """Raise unless target is like prediction, rows of outputs, in its arithmetic type, with a weight a row."""
+    _check_step(op, prediction, target=target, sample_weight=sample_weight)
+    check_same_shape(op, prediction, target)
+    if prediction.ndim == 0:
+        raise ShapeError(f"{op}: expected a batch of rows, got shape ()")
+    check_shape(op, "sample_weight", sample_weight, prediction.shape[:1])
+
+
+class LossStepOps(LossOps):
+    """The operations ``..._step`` of the contract."""
+
+    def softmax_cross_entropy_step(
+        self,
+        logits: Array,
+        labels: Array,
+        record: Array,
+        row: Number,
+        *,
+        scale: float = 1.0,
+        class_weight: Array | None = None,
+        sample_weight: Array | None = None,
+        label_smoothing: float = 0.0,
+    ) -> Array | None:
+        op = "softmax_cross_entropy_step"
+        _check_step(op, logits, class_weight=class_weight, sample_weight=sample_weight)
+        check_labels(op, logits, labels)
+        check_shape(op, "class_weight", class_weight, logits.shape[1:])
+        check_shape(op, "sample_weight", sample_weight, logits.shape[:1])
+        check_record(op, record, row)
+        num_rows, num_classes = logits.shape
+        if not num_rows * num_classes:
+            return None
+        by_order = isinstance(labels, OrderedRows)
+        launch = self.row_launch(num_rows, num_classes, logits.dtype.itemsize)
+        gradient = self.empty(logits.shape, logits.dtype)
+        self.kernel(op, DTYPE=logits.dtype, **launch.defines)(
+            launch.grid,
+            launch.block,
+            self.vectors(logits),
+            self._labels(labels.array if by_order else labels),
+            *order_arguments(labels.rows if by_order else None),
+            self.contiguous_or_none(class_weight),
+            self.contiguous_or_none(sample_weight),
+            gradient,
+            record,
+            *scalar(row),
+            *self._partials(launch.grid, 2),
+            label_smoothing,
+            scale,
+            num_rows,
+            num_classes,
+            launch.lanes,
+            launch.capacity,
+            shared_bytes=launch.shared_bytes,
+        )
+        return gradient
+
+    def mean_squared_error_step(
+        self,
+        prediction: Array,
+        target: Array,
+        record: Array,
+        row: Number,
+        *,
+        scale: float = 1.0,
+        sample_weight: Array | None = None,
+        half: bool = False,
+    ) -> Array | None:
+        term_scale, slope_divisor = (0.5, 1.0) if half else (1.0, num_outputs_of(prediction) / 2)
+        return self._element_step(
+            "mean_squared_error_step",
+            "mse",
+            prediction,
+            target,
+            record,
+            row,
+            scale,
+            sample_weight,
+            term_scale=term_scale,
+            slope_divisor=slope_divisor,
+        )
+
+    def absolute_error_step(
+        self,
+        prediction: Array,
+        target: Array,
+        record: Array,
+        row: Number,
+        *,
+        scale: float = 1.0,
+        sample_weight: Array | None = None,
+    ) -> Array | None:
+        op = "absolute_error_step"
+        return self._element_step(op, "absolute_error", prediction, target, record, row, scale, sample_weight)
+
+    def huber_step(
+        self,
+        prediction: Array,
+        target: Array,
+        record: Array,
+        row: Number,
+        *,
+        scale: float = 1.0,
+        delta: float = 1.0,
+        sample_weight: Array | None = None,
+    ) -> Array | None:
+        return self._element_step(
+            "huber_step", "huber", prediction, target, record, row, scale, sample_weight, setting=delta
+        )
+
+    def binary_cross_entropy_step(
+        self,
+        logits: Array,
+        target: Array,
+        record: Array,
+        row: Number,
+        *,
+        scale: float = 1.0,
+        sample_weight: Array | None = None,
+        sum_outputs: bool = False,
+    ) -> Array | None:
+        op, loss = "binary_cross_entropy_step", "binary_cross_entropy"
+        divisor = 1.0 if sum_outputs else None
+        return self._element_step(
+            op,
+            loss,
+            logits,
+            target,
+            record,
+            row,
+            scale,
+            sample_weight,
+            divisor=divisor,
+            slope_divisor=divisor,
+        )
+
+    def _element_step(
+        self,
+        op: str,
+        loss: str,
+        prediction: Array,
+        target: Array,
+        record: Array,
+        row: Number,
+        scale: float,
+        sample_weight: Array | None,
+        *,
+        term_scale: float = 1.0,
+        divisor: float | None = None,
+        slope_divisor: float | None = None,
+        setting: float = 0.0,
+    ) -> Array | None:
+        """Record term_scale · Σ s · term / (divisor · Σ s), and return scale · s · derivative / (slope_divisor · Σ s).
+
+        Divisors are the number of outputs by default.
+        """
+        _check_element_step(op, prediction, target, sample_weight)
+        check_record(op, record, row)
+        num_rows, num_outputs = len(prediction), num_outputs_of(prediction)
+        if not num_rows * num_outputs:
+            return None
+        counts_rows, itemsize = loss in COUNTING_LOSSES, prediction.dtype.itemsize
+        lanes = self._lanes_of_row(num_rows, num_outputs, itemsize) if counts_rows else 0
+        blocks = -(-num_rows * lanes // THREADS) if counts_rows else num_rows * num_outputs
+        grid = blocks_for(blocks, 1 if counts_rows else elements_of_block(itemsize), self.most_blocks // 2)
+        gradient = self.empty(prediction.shape, prediction.dtype)
+        by_order = isinstance(target, OrderedRows)
+        defines = {"LOSS": loss, "COUNTS_ROWS": int(counts_rows), "GATHERS": int(by_order)}
+        self.kernel("element_loss_step", DTYPE=prediction.dtype, **defines)(
+            grid,
+            THREADS,
+            self.contiguous(prediction),
+            self.contiguous(target.array if by_order else target),
+            *order_arguments(target.rows if by_order else None),
+            self.contiguous_or_none(sample_weight),
+            gradient,
+            record,
+            *scalar(row),
+            *self._partials(grid, 2),
+            term_scale,
+            num_outputs if divisor is None else divisor,
+            num_outputs if slope_divisor is None else slope_divisor,
+            setting,
+            scale,
+            num_rows,
+            num_outputs,
+            lanes,
+        )
+        return gradient
+
+    def _lanes_of_row(self, num_rows: int, num_outputs: int, itemsize: int) -> int:
+        """Return how many threads take a row together: part of a warp, or a block where long rows are few."""
+        if num_outputs >= LONG_ROW and num_rows < self.most_blocks:
+            return THREADS
+        is_in_vectors = num_outputs * itemsize % 16 == 0
+        return min(WARP, power_of_two(-(-num_outputs // (16 // itemsize if is_in_vectors else 4))))
+
+
+def variants() -> list[tuple[str, dict[str, str]]]:
+    """Return the kernels with the defines that they are asked for."""
+    steps = [
+        {"DTYPE": dtype, "LOSS": loss, "COUNTS_ROWS": str(int(loss in COUNTING_LOSSES)), "GATHERS": gathers}
+        for loss in ELEMENT_LOSSES
+        for dtype in DEVICE_FLOATS
+        for gathers in "01"
+    ]
+    return [
+        *row_variants("softmax_cross_entropy_step"),
+        *(("element_loss_step", defines) for defines in steps),
+    ]
