@@ -5,26 +5,14 @@
 #include "base/reduce.cuh"
 #include "mma/fragments.cuh"
 #include "narrow/narrow_rows.cuh"
-#include "ops/activation/activation.cuh"
+#include "resident/layout/network_defines.cuh"
 
 using T = DTYPE;
-
-// Widths of the features and of each layer's units, and what follows each layer.
-constexpr int SIZES[] = {WIDTHS};
-constexpr Activation ACTIVATION_OF[] = {ACTIVATIONS};
-constexpr float SLOPE_OF[] = {SLOPES};
-// Whether dropout follows each layer: none, without the define.
-#ifdef DROPOUTS
-constexpr bool HAS_DROPOUT[] = {DROPOUTS};
-#else
-constexpr bool HAS_DROPOUT[LAYERS] = {};
-#endif
 
 constexpr int THREADS = 32 * WARPS, ROWS = 16 * WARPS;
 constexpr int MOST_LAYERS = 8;
 static_assert(LAYERS <= MOST_LAYERS, "NarrowNetwork has room for all layers");
 
-__device__ constexpr int up(int size, int unit) { return (size + unit - 1) / unit * unit; }
 // Of width i: as tensor cores take it, and the distance of rows in shared memory.
 __device__ constexpr int padded(int i) { return up(SIZES[i], 16); }
 __device__ constexpr int stride_of(int i) { return padded(i) + 8; }

@@ -6,14 +6,7 @@
 #include "narrow/narrow_layers.cuh"
 #include "resident/loss/output_losses.cuh"
 
-#ifndef WEIGHTED
-#define WEIGHTED 0
-#endif
-#ifndef CLASS_WEIGHTS
-#define CLASS_WEIGHTS 0
-#endif
-
-constexpr int OUTPUTS = SIZES[LAYERS], OUT_WIDTH = padded(LAYERS);
+constexpr int OUT_WIDTH = padded(LAYERS);
 
 // What a loss of outputs in registers is held against, fetched before they are computed: numbers, or labels of two rows.
 struct RowTargets {
@@ -101,13 +94,7 @@ struct NarrowLoss {
     }
 
 #if CROSS_ENTROPY
-    __device__ auto classes() const {
-#if CLASS_WEIGHTS
-        return WeighedClasses{class_weights, class_weights[OUTPUTS]};
-#else
-        return EvenClasses{};
-#endif
-    }
+    __device__ auto classes() const { return classes_of(class_weights, class_weights + OUTPUTS); }
 
     __device__ void replace_logits(RowSums<OUT_WIDTH>& outputs, const RowTargets& of_rows, int below,
                                    bool is_there) {

@@ -19,6 +19,7 @@
 //           alone.
 // Cost:     of a step 6 BATCH FLOP a weight, less 2 BATCH for each of the first layer; its rows are read once.
 // Reference: the layerwise engine over backends/numpy.
+#include "base/block.cuh"
 #include "narrow/narrow_dropout.cuh"
 #include "narrow/narrow_pass.cuh"
 #include "narrow/narrow_rows.cuh"
@@ -316,11 +317,7 @@ __device__ inline void train(T* shared, float* held_shared, const Data& data, co
             EpochSums trained = take_sums(loss, data.of_term, whole);
             if (PENALIZED) trained.loss += take_penalty(penalty) / whole;
             const EpochSums validated = validate(rows, stage ^ 1, loss, data.of_term, network, own);
-            if (threadIdx.x == 0) {
-                network.write_record(at.epoch, false, trained);
-                network.write_record(at.epoch, true, validated);
-                verdict = network.judge(at.epoch, 0, trained, validated);
-            }
+            if (threadIdx.x == 0) verdict = network.end_epoch(at.epoch, 0, trained, validated);
             __syncthreads();
             if (KEEPS_BEST && (verdict & IS_BETTER))
                 held.each_of_all<0>(shared, [&](float& number, int place) { own.best[place] = number; });
@@ -353,9 +350,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     Queue* queue = arguments.queue;
     const int num_networks = arguments.num_networks;
     // What pads weights and biases stays 0.
-    for (int i = threadIdx.x; i < values_at(0); i += THREADS) shared[weights_at(0) + i] = T{};
-    for (int i = threadIdx.x; i < biases_at(LAYERS) - biases_at(0); i += THREADS)
-        shared[biases_at(0) + i] = T{};
+    clear_by_block<THREADS>(shared + weights_at(0), values_at(0));
+    clear_by_block<THREADS>(shared + biases_at(0), biases_at(LAYERS) - biases_at(0));
     for (;;) {
         if (threadIdx.x == 0) own = queue->network_at(queue->take(), num_networks);
         __syncthreads();

@@ -33,6 +33,7 @@
 //   backward   dh of a part's rows, to all parts; dw1 box by box, added to the weights
 #define SHARED_ALIGNMENT 1024
 
+#include "base/block.cuh"
 #include "resident/feed/batch_warps.cuh"
 #include "resident/loss/loss_warps.cuh"
 #include "resident/products/unit_warps.cuh"
@@ -62,9 +63,9 @@ __device__ inline void make_barriers(Shared& shared) {
 
 // What nobody writes in a run stays 0.
 __device__ inline void clear(Shared& shared) {
-    for (int i = threadIdx.x; i < DZ_ROWS * OUT_STRIDE; i += THREADS) (&shared.dz[0][0])[i] = T{};
-    for (int i = threadIdx.x; i < UNITS * UNIT_TILES * OUT_STRIDE; i += THREADS) (&shared.w2[0][0])[i] = T{};
-    for (int i = threadIdx.x; i < (1 + SLOTS) * OUT_WIDTH; i += THREADS) (&shared.output_bias[0][0])[i] = 0;
+    clear_by_block<THREADS>(&shared.dz[0][0], DZ_ROWS * OUT_STRIDE);
+    clear_by_block<THREADS>(&shared.w2[0][0], UNITS * UNIT_TILES * OUT_STRIDE);
+    clear_by_block<THREADS>(&shared.output_bias[0][0], (1 + SLOTS) * OUT_WIDTH);
 }
 
 constexpr int OF_NETWORK = (1 + SLOTS) * PARAMETERS;

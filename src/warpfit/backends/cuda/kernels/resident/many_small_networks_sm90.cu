@@ -173,10 +173,7 @@ struct Group {
     __device__ int judge(int epoch) {
         Run& run = shared.run;
         if (Thread().idx == 0) {
-            const Network& network = shared.network;
-            network.write_record(epoch, false, run.trained);
-            network.write_record(epoch, true, run.validated);
-            run.verdicts[epoch % 2] = network.judge(epoch, 0, run.trained, run.validated);
+            run.verdicts[epoch % 2] = shared.network.end_epoch(epoch, 0, run.trained, run.validated);
             mbarrier_arrive(&shared.verdict_full[epoch % 2]);
         }
         meet();

@@ -36,25 +36,21 @@
 //   the loader      copies tiles into a ring.
 //
 // So a tile is on its way through the row warps and the cluster while the next ones are multiplied.
+#include "base/block.cuh"
 #include "resident/feed/loader.cuh"
 #include "resident/loss/output_warps.cuh"
 #include "resident/products/weight_warps.cuh"
 #include "resident/rows/look_ahead.cuh"
 #include "resident/rows/row_warps.cuh"
 
-// f(i) for each i below `count` that falls to this thread.
-template <class F>
-__device__ inline void each_of_block(int count, F f) {
-    for (int i = threadIdx.x; i < count; i += 32 * WARPS) f(i);
-}
-
 // A vector in memory, or zeros for null, and its copy in shared memory that is times `scale`.
 __device__ inline void read_scaled(float* held, const float* from, int width, int count, float scale) {
-    each_of_block(width, [&](int i) { held[i] = from != nullptr && i < count ? from[i] * scale : 0; });
+    each_of_block<32 * WARPS>(width,
+                              [&](int i) { held[i] = from != nullptr && i < count ? from[i] * scale : 0; });
 }
 
 __device__ inline void write_scaled(float* to, const float* held, int count, float unscale) {
-    each_of_block(count, [&](int i) { to[i] = held[i] * unscale; });
+    each_of_block<32 * WARPS>(count, [&](int i) { to[i] = held[i] * unscale; });
 }
 
 // Some of a layer's biases, from `first` on, with what is remembered of them.
@@ -78,7 +74,7 @@ __device__ inline void write_biases(const LayerArrays& layer, const float (&bias
 #if HIDDEN
 __device__ inline void read_output_layer(OutputLayer& layer, const LayerArrays& from, float scale) {
     const Part units = own_units();
-    each_of_block(UNIT_WIDTH * OUT_WIDTH, [&](int i) {
+    each_of_block<32 * WARPS>(UNIT_WIDTH * OUT_WIDTH, [&](int i) {
         const int unit = i / OUT_WIDTH, col = i % OUT_WIDTH, at = (units.first + unit) * OUTPUTS + col;
         const bool is_there = unit < units.count && col < OUTPUTS;
         const float weight = is_there ? from.w[at] : 0;
@@ -91,7 +87,7 @@ __device__ inline void read_output_layer(OutputLayer& layer, const LayerArrays& 
 
 __device__ inline void write_output_layer(const LayerArrays& to, const OutputLayer& layer, float unscale) {
     const Part units = own_units();
-    each_of_block(units.count * OUTPUTS, [&](int i) {
+    each_of_block<32 * WARPS>(units.count * OUTPUTS, [&](int i) {
         const int at = units.first * OUTPUTS + i;
         to.w[at] = layer.w[i / OUTPUTS][i % OUTPUTS] * unscale;
         for (int slot = 0; slot < SLOTS; ++slot)
@@ -121,7 +117,7 @@ __device__ inline void make_barriers(Shared& shared) {
 // Rows that no batch has are never copied, but multiplied.
 __device__ inline void clear_ring(Shared& shared) {
     if (BATCH % (16 * REPLICAS) == 0) return;
-    each_of_block(X_SLOTS * 16 * X_STRIDE / 2, [&](int i) { reinterpret_cast<unsigned*>(shared.x)[i] = 0; });
+    clear_by_block<32 * WARPS>(reinterpret_cast<unsigned*>(shared.x), X_SLOTS * 16 * X_STRIDE / 2);
 #if __CUDA_ARCH__ >= 900
     fence_async();
 #endif
@@ -129,7 +125,7 @@ __device__ inline void clear_ring(Shared& shared) {
 
 // Gradients of outputs that are not there are never sent, but multiplied.
 __device__ inline void clear_gradients(Shared& shared) {
-    each_of_block(ROWS * OUT_STRIDE, [&](int i) { (&shared.dz[0][0])[i] = T{0}; });
+    clear_by_block<32 * WARPS>(&shared.dz[0][0], ROWS * OUT_STRIDE);
 }
 
 #include <arguments>  // struct Arguments, as the host packs it

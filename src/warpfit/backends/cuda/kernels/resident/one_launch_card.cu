@@ -22,71 +22,56 @@
 // units: they send each other rows, add up, activate, and leave the units where all blocks of a rank take them as their
 // next inputs. Back, clusters have parts of the sums: each rank adds up rows of all clusters, and sends the ranks of its
 // own what they multiply by next. While numbers are on their way, weights that are not needed any more are updated.
+#include "base/block.cuh"
 #include "resident/rows/card_layers.cuh"
-
-// f(i) for each i below `count` that falls to this thread.
-template <class F>
-__device__ inline void each_of_block(int count, F f) {
-    for (int i = threadIdx.x; i < count; i += THREADS) f(i);
-}
 
 // Starts to copy this rank's features of a batch, and the targets.
 __device__ inline void load_batch(Shared& shared, const Run& run, int step) {
     using First = WeightTile<0>;
     constexpr int CHUNKS = First::INPUTS / 8;
     const T* rows = run.batches + static_cast<int64>(step) * BATCH * X_STRIDE + First::first_input();
-    each_of_block(BATCH * CHUNKS, [&](int i) {
+    each_of_block<32 * WARPS>(BATCH * CHUNKS, [&](int i) {
         const int row = i / CHUNKS, column = i % CHUNKS * 8;
         if (First::first_input() + column >= X_WIDTH) return;
         copy_async_16(&part_of<0>(shared).inputs[step % 2][row][column], rows + row * X_STRIDE + column,
                       true);
     });
     const float* targets = run.targets + static_cast<int64>(step) * BATCH * TARGET_WORDS;
-    each_of_block(BATCH * TARGET_WORDS,
-                  [&](int i) { copy_async_4(&shared.targets[step % 2][0][0] + i, targets + i, true); });
+    each_of_block<32 * WARPS>(BATCH * TARGET_WORDS, [&](int i) {
+        copy_async_4(&shared.targets[step % 2][0][0] + i, targets + i, true);
+    });
     copy_async_commit();
 }
 
-// What a warp's rows leave for their losses: 8 rows at a time.
-constexpr int EIGHTHS_OF_WARP = (ROWS / 8 + WARPS - 1) / WARPS;
-using Rests = OutputRest[EIGHTHS_OF_WARP];
+using Eighths = RowEighths<ROWS, WARPS>;
+using Rests = Eighths::Rests;
 
-// f(i, row) for the rows of which this lane has outputs.
-template <class F>
-__device__ inline void each_row(F f) {
-#pragma unroll
-    for (int i = 0; i < EIGHTHS_OF_WARP; ++i) {
-        const int eighth = threadIdx.x / 32 + i * WARPS;
-        if (eighth < ROWS / 8) f(i, eighth * 8 + static_cast<int>(threadIdx.x) % 32 / 4);
-    }
-}
+// Of 8 rows, the one of which this lane has outputs.
+__device__ inline int row_of(int eighth) { return eighth * 8 + static_cast<int>(threadIdx.x) % 32 / 4; }
 
 // From outputs without biases to their gradients. Of rows that are not there they are 0.
 __device__ inline void find_gradients(Shared& shared, const Run& run, const Now& now, Rests& rests) {
-    constexpr int CHUNKS = OUT_WIDTH / 8;
     const auto& biases = part_of<LAYERS - 1>(shared).biases[0];
-    each_row([&](int i, int row) {
-        const int column = static_cast<int>(threadIdx.x) % 4 * 2;
-        float z[CHUNKS][4];  // of which there is the upper row
-#pragma unroll
-        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
-            z[chunk][0] = shared.outputs[row][chunk * 8 + column] + biases[chunk * 8 + column];
-            z[chunk][1] = shared.outputs[row][chunk * 8 + column + 1] + biases[chunk * 8 + column + 1];
-        }
-        OutputRows<CHUNKS, OUTPUTS> rows{z};
+    Eighths::each([&](int i, int eighth) {
+        const int row = row_of(eighth), column = static_cast<int>(threadIdx.x) % 4 * 2;
         const float factor = row < now.count ? run.scale / now.count : 0;
-        rests[i] = rows.replace(0, shared.targets[now.step % 2][row], factor, run.loss, EvenClasses{});
-#pragma unroll
-        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
-            *reinterpret_cast<unsigned*>(&shared.output_gradients[row][chunk * 8 + column]) =
-                packed<T>(z[chunk][0], z[chunk][1]);
-        }
+        const auto outputs = [&](int chunk) {
+            const int at = chunk * 8 + column;
+            return float2{shared.outputs[row][at] + biases[at], shared.outputs[row][at + 1] + biases[at + 1]};
+        };
+        rests[i] = find_row_gradients<OUT_WIDTH / 8, OUTPUTS>(
+            shared.targets[now.step % 2][row], factor, run.loss, EvenClasses{}, outputs,
+            [&](int chunk, float first, float second) {
+                *reinterpret_cast<unsigned*>(&shared.output_gradients[row][chunk * 8 + column]) =
+                    packed<T>(first, second);
+            });
     });
 }
 
 // The losses of this warp's rows.
 __device__ inline void find_losses(Shared& shared, const Run& run, const Now& now, const Rests& rests) {
-    each_row([&](int i, int row) {
+    Eighths::each([&](int i, int eighth) {
+        const int row = row_of(eighth);
         const float* target = shared.targets[now.step % 2][row];
         const RowLoss loss =
             find_row_loss(rests[i], label_of(target), run.loss, OUTPUTS, EvenClasses{}, row < now.count);
@@ -161,7 +146,7 @@ __device__ inline void write_layers(Shared& shared, const Run& run, const Arrays
 
 // Gets shared memory ready for the first step. Rows that no batch has, and columns that no layer has, stay 0.
 __device__ inline void prepare(Shared& shared) {
-    each_of_block(sizeof(Shared) / 16, [&](int i) { reinterpret_cast<uint4*>(&shared)[i] = uint4{}; });
+    clear_by_block<32 * WARPS>(reinterpret_cast<uint4*>(&shared), sizeof(Shared) / 16);
     __syncthreads();
     if (threadIdx.x == 0) {
         for (Barrier& full : shared.parts_full) mbarrier_init(&full, 1);

@@ -33,18 +33,13 @@
 // A block goes layer by layer: all its warps multiply by their part of the weights; then a barrier; then they add up
 // the parts, and what becomes of them goes to all blocks of the cluster. While it is on its way back, weights that are
 // not needed any more are updated.
+#include "base/block.cuh"
 #include "resident/rows/layer_sums.cuh"
 #if REPLICAS > 1
 #include "resident/exchange/layer_replicas.cuh"
 #else
 #include "resident/update/layer_weights.cuh"
 #endif
-
-// f(i) for each i below `count` that falls to this thread.
-template <class F>
-__device__ inline void each_of_block(int count, F f) {
-    for (int i = threadIdx.x; i < count; i += 32 * WARPS) f(i);
-}
 
 // A warp that has the fewest pieces starts to copy the batch of a pass, and its targets.
 __device__ inline void load_batch(Shared& shared, const Run& run, const Passes& pass) {
@@ -81,7 +76,7 @@ __device__ inline void load_batch(Shared& shared, const Run& run, const Passes& 
 
 // Rows that no batch has, and columns that no layer has, are multiplied, but never written.
 __device__ inline void clear(Shared& shared) {
-    each_of_block(sizeof(Shared) / 16, [&](int i) { reinterpret_cast<uint4*>(&shared)[i] = uint4{}; });
+    clear_by_block<32 * WARPS>(reinterpret_cast<uint4*>(&shared), sizeof(Shared) / 16);
 #if __CUDA_ARCH__ >= 900
     fence_async();
 #endif
@@ -110,7 +105,7 @@ template <bool WRITES, int L = 0, class Places, class F>
 __device__ inline void each_bias(Shared& shared, const Places& places, F f) {
     Biases<L>& biases = layer_of<L>(shared.layers).biases;
     const bool has_part = !WRITES || ((Shape<L>::IS_SHARED_OUT || own_rank() == 0) && own_replica() == 0);
-    each_of_block(has_part ? Shape<L>::count() : 0, [&](int i) {
+    each_of_block<32 * WARPS>(has_part ? Shape<L>::count() : 0, [&](int i) {
         f(biases.values[i], places.template biases<L>(-1) + Shape<L>::first() + i);
         for (int slot = 0; slot < Places::NUM_SLOTS; ++slot)
             f(biases.slots[slot][i], places.template biases<L>(slot) + Shape<L>::first() + i);
@@ -228,9 +223,9 @@ __device__ inline void prepare(Shared& shared, const Arrays& arrays, const Dropo
                                [[maybe_unused]] const StoppingMemory* stopping) {
     clear(shared);
     if (threadIdx.x == 0) make_barriers(shared);
-    each_of_block(LAYERS, [&](int i) { shared.dropouts[i] = dropouts[i]; });
+    each_of_block<32 * WARPS>(LAYERS, [&](int i) { shared.dropouts[i] = dropouts[i]; });
 #if CLASS_WEIGHTS
-    each_of_block(OUTPUTS, [&](int i) { shared.class_weights[i] = class_weights[i]; });
+    each_of_block<32 * WARPS>(OUTPUTS, [&](int i) { shared.class_weights[i] = class_weights[i]; });
     if (threadIdx.x == 0) shared.mean_class_weight[0] = class_weights[OUTPUTS];
 #endif
 #if STOPS

@@ -7,19 +7,13 @@
 #ifndef HALVES
 #define HALVES 0
 #endif
-#ifndef WEIGHTED
-#define WEIGHTED 0
-#endif
-#ifndef CLASS_WEIGHTS
-#define CLASS_WEIGHTS 0
-#endif
-
 #ifndef PENALIZED
 #define PENALIZED 0
 #endif
 
 #include "base/permutation.cuh"
 #include "base/reduce.cuh"
+#include "resident/loss/output_losses.cuh"
 #include "resident/record/stopping.cuh"
 #include "resident/update/update_rules.cuh"
 
@@ -98,7 +92,16 @@ struct alignas(16) Network {
         return position < num_validated ? validation_rows[position] : -1;
     }
 
-    // Of an epoch, counted from 0. One thread of a block of this rank in its cluster calls.
+    // Leaves the record of an epoch, counted from 0, and judges it. One thread of a block of this rank in its cluster calls.
+    __device__ int end_epoch(int epoch, int rank, const EpochSums& trained,
+                             const EpochSums& validated) const {
+        if (rank == 0) {
+            write_record(epoch, false, trained);
+            write_record(epoch, true, validated);
+        }
+        return judge(epoch, rank, trained, validated);
+    }
+
     __device__ int judge(int epoch, int rank, const EpochSums& trained, const EpochSums& validated) const {
         if (!trained.is_finite()) return IS_OVER | IS_NO_NUMBER;
         const int verdict = stopping == nullptr ? 0 : follow(stopping[rank], epoch, trained, validated);

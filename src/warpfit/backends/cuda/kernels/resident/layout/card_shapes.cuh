@@ -6,7 +6,6 @@
 #pragma once
 
 #include "mma/fragments.cuh"
-#include "ops/activation/activation.cuh"
 #include "ptx/barriers.cuh"
 #include "ptx/cluster.cuh"
 #include "resident/exchange/marked_numbers.cuh"
@@ -17,9 +16,6 @@
 
 using T = DTYPE;
 
-constexpr int SIZES[] = {WIDTHS};
-constexpr Activation ACTIVATION_OF[] = {ACTIVATIONS};
-constexpr float SLOPE_OF[] = {SLOPES};
 // Whether what is float32 of a layer's weights lies in memory, not in shared memory.
 constexpr bool IS_FAR[] = {FAR_LAYERS};
 
@@ -29,7 +25,7 @@ constexpr int ROWS = up(BATCH, 16), ROW_TILES = ROWS / 16;
 constexpr int PIECE_ROWS = ROWS / CLUSTER;
 static_assert(HIDDEN_LAYERS > 0 && ROWS % CLUSTER == 0, "each rank has rows of hidden units");
 constexpr int X_WIDTH = up(SIZES[0], 16), X_STRIDE = X_WIDTH + 8;
-constexpr int OUTPUTS = SIZES[LAYERS], OUT_WIDTH = up(OUTPUTS, 16);
+constexpr int OUT_WIDTH = up(OUTPUTS, 16);
 constexpr int TARGET_WORDS = CROSS_ENTROPY ? 1 : OUTPUTS;
 
 __device__ inline int own_cluster() { return static_cast<int>(blockIdx.x) / CLUSTER; }

@@ -2,7 +2,6 @@
 // follows from the kernel's defines.
 #pragma once
 
-#include "ops/activation/activation.cuh"
 #include "ops/dropout/dropout.cuh"
 #include "ptx/barriers.cuh"
 #include "ptx/cluster.cuh"
@@ -15,17 +14,11 @@
 
 using T = DTYPE;
 
-// Widths of the features and of each layer's units, and what follows each layer.
-constexpr int SIZES[] = {WIDTHS};
-constexpr Activation ACTIVATION_OF[] = {ACTIVATIONS};
-constexpr float SLOPE_OF[] = {SLOPES};
-constexpr bool HAS_DROPOUT[] = {DROPOUTS};
-
 // Rows of a batch that a replica takes, as far as there are that many.
 constexpr int REPLICA_ROWS = REPLICAS > 1 ? up((BATCH + REPLICAS - 1) / REPLICAS, 16) : BATCH;
 constexpr int ROWS = up(REPLICA_ROWS, 16), ROW_TILES = ROWS / 16;
 constexpr int X_WIDTH = up(SIZES[0], 16), X_STRIDE = X_WIDTH + 8;
-constexpr int OUTPUTS = SIZES[LAYERS], OUT_TILES = up(OUTPUTS, 16) / 16;
+constexpr int OUT_TILES = up(OUTPUTS, 16) / 16;
 // A row's target, which its weight may follow.
 constexpr int TARGET_WORDS = CROSS_ENTROPY ? 1 : OUTPUTS;
 // Which of them this block is, if it is one.

@@ -1,7 +1,8 @@
 // Something for each of LAYERS layers, and sizes of what they are made of.
 #pragma once
 
-__device__ constexpr int up(int size, int unit) { return (size + unit - 1) / unit * unit; }
+#include "resident/layout/network_defines.cuh"
+
 __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 __device__ constexpr int smaller(int a, int b) { return a < b ? a : b; }
 

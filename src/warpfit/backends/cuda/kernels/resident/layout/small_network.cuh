@@ -4,9 +4,9 @@
 
 #include "mma/fragments.cuh"
 #include "mma/operand_tile.cuh"
-#include "ops/activation/activation.cuh"
 #include "ptx/barriers.cuh"
 #include "resident/feed/many_batches.cuh"
+#include "resident/layout/network_defines.cuh"
 #include "resident/loss/output_losses.cuh"
 
 using T = DTYPE;
@@ -21,13 +21,7 @@ struct IsHalf<float16> {
 };
 constexpr bool IS_HALF = IsHalf<T>::VALUE;
 
-__device__ constexpr int up(int size, int unit) { return (size + unit - 1) / unit * unit; }
-
-// Widths of the features and of each layer's units, and what follows each layer.
-constexpr int SIZES[] = {WIDTHS};
-constexpr Activation ACTIVATION_OF[] = {ACTIVATIONS};
-constexpr float SLOPE_OF[] = {SLOPES};
-constexpr int HIDDEN = LAYERS - 1, OUTPUTS = SIZES[LAYERS];
+constexpr int HIDDEN = LAYERS - 1;
 
 // All layers' units are filled up to a tile; rows of a batch and inputs of layers to slices of 16.
 constexpr int WARPS = 4, GROUP_THREADS = WARPS * WARP, THREADS = (GROUPS + 1) * GROUP_THREADS, UNITS = 64;

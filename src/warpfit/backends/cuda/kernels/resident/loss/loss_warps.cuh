@@ -150,12 +150,8 @@ struct LossWarps {
     }
 
     __device__ auto own_classes() const {
-#if CLASS_WEIGHTS
         const float* weights = own_numbers(class_weights, shared, OUTPUTS + 1);
-        return WeighedClasses{weights, weights[OUTPUTS]};
-#else
-        return EvenClasses{};
-#endif
+        return classes_of(weights, weights + OUTPUTS);
     }
 
     // Gradients of the logits of a batch's rows, times the scale over their number, for those who have units; then their loss.
@@ -420,13 +416,9 @@ struct LossWarps {
         wait(shared.sums_full, shared.run.epochs + epoch);
         const EpochSums of_training = epoch_sums(shared, false, total_weights),
                         of_validation = epoch_sums(shared, true, total_weights);
-        const int rank = own_rank();
-        if (rank == 0) {
-            shared.network.write_record(epoch, false, of_training);
-            shared.network.write_record(epoch, true, of_validation);
-        }
         shared.run.epochs_of_last = epoch + 1;
-        shared.run.verdicts[epoch % 2] = shared.network.judge(epoch, rank, of_training, of_validation);
+        shared.run.verdicts[epoch % 2] =
+            shared.network.end_epoch(epoch, own_rank(), of_training, of_validation);
         mbarrier_arrive(&shared.verdict_full[(shared.run.epochs + epoch) % 2]);
     }
 

@@ -5,6 +5,13 @@
 
 #include "ops/loss/loss_terms.cuh"
 
+#ifndef WEIGHTED
+#define WEIGHTED 0
+#endif
+#ifndef CLASS_WEIGHTS
+#define CLASS_WEIGHTS 0
+#endif
+
 constexpr float LOG2_E = 1.4426950408889634f;
 
 // A NaN is left to come out in what follows.
@@ -47,6 +54,15 @@ struct WeighedClasses {
     }
     __device__ float on_each(int col) const { return weights[col]; }
 };
+
+// What classes weigh: with CLASS_WEIGHTS as these numbers say, and their mean.
+__device__ inline auto classes_of([[maybe_unused]] const float* weights, [[maybe_unused]] const float* mean) {
+#if CLASS_WEIGHTS
+    return WeighedClasses{weights, *mean};
+#else
+    return EvenClasses{};
+#endif
+}
 
 // What a loss is beside its formula: `setting` is the share of label smoothing or Huber's delta; terms that are
 // added up over outputs, and slopes, come times a factor each.
@@ -125,6 +141,42 @@ struct OutputRows {
 #else
         return replace_numbers(below, target, factor * loss.of_slope, loss.setting);
 #endif
+    }
+};
+
+// Of a row of which each lane has the columns column(0) and the next of each chunk of 8: outputs(chunk), two of them, become
+// gradients, which put(chunk, first, second) takes.
+template <int CHUNKS, int COLUMNS, class Classes, class Outputs, class Put>
+__device__ inline OutputRest find_row_gradients(const float* target, float factor, const LossSettings& loss,
+                                                const Classes& classes, Outputs outputs, Put put) {
+    float z[CHUNKS][4];  // of which there is the upper row
+#pragma unroll
+    for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+        const float2 pair = outputs(chunk);
+        z[chunk][0] = pair.x;
+        z[chunk][1] = pair.y;
+    }
+    OutputRows<CHUNKS, COLUMNS> rows{z};
+    const OutputRest rest = rows.replace(0, target, factor, loss, classes);
+#pragma unroll
+    for (int chunk = 0; chunk < CHUNKS; ++chunk) put(chunk, z[chunk][0], z[chunk][1]);
+    return rest;
+}
+
+// NUM_ROWS rows of outputs, of which NUM_WARPS warps take 8 at a time: what a warp's leave for their losses.
+template <int NUM_ROWS, int NUM_WARPS>
+struct RowEighths {
+    static constexpr int OF_WARP = (NUM_ROWS / 8 + NUM_WARPS - 1) / NUM_WARPS;
+    using Rests = OutputRest[OF_WARP];
+
+    // f(i, eighth) for each of this warp.
+    template <class F>
+    __device__ static void each(F f) {
+#pragma unroll
+        for (int i = 0; i < OF_WARP; ++i) {
+            const int eighth = threadIdx.x / 32 + i * NUM_WARPS;
+            if (eighth < NUM_ROWS / 8) f(i, eighth);
+        }
     }
 };
 

@@ -215,24 +215,13 @@ __device__ inline void differentiate_units(Shared& shared, const Run& run) {
     if constexpr (L > 0) share_out<L>(run, rows.dz, rows.dz_full);
 }
 
-// What a warp's rows leave for their losses.
-constexpr int EIGHTHS_OF_WARP = (ROWS / 8 + WARPS - 1) / WARPS;
-using Rests = OutputRest[EIGHTHS_OF_WARP];
-
-// f(i, eighth) for each eighth of the rows that falls to this warp.
-template <class F>
-__device__ inline void each_eighth(F f) {
-#pragma unroll
-    for (int i = 0; i < EIGHTHS_OF_WARP; ++i) {
-        const int eighth = threadIdx.x / 32 + i * WARPS;
-        if (eighth < ROWS / 8) f(i, eighth);
-    }
-}
+using Eighths = RowEighths<ROWS, WARPS>;
+using Rests = Eighths::Rests;
 
 // What classes weigh.
-__device__ inline auto classes_of([[maybe_unused]] const Shared& shared) {
+__device__ inline auto own_classes([[maybe_unused]] const Shared& shared) {
 #if CLASS_WEIGHTS
-    return WeighedClasses{shared.class_weights, shared.mean_class_weight[0]};
+    return classes_of(shared.class_weights, shared.mean_class_weight);
 #else
     return EvenClasses{};
 #endif
@@ -267,37 +256,33 @@ __device__ inline void find_gradients(Shared& shared, const Run& run, int slot, 
     using Weights = Forward<LAYERS - 1>;
     LayerRows<LAYERS - 1>& outputs = layer_of<LAYERS - 1>(shared.layers);
     const float factor = weight > 0 ? run.scale / weight : 0;
-    each_eighth([&](int i, int eighth) {
-        Outputs z;  // of which there is the upper row
-#pragma unroll
-        for (int chunk = 0; chunk < 2 * OUT_TILES; ++chunk) {
-            const Piece piece{eighth, chunk};
+    Eighths::each([&](int i, int eighth) {
+        const auto outputs_of = [&](int chunk) {
             float2 sums = {};
             if (chunk < Shape<LAYERS - 1>::BLOCK_CHUNKS) sums = Weights::sums_of(shared.sums, eighth, chunk);
-            const float2 bias = *reinterpret_cast<const float2*>(&outputs.biases.values[piece.unit()]);
-            z[chunk][0] = sums.x + bias.x;
-            z[chunk][1] = sums.y + bias.y;
-        }
-        OutputRows<2 * OUT_TILES, OUTPUTS> rows{z};
+            const int unit = Piece{eighth, chunk}.unit();
+            const float2 bias = *reinterpret_cast<const float2*>(&outputs.biases.values[unit]);
+            return float2{sums.x + bias.x, sums.y + bias.y};
+        };
         const int row = Piece{eighth, 0}.row();
         const float* target = target_of(shared, slot, row);
         const float own_factor = row < count ? factor * sample_weight(target) : 0;
-        rests[i] = rows.replace(0, target, own_factor, run.loss, classes_of(shared));
-#pragma unroll
-        for (int chunk = 0; chunk < 2 * OUT_TILES; ++chunk) {
-            set_units(outputs.dz, Piece{eighth, chunk}, 0, z[chunk][0], z[chunk][1]);
-        }
+        rests[i] = find_row_gradients<2 * OUT_TILES, OUTPUTS>(
+            target, own_factor, run.loss, own_classes(shared), outputs_of,
+            [&](int chunk, float first, float second) {
+                set_units(outputs.dz, Piece{eighth, chunk}, 0, first, second);
+            });
     });
 }
 
 // The losses of this warp's rows.
 __device__ inline void find_losses(Shared& shared, const Run& run, int pass, int slot, int count,
                                    const Rests& rests) {
-    each_eighth([&](int i, int eighth) {
+    Eighths::each([&](int i, int eighth) {
         const int row = Piece{eighth, 0}.row();
         const float* target = target_of(shared, slot, row);
         RowLoss loss =
-            find_row_loss(rests[i], label_of(target), run.loss, OUTPUTS, classes_of(shared), row < count);
+            find_row_loss(rests[i], label_of(target), run.loss, OUTPUTS, own_classes(shared), row < count);
         loss.loss *= sample_weight(target);
         if (threadIdx.x % 4 == 0) shared.losses[pass % 2][row] = loss;
     });

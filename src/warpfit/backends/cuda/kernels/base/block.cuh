@@ -1,0 +1,16 @@
+// What falls to each thread of a block of NUM_THREADS. Users: kernels that fill shared memory, or go over arrays with a block.
+#pragma once
+
+#include "base/types.cuh"
+
+// f(i) for each i below `count` that falls to this thread.
+template <int NUM_THREADS, class F>
+__device__ inline void each_of_block(int count, F f) {
+    for (int i = threadIdx.x; i < count; i += NUM_THREADS) f(i);
+}
+
+// Makes `count` neighbours 0.
+template <int NUM_THREADS, class Number>
+__device__ inline void clear_by_block(Number* first, int count) {
+    each_of_block<NUM_THREADS>(count, [&](int i) { first[i] = Number{}; });
+}
