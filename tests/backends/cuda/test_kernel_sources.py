@@ -94,9 +94,29 @@ def test_a_kernel_opens_with_every_labelled_part(path: Path) -> None:
         assert (part.partition(following)[0] if following else part).strip(), label
 
 
+def included_by(path: Path) -> set[Path]:
+    """Return the parts that a file includes, and those that these do."""
+    found: set[Path] = set()
+    waiting = [path]
+    while waiting:
+        for name in re.findall(r'#include "([^"]+)"', waiting.pop().read_text(encoding="utf-8")):
+            if KERNELS / name not in found:
+                found.add(KERNELS / name)
+                waiting.append(KERNELS / name)
+    return found
+
+
+INCLUDED = {path: included_by(path) for path in (*SOURCES, *HEADERS)}
+
+
 @each(HEADERS)
-def test_a_header_says_what_it_holds_and_is_included_once(path: Path) -> None:
-    assert len(" ".join(opening_comment(path)).split()) >= 5
+def test_a_header_says_what_it_holds_and_who_uses_it_and_is_included_once(path: Path) -> None:
+    lines = opening_comment(path)
+    assert len(lines) >= 3
+    users = " ".join(lines).partition("Users: ")[2].rstrip(".").split(", ")
+    for user in users:
+        using = [other for other in INCLUDED if user in (other.name, f"{relative(other.parent)}/")]
+        assert any(path in INCLUDED[other] for other in using), user
     assert re.search(r"#pragma once|#ifndef WARPFIT_", code(path))
 
 

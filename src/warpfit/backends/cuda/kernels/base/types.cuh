@@ -3,6 +3,8 @@
 // A kernel is written over a storage type, `using T = DTYPE;` with DTYPE one of float32, float64, float16 and
 // bfloat16, and computes in accumulator<T>: float, or double for float64. The half types are plain words with
 // no arithmetic of their own, so that nothing is computed in them by accident.
+//
+// Users: base/, gemm/, mma/, ops/arrays/, ops/batches/, ops/loss/, ptx/.
 #pragma once
 
 #include "ptx/ptx.cuh"

@@ -3,6 +3,8 @@
 // tensor stores from where they are.
 //
 // A lane has of a strip what it has of a product's sums (ptx_sm90a.cuh): of each 8 columns a pair in two rows, 8 apart.
+//
+// Users: linear_update_sm90.cu.
 #pragma once
 
 #include "mma/operand_tile.cuh"

@@ -4,6 +4,8 @@
 // A has 16 rows m and 16 columns k; B has 16 rows k and, as a pair of fragments, 16 columns n. Each comes
 // row by row, or transposed. `from` is the first number; every lane of the warp calls. Columns may also lie in chunks of
 // 8: then `chunk` is the distance of two, and rows 8 numbers apart are in different banks as well.
+//
+// Users: gemm/, narrow/, ops/batches/, resident/layout/, resident/products/.
 #pragma once
 
 #include "mma/mma.cuh"

@@ -1,5 +1,8 @@
 // A chain of narrow linear layers in a block's shared memory: all weights, and of the rows at hand what each layer takes
 // and the gradients of what it gives. All of it follows from the defines of narrow_step.cu.
+// Weights belong to the block; a warp writes its own 16 rows, and reads those of all for the
+// gradients.
+// Users: many_networks.cu, narrow_step.cu.
 #pragma once
 
 #include "base/reduce.cuh"

@@ -1,6 +1,8 @@
 // A warp's 16 rows on their way through all narrow layers, to the loss and back: what each layer takes and the gradients of
 // what it gives stay behind in shared memory, where narrow_layers.cuh says. Defines beside those of narrow_layers.cuh: LOSS,
 // CROSS_ENTROPY, SMOOTHED and COUNTS_ROWS; WEIGHTED and CLASS_WEIGHTS, if rows and classes have weights.
+//
+// Users: many_networks.cu, narrow_step.cu.
 #pragma once
 
 #include "narrow/narrow_layers.cuh"

@@ -2,6 +2,8 @@
 // for what other blocks leave in memory.
 //
 // With BOUNDED_WAITS, for debugging, a wait that would not end says where it stands, and stops the kernel.
+//
+// Users: gemm/, resident/exchange/, resident/layout/, resident/record/.
 #pragma once
 
 #include "base/types.cuh"

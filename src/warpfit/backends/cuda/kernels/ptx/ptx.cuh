@@ -1,6 +1,8 @@
 // PTX instructions, one function each. No file but this one and its parts holds inline assembly.
 //
 // Reference: PTX ISA, docs.nvidia.com/cuda/parallel-thread-execution; the section is named at each function.
+//
+// Users: types.cuh, update_rules.cuh.
 #ifndef WARPFIT_PTX_CUH
 #define WARPFIT_PTX_CUH
 

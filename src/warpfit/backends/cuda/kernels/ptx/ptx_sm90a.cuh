@@ -2,6 +2,8 @@
 // ptx.cuh.
 //
 // Reference: PTX ISA, docs.nvidia.com/cuda/parallel-thread-execution; the section is named at each function.
+//
+// Users: ptx.cuh.
 #pragma once
 
 // What the driver encodes of a matrix for tensor copies (cuTensorMapEncodeTiled).

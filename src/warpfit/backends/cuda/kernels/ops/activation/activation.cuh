@@ -4,6 +4,8 @@
 // EACH_ACTIVATION says, so that only one of the two has to be kept. slope is that of leaky_relu. `activate` and
 // `activation_derivative` are those of the define ACTIVATION, by default identity. A is float or double. A name that
 // is not in EACH_ACTIVATION does not compile.
+//
+// Users: gemm/, ops/activation/, ops/loss/, resident/layout/, resident/rows/, resident/update/.
 #pragma once
 
 #include "base/math.cuh"

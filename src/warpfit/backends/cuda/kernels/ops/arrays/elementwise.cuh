@@ -2,6 +2,8 @@
 // double.
 //
 // FUNCTION_OF is the one that the define FUNCTION names.
+//
+// Users: binary.cu, unary.cu.
 #pragma once
 
 #include "base/math.cuh"

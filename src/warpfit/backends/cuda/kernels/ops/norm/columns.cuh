@@ -1,5 +1,8 @@
 // Matrices (rows, channels) by columns: a thread keeps W neighbouring columns and walks down the rows; a
 // block covers a tile of columns and a part of the rows.
+// Sums of a column are its thread's own, until blocks leave partials.
+// Users: batch_norm_backward.cu, batch_norm_forward.cu, batch_norm_statistics.cu,
+// norm_parameter_gradients.cu.
 #pragma once
 
 #include "base/group.cuh"

@@ -1,8 +1,10 @@
-// The optimizers' updates of one parameter, each formula as in backends/numpy/optim.py: `apply` takes a parameter, its
-// gradient and its SLOTS numbers of optimizer state, and changes all but the gradient. Users: update_parameters.cu,
-// narrow_update.cu and linear_update_sm90.cu, whose define RULE names one of them. They hand over six numbers of the update, of
-// which a rule reads those that it names. Kernels that keep parameters in registers have rules of their own, in
-// resident/update/update_rules.cuh: those do without IEEE division.
+// The optimizers' updates of one parameter, each formula as in backends/numpy/optim.py: `apply` takes
+// a parameter, its gradient and its SLOTS numbers of optimizer state, and changes all but the
+// gradient. The define RULE names one of the structs. Kernels hand over six numbers of the update, of
+// which a rule reads those that it names. Kernels that keep parameters in registers have rules of
+// their own, in resident/update/update_rules.cuh, which do without IEEE division.
+//
+// Users: linear_update_sm90.cu, narrow_update.cu, update_parameters.cu.
 #pragma once
 
 #include "base/math.cuh"

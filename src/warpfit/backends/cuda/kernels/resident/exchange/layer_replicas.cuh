@@ -8,6 +8,8 @@
 // through memory, quad by quad: four weights that a thread has of a tile. A thread sends gradients to the thread of its
 // number in a block of its rank, and takes weights from there; in addition owners send each weight to where the way
 // back takes it. Biases are few: each replica adds up all their gradients, and updates all of them alike.
+//
+// Users: one_launch_layers.cu.
 #pragma once
 
 #include "resident/exchange/marked_numbers.cuh"

@@ -3,6 +3,8 @@
 //
 // Of hidden layers, clusters share out the units, and the blocks of a cluster, its ranks, the inputs. Of the last layer,
 // clusters share out the inputs, each block has the tile of its cluster, and all blocks of a cluster keep it alike.
+//
+// Users: one_launch_card.cu.
 #pragma once
 
 #include "mma/fragments.cuh"

@@ -1,7 +1,6 @@
-// The layers of a network, as the host writes them down: lists of widths, activations and their settings, and dropouts.
-//
-// Users: all kernels that take rows through several layers, narrow_step.cu among them. Defines LAYERS, WIDTHS, ACTIVATIONS,
-// SLOPES; DROPOUTS where a kernel knows them.
+// The layers of a network as the host writes them down: defines LAYERS, and lists of WIDTHS,
+// ACTIVATIONS, SLOPES and, where a kernel knows them, DROPOUTS. Values only.
+// Users: layer_stack.cuh, narrow_layers.cuh, small_network.cuh.
 #pragma once
 
 #include "ops/activation/activation.cuh"

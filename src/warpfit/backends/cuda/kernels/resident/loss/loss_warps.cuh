@@ -1,4 +1,7 @@
 // The warpgroup of a block that finds losses, and has the parameters of the outputs.
+// Owns w2, output_bias and dz; reads h as the unit warps left it, and gives both back at barriers.
+// All blocks of a cluster keep the outputs' parameters alike, from sums in one order.
+// Users: many_networks_sm90.cu.
 #pragma once
 
 #include "resident/layout/cluster_network.cuh"

@@ -1,5 +1,7 @@
 // Products of a block of one_launch_card.cu, whose operands lie in shared memory: warps share out tiles of 16 by 16 of a
 // result, or of weights' gradients tiles of 16 by 8.
+// Operands are the block's, in rows 8 times an odd number apart; sums are the warp's own.
+// Users: one_launch_card.cu.
 #pragma once
 
 #include "resident/layout/card_shapes.cuh"

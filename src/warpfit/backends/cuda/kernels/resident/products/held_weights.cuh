@@ -6,6 +6,8 @@
 // of the product with the features, so that weights never lie in shared memory.
 //
 // Weights are held times a power of two, in float32.
+//
+// Users: one_launch.cu, one_launch_layers.cu.
 #pragma once
 
 #include "mma/fragments.cuh"

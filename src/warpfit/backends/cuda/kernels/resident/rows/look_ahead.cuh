@@ -8,6 +8,8 @@
 // next; products with x are found beside it. At the end of an epoch, all come to a rest.
 //
 // Each row warp has one tile.
+//
+// Users: one_launch.cu.
 #pragma once
 
 #include "resident/rows/row_warps.cuh"

@@ -4,6 +4,8 @@
 // rule is that of the define OPTIMIZER: sgd (no slots, or with MOMENTUM a velocity), adam (first and second moment) or
 // rmsprop (average of squares, and with MOMENTUM a velocity); ADAPTIVE is 1 for the last two. Another name does not
 // compile. DECAYS: whether decay joins the gradient.
+//
+// Users: card_shapes.cuh, forecast.cuh, layer_shapes.cuh, many_rows.cuh, trained_block.cuh.
 #pragma once
 
 #include "ops/activation/activation.cuh"
