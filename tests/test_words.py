@@ -20,15 +20,19 @@ LINK = re.compile(r"!?\[([^\]]*)\]\([^)]+\)")
 ITEM = re.compile(r"(?:[-*]|\d\d?\.) +")
 END = re.compile(r"(?<=[.!?])[*_)\"]*\s+(?=[*_(\"\[]*[A-Z0-9µ])")
 
-# What one does not write, and what the field says.
+# What one does not write, and what the field says: on pages, and in the source.
 TERMS = {
     r"in roles": "warp-specialized",
     r"ways? through memory": "round trip",
-    r"shares? out|sharing out": "partition",
+    r"shares? out|shared out|sharing out": "partition",
     r"weights of rows": "sample weights",
+    r"weights of classes": "class weights",
+    r"remember(?:s|ed) of": "optimizer state",
     r"finds? out by itself": "decides",
     r"looking ahead": "look-ahead",
+    r"for want of": "for lack of",
 }
+SOURCE = [path for path in (ROOT / "src").rglob("*") if path.suffix in (".py", ".cu", ".cuh")]
 
 
 def prose(text: str) -> str:
@@ -78,10 +82,9 @@ def test_the_glossary_is_a_screen_and_the_results_are_a_page() -> None:
 
 @pytest.mark.parametrize("term", TERMS)
 def test_terms_are_the_fields(term: str) -> None:
-    pages = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
     found = [
-        f"{page.relative_to(ROOT)}: {match[0]!r}, write {TERMS[term]!r}"
-        for page in pages
-        for match in re.finditer(rf"\b(?:{term})\b", page.read_text(encoding="utf-8"), re.IGNORECASE)
+        f"{path.relative_to(ROOT)}: {match[0]!r}, write {TERMS[term]!r}"
+        for path in [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md", *SOURCE]
+        for match in re.finditer(rf"\b(?:{term})\b", path.read_text(encoding="utf-8"), re.IGNORECASE)
     ]
     assert found == []

@@ -117,7 +117,7 @@ def test_weights_that_no_gradient_reaches_stay(cuda: str) -> None:
     assert np.linalg.norm(flat(model) - before) > 0.01
 
 
-# -- what is remembered ------------------------------------------------------------------------------------
+# -- optimizer state ---------------------------------------------------------------------------------------
 
 
 def test_a_second_run_of_an_optimizer_goes_on_where_the_first_ended(cuda: str) -> None:
@@ -130,15 +130,15 @@ def test_a_second_run_of_an_optimizer_goes_on_where_the_first_ended(cuda: str) -
             fit(model, x, y, optimizer, device=device)
         model.to("cpu")
         slots = optimizer.state_dict()["slots"].values()
-        remembered = [np.concatenate([np.ravel(array) for array in arrays]) for arrays in slots]
-        found.append([flat(model), *remembered])
+        states = [np.concatenate([np.ravel(array) for array in arrays]) for arrays in slots]
+        found.append([flat(model), *states])
     assert len(found[0]) == 3
     for on_device, on_cpu in zip(found[1], found[0], strict=True):
         assert np.linalg.norm(on_device - on_cpu) <= LIMITS["float16"] * np.linalg.norm(on_cpu)
 
 
 @pytest.mark.parametrize("sizes", [(150, 16, 3), pytest.param((150, 32, 3), marks=pytest.mark.slow)], ids=str)
-def test_where_it_is_remembered_changes_no_bit(
+def test_where_the_state_lies_changes_no_bit(
     cuda: str,
     monkeypatch: pytest.MonkeyPatch,
     only_specialized_cluster: Callable[[int], None],

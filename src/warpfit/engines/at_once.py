@@ -44,7 +44,7 @@ def finds_targets(plan: Plan, data: TrainingData) -> bool:
     """Whether the loss of a step is one operation, which a device may let find targets by the epoch's order."""
     if type(plan.loss) not in LOSSES or plan.optimizer.l2 or not isinstance(plan.network, NetworkSpec):
         return False
-    # With weights of classes every block reads all labels.
+    # With class weights every block reads all labels.
     return data.class_weight is None and prod(plan.network.fused.output_shape) > 0
 
 

@@ -143,7 +143,7 @@ class TrainState:
         Epochs of this run done.
     seed : int
     plateau : PlateauState
-        What a schedule that watches the loss remembers; ``plateau.scale`` multiplies the learning rate.
+        The state of a schedule that watches the loss; ``plateau.scale`` multiplies the learning rate.
     loss_scale : LossScale
         Where the plan's is ``'dynamic'``.
     """
@@ -254,7 +254,7 @@ class EpochReport:
 
 @dataclass
 class Stopping:
-    """When a run is over, for an engine that finds out by itself: what a `StoppingRule` is set to and remembers.
+    """When a run is over, for an engine that decides it: the settings and the state of a `StoppingRule`.
 
     Parameters
     ----------

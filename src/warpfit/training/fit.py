@@ -311,7 +311,7 @@ def _check_scale(loss_scale: Any) -> None:
 
 
 def with_class_weight(draft: Plan, class_weight: Any, labels: Any) -> Plan:
-    """Return the draft with weights of classes, as `fit` takes them; ``'balanced'`` follows from the labels."""
+    """Return the draft with class weights, as `fit` takes them; ``'balanced'`` follows from the labels."""
     num_classes = (*draft.network.output_shape, 0)[0]
     return replace(draft, loss=resolve_class_weight(draft.loss, class_weight, labels, num_classes))
 

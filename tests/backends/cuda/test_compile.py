@@ -25,7 +25,7 @@ MAY_SPILL = {
     ),
     "one_launch_layers": (
         160,
-        "784-128-128-10 with Adam: what is remembered of some tiles is loaded ahead, and the second layer is updated "
+        "784-128-128-10 with Adam: the optimizer state of some tiles is loaded ahead, and the second layer is updated "
         "in two places, where an epoch ends and late (784-128-128-128-10: 9.3 us a step before, now 8.9)",
     ),
     "many_small_networks_sm90": (

@@ -146,7 +146,7 @@ def test_with_adam_a_batch_is_there_as_a_whole(size: tuple[int, int, int], arch:
 
 def test_where_adam_remembers() -> None:
     launch = choose(of_size((784, 256, 10), **ADAM), "sm_90a", SHARED_BYTES, MULTIPROCESSORS)
-    # Of 49 tiles along the features, each of 8 warps has five with what is remembered of them, and one or two more.
+    # Of 49 tiles along the features, each of 8 warps has five with their optimizer state, and one or two more.
     assert (launch.cluster, launch.warps_k, launch.near_k, launch.near_tiles) == (16, 8, 2, 49 - 5 * 8)
     assert launch.held == 8 * (7 + 2 * 5)
     assert launch.shared_parts["optimizer state"] == 9 * 256 * 2 * 4
@@ -154,7 +154,7 @@ def test_where_adam_remembers() -> None:
     assert launch.x_slots == 7
 
 
-def test_batches_that_replicas_would_share_out_are_not_for_adam() -> None:
+def test_batches_that_replicas_would_partition_are_not_for_adam() -> None:
     assert (
         choose(of_size((6, 8, 3), batch=176, **ADAM), "sm_90a", SHARED_BYTES, MULTIPROCESSORS).replicas == 1
     )
@@ -224,7 +224,7 @@ def test_which_networks_look_ahead(
         ((784, 256, 128), 160, 132, 16, 2),  # which alone would have no room
     ],
 )
-def test_how_many_replicas_share_out_a_batch(
+def test_how_many_replicas_partition_a_batch(
     size: tuple[int, int, int], batch: int, multiprocessors: int, cluster: int, replicas: int
 ) -> None:
     launch = choose(of_size(size, batch=batch), "sm_90a", SHARED_BYTES, multiprocessors)

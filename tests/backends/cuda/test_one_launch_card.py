@@ -74,7 +74,7 @@ def test_every_shape_can_be_launched_or_says_what_is_in_the_way(widths: tuple[in
     assert fitting >= 12
 
 
-def test_clusters_share_out_units_and_blocks_inputs() -> None:
+def test_clusters_partition_units_and_blocks_inputs() -> None:
     launch = chosen(network(784, 512, 512, 10))
     assert (launch.cluster, launch.clusters, launch.blocks) == (8, 11, 88)
     assert [(tile.inputs, tile.units, tile.sent_units) for tile in launch.tiles] == [

@@ -90,7 +90,7 @@ def test_every_shape_can_be_launched_or_says_what_is_in_the_way(widths: tuple[in
         assert fitting >= 12
 
 
-def test_blocks_share_out_the_units_of_hidden_layers_in_chunks() -> None:
+def test_blocks_partition_the_units_of_hidden_layers_in_chunks() -> None:
     launch = choose_layers(network(784, 128, 100, 10), "sm_90a", SHARED_BYTES, 132)
     assert launch.cluster == 16
     assert [layer.block_units for layer in launch.layers] == [8, 8, 10]
@@ -118,7 +118,7 @@ def test_some_blocks_have_a_chunk_more() -> None:
     assert (first.block_units, first.is_in_all, first.reach) == (16, True, 8 * 12 + 16)
 
 
-def test_replicas_share_out_the_rows_of_long_batches() -> None:
+def test_replicas_partition_the_rows_of_long_batches() -> None:
     wanted = network(32, 256, 256, 256, 8, batch=256, **OPTIMIZERS[2])
     launch = choose_layers(wanted, "sm_90a", SHARED_BYTES, 132)
     assert launch.replicas > 1

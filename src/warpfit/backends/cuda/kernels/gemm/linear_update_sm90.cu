@@ -35,14 +35,14 @@ constexpr int PARTS = BLOCK_N / STRIP_COLS;
 // Rings of stages: one for each that takes pieces of its own, so that none waits for a stage that the other is to use.
 constexpr int RINGS = SHARES_TILES ? 1 : CONSUMERS;
 constexpr int SUMMED_COLS = 32;  // by a warp
-static_assert(BLOCK_N == PIECE_THREADS / 32 * SUMMED_COLS, "the warps of a piece sum up all columns");
+static_assert(BLOCK_N == PIECE_THREADS / 32 * SUMMED_COLS, "the warps of a piece add up all columns");
 static_assert(CONSUMERS <= 2, "all threads find their registers");
 
 using TileX = OperandTile<T, true, BLOCK_M>;
 using TileDz = OperandTile<T, true, BLOCK_N>;
 constexpr int STAGE_BYTES = TileX::BYTES + TileDz::BYTES;
 
-// What an update changes: float32 numbers, what is remembered of them, and their copies.
+// What an update changes: float32 numbers, their optimizer state, and their copies.
 struct Masters {
     float* values;
     T* copies;
@@ -186,7 +186,7 @@ struct ColumnSums {
 
 using Rule = RULE<float>;
 
-// One number, with what is remembered of it, and its copy.
+// One number, with its optimizer state, and its copy.
 __device__ inline float updated(const Rule& rule, float value, float gradient, float (&slots)[SLOT_PLACES]) {
     rule.apply(value, gradient, slots);
     return value;

@@ -30,7 +30,7 @@ using TileB = Tile<T, true, TRANSPOSE_B, BLOCK_N, BLOCK_K>;
 using CopyA = TileCopy<TileA, THREADS, VECTOR>;
 using CopyB = TileCopy<TileB, THREADS, VECTOR>;
 constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
-// Whether blocks beyond the end of k are left out, rather than filled with zeros that nobody looks at: small
+// Whether blocks beyond the end of k are left out, rather than filled with zeros that are not read: small
 // tiles are waited for from the first to the last instruction, so there are few of them. In the loop of a large
 // tile a branch would be in the way of the order of instructions.
 constexpr bool STOPS_COPIES = BLOCK_M * BLOCK_N <= 64 * 64;

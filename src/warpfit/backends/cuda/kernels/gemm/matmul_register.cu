@@ -84,7 +84,7 @@ struct Tile {
         PASS < LINES ? 1 : PASS / LINES;  // runs of a line that are copied at once
 
     static_assert(THREADS % RUN == 0 && (PASS < LINES ? LINES % PASS : PASS % LINES) == 0,
-                  "threads have to share out the lines of a tile evenly");
+                  "threads have to partition the lines of a tile evenly");
 
     __device__ static int at(int row, int k) { return KEPT ? row * STRIDE + k : k * STRIDE + row; }
 
@@ -150,7 +150,7 @@ struct Copies {
     }
 
     // Starts to copy the next tile, which has ks numbers along k, BLOCK_K if FULL; zeros stand for the
-    // others. Beyond its rows the last one is repeated; nobody looks at the products.
+    // others. Beyond its rows the last one is repeated; the products are not read.
     template <bool FULL>
     __device__ void start_next(int ks, int to_next_stage) {
 #pragma unroll

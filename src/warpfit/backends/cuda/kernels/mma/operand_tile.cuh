@@ -46,7 +46,7 @@ struct OperandTile {
 
     // Calls copy(byte in the tile, row, column) for each box of the matrix that makes part `part` of PARTS of the tile
     // of the rows from `row`, and the numbers from `k`, on. Boxes have LINE columns; ROWS / PARTS rows along k; across,
-    // LINE rows, or LINE / PARTS if the panels cannot be shared out.
+    // LINE rows, or LINE / PARTS if the panels cannot be partitioned.
     template <int PARTS, class Copy>
     __device__ static void for_each_box(int part, int row, int k, Copy copy) {
         if constexpr (!ACROSS) {

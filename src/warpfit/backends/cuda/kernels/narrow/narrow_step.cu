@@ -11,7 +11,7 @@
 //            warps; shared bytes as narrow_step.py counts them. Defines DTYPE, SOURCE, GATHERS, LAYERS, WIDTHS, ACTIVATIONS
 //            and SLOPES (of each layer), LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS, WARPS, BLOCKS (of a multiprocessor),
 //            X_STAGES (2: the next x comes while this one is computed with), PIECE_M and PIECE_N (tiles of 16 inputs and
-//            outputs of which a warp sums up the gradients).
+//            outputs whose gradients a warp accumulates).
 // Numerics:  float32 sums of products of DTYPE; values and gradients between layers are rounded to DTYPE, and so are derivatives
 //            that need their activation's input, but outputs are not; losses in float32, their sums in float64; all in an order
 //            that follows from the grid.
@@ -63,7 +63,7 @@ struct WarpRows {
 
     __device__ T* tile(int stage) const { return tiles + stage * X_TILE_SIZE; }
 
-    // To begin when nobody reads this stage any more.
+    // To begin when this stage is no longer read.
     __device__ void fetch(int64 numbers, [[maybe_unused]] int stage) const {
 #if !GATHERS
         copy_rows<SIZES[0], padded(0)>(tile(stage), stride_of(0), x, numbers, own_lane());

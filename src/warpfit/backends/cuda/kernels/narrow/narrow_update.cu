@@ -1,7 +1,7 @@
 // Computes:  for each of up to 16 parameters w ← the optimizer's step with the gradient scale · Σ over blocks, and its 16-bit
 //            copy.
 // Layout:    gradients (num_blocks, num_gradients) float32, as narrow_step.cu leaves them; those of a parameter begin at
-//            `first` in each row. Parameters and what is remembered of them float32, copies of DTYPE, all contiguous.
+//            `first` in each row. Parameters and their optimizer state float32, copies of DTYPE, all contiguous.
 // Launch:    1-D grid, a block of 256 threads for every 32 gradients; no dynamic shared memory. Defines DTYPE, RULE (SgdStep,
 //            AdamStep or RmspropStep of ops/optim/update_steps.cuh) and its SLOTS.
 // Numerics:  float32: each of 8 warps adds up every eighth block's, in their order, and then the warps' sums in theirs.

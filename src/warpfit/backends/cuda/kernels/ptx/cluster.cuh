@@ -18,7 +18,7 @@ __device__ inline int own_rank() {
 #endif
 }
 
-// Which cluster a block is of, if several share out the rows of a batch.
+// Which cluster a block is of, if several partition the rows of a batch.
 __device__ inline int own_replica() { return REPLICAS > 1 ? static_cast<int>(blockIdx.x) / CLUSTER : 0; }
 
 __device__ inline void barrier_of_cluster() {

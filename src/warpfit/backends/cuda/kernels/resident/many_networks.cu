@@ -3,20 +3,21 @@
 // Layout:   x (all rows, SIZES[0]) of DTYPE and targets (all rows, outputs) float32, or with CROSS_ENTROPY labels (all rows,)
 //           int64: which rows a network trains on, in which order and at what rates its `Network` says; parameters
 //           (num_networks, 1 + SLOTS, gradients_at(LAYERS)) float32: of each layer its weights (inputs, outputs) and biases,
-//           then what the optimizer remembers of them; best (num_networks, gradients_at(LAYERS)) float32, the parameters of the
+//           then their optimizer state; best (num_networks, gradients_at(LAYERS)) float32, the parameters of the
 //           best epoch of networks whose `Stopping` keeps them; queue a zero, or with HALVES a `Queue`; dropouts
-//           (num_networks, LAYERS - 1), which nobody reads of layers without; with WEIGHTED weights (all rows,) float32; with
-//           CLASS_WEIGHTS class_weights (num_networks, outputs + 1) float32, the last of which is their mean; with either
-//           total_weights (num_networks, 2) float64, those of the rows that a network is trained on, and validated.
+//           (num_networks, LAYERS - 1), which are not read of layers without; with WEIGHTED weights (all rows,)
+//           float32; with CLASS_WEIGHTS class_weights (num_networks, outputs + 1) float32, the last of which is their
+//           mean; with either total_weights (num_networks, 2) float64, those of the rows that a network is trained on,
+//           and validated.
 // Launch:   1-D grid of any number of blocks of WARPS warps; shared bytes as many_networks.py counts them. Defines DTYPE, LAYERS,
 //           WIDTHS, ACTIVATIONS, SLOPES and DROPOUTS (of each layer; the last 0 or 1), BATCH, LOSS, CROSS_ENTROPY, SMOOTHED,
 //           COUNTS_ROWS, OPTIMIZER, SLOTS, ADAPTIVE, MOMENTUM, NESTEROV, DECAYS, RATE_IN_VELOCITY, WARPS, BLOCKS (of a
 //           multiprocessor), PIECE_M and PIECE_N (tiles of 16 inputs and outputs of which a warp has the gradients), IN_REGISTERS
 //           (of parameters, or in shared memory), KEEPS_BEST (whether any network's `Stopping` does), HALVES (whether networks
 //           are compared at rungs, and only some go on), PENALIZED (whether weights' squares join the loss; not with
-//           weights of rows), WEIGHTED, CLASS_WEIGHTS, BOUNDED_WAITS; X_STAGES 2 and GATHERS 0.
-// Numerics: as narrow_step.cu; parameters and what is remembered of them in float32. A network's bits follow from its own numbers
-//           alone.
+//           sample weights), WEIGHTED, CLASS_WEIGHTS, BOUNDED_WAITS; X_STAGES 2 and GATHERS 0.
+// Numerics: as narrow_step.cu; parameters and their optimizer state in float32. A network's bits follow from its own
+//           numbers alone.
 // Cost:     of a step 6 BATCH FLOP a weight, less 2 BATCH for each of the first layer; its rows are read once.
 // Reference: the layerwise engine over backends/numpy.
 #include "base/block.cuh"
@@ -71,8 +72,8 @@ struct Place {
     }
 };
 
-// The parameters that a thread updates, those of its warp's pieces, and what is remembered of each: numbers of pieces as
-// PieceSums has them, pairs first.
+// The parameters that a thread updates, those of its warp's pieces, and the optimizer state of each: numbers of pieces
+// as PieceSums has them, pairs first.
 struct HeldParameters {
 #if IN_REGISTERS
     float numbers[1 + SLOTS][PIECES_OF_WARP][NUMBERS];

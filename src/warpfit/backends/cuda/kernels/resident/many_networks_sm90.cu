@@ -5,21 +5,22 @@
 //           TARGET_WORDS) 32-bit words, labels or float32; which rows a network trains on, in which order and at what rates
 //           its `Network` says; parameters (num_networks, 1 + SLOTS, PARAMETERS) float32: weights (FEATURES, HIDDEN) and
 //           biases of the hidden layer, weights (HIDDEN, OUTPUTS) and biases of the outputs, each layer filled up to a
-//           multiple of 4, then what the optimizer remembers of them; best (num_networks, PARAMETERS) float32, the parameters
+//           multiple of 4, then their optimizer state; best (num_networks, PARAMETERS) float32, the parameters
 //           of the best epoch of networks whose `Stopping` keeps them; queue a zero, or with HALVES a `Queue`; dropouts
-//           (num_networks,), which nobody reads without DROPS; with WEIGHTED weights (all rows,) float32, which also follow the
-//           targets; with CLASS_WEIGHTS class_weights (num_networks, OUTPUTS + 1) float32, the last of which is their mean; with
-//           either total_weights (num_networks, 2) float64, those of the rows that a network is trained on, and validated.
+//           (num_networks,), which are not read without DROPS; with WEIGHTED weights (all rows,) float32, which also
+//           follow the targets; with CLASS_WEIGHTS class_weights (num_networks, OUTPUTS + 1) float32, the last of which
+//           is their mean; with either total_weights (num_networks, 2) float64, those of the rows that a network is
+//           trained on, and validated.
 // Launch:   any number of clusters of CLUSTER blocks of 512 threads; SHARED_BYTES of dynamic shared memory, from a multiple of
 //           1024. Defines DTYPE, FEATURES, HIDDEN (at most 128), OUTPUTS (at most 16), BATCH (at most 64), CLUSTER (at most 8,
 //           or 4 for at most 64 hidden units), SHARED_SLICES (of 16 features, whose weights are in shared memory), UNIT_REGISTERS,
 //           LOSS_REGISTERS and BATCH_REGISTERS (of a thread), TARGET_WORDS, ACTIVATION, SLOPE, DROPS (whether dropout follows
 //           the hidden layer), LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS, OPTIMIZER, SLOTS, ADAPTIVE, MOMENTUM, NESTEROV, DECAYS,
 //           RATE_IN_VELOCITY, KEEPS_BEST (whether any network's `Stopping` does), HALVES (whether networks are compared at
-//           rungs, and only some go on), PENALIZED (whether weights' squares join the loss; not with weights of rows),
+//           rungs, and only some go on), PENALIZED (whether weights' squares join the loss; not with sample weights),
 //           WEIGHTED, CLASS_WEIGHTS, SHARED_BYTES, BOUNDED_WAITS.
-// Numerics: products of DTYPE, biases of the hidden layer among them, with float32 sums; parameters and what is remembered of
-//           them in float32. A network's bits follow from its own numbers alone.
+// Numerics: products of DTYPE, biases of the hidden layer among them, with float32 sums; parameters and
+//           their optimizer state in float32. A network's bits follow from its own numbers alone.
 // Cost:     of a step 4 BATCH HIDDEN FEATURES FLOP and the output layer's; a cluster reads the batch from L2 once, and from
 //           shared memory twice.
 // Reference: the layerwise engine over backends/numpy; PTX ISA 9.7.15 (wgmma).
@@ -61,7 +62,7 @@ __device__ inline void make_barriers(Shared& shared) {
     fence_mbarrier_init();
 }
 
-// What nobody writes in a run stays 0.
+// What is not written in a run stays 0.
 __device__ inline void clear(Shared& shared) {
     clear_by_block<THREADS>(&shared.dz[0][0], DZ_ROWS * OUT_STRIDE);
     clear_by_block<THREADS>(&shared.w2[0][0], UNITS * UNIT_TILES * OUT_STRIDE);

@@ -4,7 +4,7 @@
 // Layout:   x (all rows, X_WIDTH) of DTYPE, features and zeros up to a multiple of 16, after a row of zeros; targets (all rows,
 //           TARGET_WORDS) 32-bit words, labels or float32; which rows a network trains on, in which order and at what rates its
 //           `Network` says; parameters (num_networks, 1 + SLOTS, PARAMETERS) float32: of each layer weights (inputs, outputs)
-//           and biases, filled up to a multiple of 4, then what the optimizer remembers of them; best (num_networks,
+//           and biases, filled up to a multiple of 4, then their optimizer state; best (num_networks,
 //           PARAMETERS) float32, the parameters of the best epoch of networks whose `Stopping` keeps them; queue a zero,
 //           or with HALVES a `Queue`.
 // Launch:   any number of blocks of GROUPS + 1 times 128 threads, the last of which bring the rows of all; SHARED_BYTES of dynamic
@@ -12,11 +12,11 @@
 //           outputs), ACTIVATIONS and SLOPES (of each layer), BATCH (at most 128), TARGET_WORDS, LOSS, CROSS_ENTROPY, SMOOTHED,
 //           COUNTS_ROWS, OPTIMIZER, SLOTS, ADAPTIVE, MOMENTUM, NESTEROV, DECAYS, RATE_IN_VELOCITY, KEEPS_BEST (whether any
 //           network's `Stopping` does), HALVES (whether networks are compared at rungs, and only some go on), GROUPS (at most
-//           4), SHARES_FIRST (whether the first layer's weights lie in shared memory), REGISTER_SLOTS (of what is remembered of
-//           parameters, how much lies in registers), GROUP_REGISTERS and ROW_REGISTERS (of a thread), ORDER_RING, SHARED_BYTES,
-//           BOUNDED_WAITS.
+//           4), SHARES_FIRST (whether the first layer's weights lie in shared memory), REGISTER_SLOTS (of the optimizer
+//           state of parameters, how much lies in registers), GROUP_REGISTERS and ROW_REGISTERS (of a thread),
+//           ORDER_RING, SHARED_BYTES, BOUNDED_WAITS.
 // Numerics: products of DTYPE with float32 sums, to which biases are added, of float16 before relu in float16; parameters and
-//           what is remembered of them in float32. A network's bits follow from its own numbers alone.
+//           their optimizer state in float32. A network's bits follow from its own numbers alone.
 // Cost:     of a step 6 BATCH FLOP a weight, less 2 BATCH for each of the first layer, of layers filled up; its rows are read once.
 // Reference: the layerwise engine over backends/numpy; PTX ISA 9.7.15 (wgmma).
 #define SHARED_ALIGNMENT 1024

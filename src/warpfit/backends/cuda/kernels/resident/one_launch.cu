@@ -2,24 +2,24 @@
 //           loss, backward pass, and the optimizer's update.
 // Layout:   batches (steps, PARTS, BATCH, X_WIDTH + 8) 16-bit and targets (steps, BATCH, TARGET_WORDS) of all epochs,
 //           as gather_batches leaves them; PARTS is CLUSTER without a hidden layer, else 1. w1 (FEATURES, ALL_UNITS),
-//           ALL_UNITS being HIDDEN, or OUTPUTS without a hidden layer; w2 (HIDDEN, OUTPUTS); biases; what the
-//           optimizer remembers of each, as far as there are SLOTS, all float32; record (steps, REPLICAS, 3)
+//           ALL_UNITS being HIDDEN, or OUTPUTS without a hidden layer; w2 (HIDDEN, OUTPUTS); biases;
+//           the optimizer state of each, as far as there are SLOTS, all float32; record (steps, REPLICAS, 3)
 //           float64: each replica's part of the loss, its rows, and those that are right; rules (steps,): float32
 //           rates, or StepSettings if ADAPTIVE; gram and gram_scales, if AHEAD, as gram_batches leaves them;
 //           exchanges (CLUSTER,), zeros, if there are replicas.
 // Launch:   REPLICAS clusters of CLUSTER blocks of 32 (WARPS_K WARPS_U + ROW_WARPS + OUTPUT_WARPS + 1) threads, all
 //           resident at once; SHARED_BYTES of dynamic shared memory. Defines: DTYPE, FEATURES, HIDDEN (0: none),
-//           OUTPUTS, BATCH, CLUSTER (1, 2, 4, 8 or 16), REPLICAS (that share out a batch), WARPS_K, WARPS_U,
+//           OUTPUTS, BATCH, CLUSTER (1, 2, 4, 8 or 16), REPLICAS (that partition a batch), WARPS_K, WARPS_U,
 //           ROW_WARPS, OUTPUT_WARPS, WEIGHT_REGISTERS and OTHER_REGISTERS (of a thread; 0: as launched), X_SLOTS
 //           (of the ring of x), KEPT (tiles of x that stay from the forward pass to the backward pass: all or none),
 //           SUM_SLOTS (a power of two), OWN_OF_TILE (1 to 16, a power of two: rows of a tile whose loss one block
 //           finds), GROUP (tiles that warps wait for together), AHEAD (1: products with a batch are found beside
 //           the step before), ACTIVATION, LOSS, CROSS_ENTROPY, SMOOTHED and COUNTS_ROWS (0 or 1), OPTIMIZER, SLOTS
-//           (numbers that it remembers of a parameter), ADAPTIVE (1: it divides by a root; then all of x stays, for
-//           one replica that does not look ahead), NEAR_TILES (along the features, of which shared memory has what
-//           it remembers), MOMENTUM, NESTEROV, DECAYS, RATE_IN_VELOCITY (0), SHARED_BYTES, EXCHANGE_BYTES (of each
+//           (numbers of optimizer state a parameter), ADAPTIVE (1: it divides by a root; then all of x stays, for
+//           one replica that does not look ahead), NEAR_TILES (along the features, whose state lies in shared
+//           memory), MOMENTUM, NESTEROV, DECAYS, RATE_IN_VELOCITY (0), SHARED_BYTES, EXCHANGE_BYTES (of each
 //           rank; 0 for one replica), BOUNDED_WAITS.
-// Numerics: products of 16-bit numbers with float32 sums; weights, what is remembered of them, and sums in float32.
+// Numerics: products of 16-bit numbers with float32 sums; weights, their optimizer state, and sums in float32.
 //           `scale` is a power of two that keeps gradients in the range of 16 bits: they come times it, and so do
 //           SGD's weights and velocities. Sums in a fixed order.
 // Cost:     of a step 4 BATCH ALL_UNITS FEATURES FLOP and the output layer's; each block reads its part of
@@ -53,7 +53,7 @@ __device__ inline void write_scaled(float* to, const float* held, int count, flo
     each_of_block<32 * WARPS>(count, [&](int i) { to[i] = held[i] * unscale; });
 }
 
-// Some of a layer's biases, from `first` on, with what is remembered of them.
+// Some of a layer's biases, from `first` on, with their optimizer state.
 template <int WIDTH>
 __device__ inline void read_biases(float (&biases)[WIDTH], float (&slots)[SLOT_PLACES][WIDTH],
                                    const LayerArrays& layer, int first, int count, float scale) {

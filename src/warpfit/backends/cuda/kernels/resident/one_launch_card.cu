@@ -2,13 +2,13 @@
 //           backward pass, and the optimizer's update.
 // Layout:   batches (steps, BATCH, X_WIDTH + 8) 16-bit and targets (steps, BATCH, TARGET_WORDS) of all epochs, as
 //           gather_batches leaves them; settings (steps,); places: of each layer where its weights (inputs, units) lie,
-//           what the optimizer remembers of them, its biases (units,), and what it remembers of those, all float32;
+//           their optimizer state, its biases (units,), and their optimizer state, all float32;
 //           record (steps, 3) float64: loss, weight, and rows that are right; words (2, EXCHANGED_WORDS), zeros; far:
 //           of each block quads of float32 for layers that are far, anything.
 // Launch:   CLUSTERS clusters of CLUSTER blocks of 32 WARPS threads, all resident; SHARED_BYTES of dynamic shared memory.
 //           Defines: DTYPE, LAYERS (2 or more), WIDTHS (of features and of each layer's units, a list), ACTIVATIONS,
 //           SLOPES, FAR_LAYERS (0 or 1; lists, too), BATCH, CLUSTER (2, 4, 8 or 16), CLUSTERS, WARPS, OPTIMIZER, ADAPTIVE
-//           (1: it divides by a root), SLOTS (numbers that it remembers of a parameter), MOMENTUM, NESTEROV, DECAYS,
+//           (1: it divides by a root), SLOTS (numbers of optimizer state a parameter), MOMENTUM, NESTEROV, DECAYS,
 //           RATE_IN_VELOCITY, LOSS, CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS (0 or 1), SHARED_BYTES, EXCHANGE_BYTES,
 //           BOUNDED_WAITS.
 // Numerics: products of 16-bit numbers with float32 sums; weights and sums in float32; gradients times `scale`, a power of

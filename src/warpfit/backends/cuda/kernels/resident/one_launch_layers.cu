@@ -2,22 +2,22 @@
 //           and the optimizer's update.
 // Layout:   batches (steps, TERMS, BATCH, X_WIDTH + 8) 16-bit and targets (steps, BATCH, TARGET_WORDS + WEIGHTED) of
 //           all epochs, as gather_batches leaves them; settings (steps,); places: of each layer where its
-//           weights (inputs, units) lie, what the optimizer remembers of them, its biases (units,), and what it
-//           remembers of those, all float32; dropouts (LAYERS,); class_weights (OUTPUTS + 1,), the last their
+//           weights (inputs, units) lie, their optimizer state, its biases (units,), and
+//           their optimizer state, all float32; dropouts (LAYERS,); class_weights (OUTPUTS + 1,), the last their
 //           mean; far_slots (CLUSTER, FAR_TILES, 2 SLOTS, 32 WARPS), anything; exchanges (CLUSTER,), zeros, if
 //           there are replicas; with VALIDATES validation_batches and validation_targets of num_validated rows,
 //           as those of an epoch. record, which the host may read meanwhile: (epochs, steps and after them
 //           batches of validation data, RECORDERS, 3) float64, zeros, to be added up over the recorders: loss,
 //           weight, and rows that are right. first_epoch epochs of the run are done; each of report_every is
 //           reported, and the last. progress, answers: see Talks, after each talk_every epochs. With STOPS
-//           stopping: the rule, what it remembers from launch to launch, and RECORDERS places, zeros before the first
+//           stopping: the rule, its state from launch to launch, and RECORDERS places, zeros before the first
 //           launch; best_places: where the best weights and biases of each layer go.
 // Launch:   REPLICAS clusters of CLUSTER blocks of 32 WARPS threads, all resident if there are several;
 //           SHARED_BYTES of dynamic shared memory. Defines: DTYPE, TERMS (16-bit numbers
 //           whose sum a number of a product is: 1, or 2 for products as of float32), LAYERS, WIDTHS (of features and of each
 //           layer's units, a list), ACTIVATIONS, SLOPES and DROPOUTS (0 or 1; lists, too), BATCH, CLUSTER (1, 2,
-//           4, 8 or 16), REPLICAS (that share out a batch), WARPS (a power of two), OPTIMIZER, ADAPTIVE (1: it
-//           divides by a root), SLOTS (numbers that it remembers of a parameter), HELD_TILES, NEAR_TILES and FAR_TILES
+//           4, 8 or 16), REPLICAS (that partition a batch), WARPS (a power of two), OPTIMIZER, ADAPTIVE (1: it
+//           divides by a root), SLOTS (numbers of optimizer state a parameter), HELD_TILES, NEAR_TILES and FAR_TILES
 //           (tiles of a warp of which they are in registers, shared memory and memory), MOMENTUM, NESTEROV, DECAYS, LOSS,
 //           CROSS_ENTROPY, SMOOTHED, COUNTS_ROWS, WEIGHTED, CLASS_WEIGHTS, PENALIZED, WEIGHED_PENALTY (over what rows
 //           weigh in place of rows), CLIPS, RATE_IN_VELOCITY (0 or 1), X_SLOTS (batches in shared memory, 1 or 2),
@@ -99,7 +99,7 @@ __device__ inline void make_barriers(Shared& shared) {
     }
 }
 
-// f(number in shared memory, its place in memory) for this block's biases, and what is remembered of them. Of
+// f(number in shared memory, its place in memory) for this block's biases, and their optimizer state. Of
 // layers that all blocks have, to write takes only the first.
 template <bool WRITES, int L = 0, class Places, class F>
 __device__ inline void each_bias(Shared& shared, const Places& places, F f) {
@@ -203,7 +203,7 @@ __device__ inline void go_back(Shared& shared, const Run& run, const Now& now, c
     }
 }
 
-// The penalty as a decay of weights: shared out to the rows of the batch, or to what these weigh.
+// The penalty as a decay of weights: spread over the rows of the batch, or over their weights.
 __device__ inline float penalty_of_batch(const Shared& shared, const Run& run, const Now& now) {
     if (!WEIGHED_PENALTY) return run.penalty / now.count;
     const float weight = weigh_batch(shared, now.slot(), now.count);

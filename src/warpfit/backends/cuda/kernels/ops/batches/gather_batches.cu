@@ -3,7 +3,7 @@
 //           byte of x is divided by 255. What is missing to the last batch is 0.
 // Layout:   x (num_rows, FEATURES) of SOURCE; targets (num_rows, TARGET_STRIDE) words, of which the first
 //           TARGET_WORDS count; keys (epochs, 8), or null for rows in their own order; batches (epochs, steps,
-//           PARTS, TERMS, BATCH, PART_WIDTH + 8) of DTYPE, the features shared out to PARTS; batch_targets (epochs,
+//           PARTS, TERMS, BATCH, PART_WIDTH + 8) of DTYPE, the features partitioned into PARTS; batch_targets (epochs,
 //           steps, BATCH, TARGET_WORDS + WEIGHTED); sample_weights (num_rows,) float32.
 // Launch:   any number of blocks of 256 threads; a warp takes a row at a time. No shared memory. Defines:
 //           SOURCE, DTYPE, TERMS (1 or 2), FEATURES, BATCH, PARTS, PART_WIDTH (a multiple of 16), TARGET_WORDS,

@@ -8,7 +8,7 @@
 #include "base/reduce.cuh"
 #include "ops/activation/activation.cuh"
 
-// Kernels that know losses of labels, too, are told by CROSS_ENTROPY which LOSS is one.
+// Kernels that know losses of labels, too, know by CROSS_ENTROPY which LOSS is one.
 #ifdef CROSS_ENTROPY
 enum HasLabels {
     mse_has_labels = 0,

@@ -21,7 +21,7 @@ constexpr int BLOCKS_HELD = LONG_ROWS ? 1 : blocks_held(ITEMS > 12 ? 2 : 3);
 
 // The gradient with respect to a row's logits, from its softmax.
 struct Slopes {
-    // What is taken off at the label and at each class before weights of classes, and joins the softmax's factor.
+    // What is taken off at the label and at each class before class weights, and joins the softmax's factor.
     Acc on_label, on_each, on_all;
     Acc scale;  // over the weight of all rows
 

@@ -33,7 +33,7 @@ __device__ inline void send_quad(int rank, const float* place, const float (&num
 
 // The 16-bit words of eight lanes, which go to `place` of all ranks: each lane sends them to some. The other ranks' barriers
 // count them; this one's threads see them when they have met.
-__device__ inline void share_out(float number, T* place, const Barrier& full, bool is_there) {
+__device__ inline void broadcast(float number, T* place, const Barrier& full, bool is_there) {
     const int lane = threadIdx.x % 32;
     const float next = __shfl_xor_sync(FULL_WARP, number, 1);
     const unsigned pair = lane % 2 ? packed<T>(next, number) : packed<T>(number, next);

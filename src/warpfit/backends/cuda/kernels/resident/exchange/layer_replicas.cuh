@@ -1,9 +1,10 @@
-// The weights of one_launch_layers.cu where several clusters, replicas, share out the rows of each batch.
+// The weights of one_launch_layers.cu where several clusters, replicas, partition the rows of each batch.
 //
-// All replicas have the same weights, rounded to 16 bits for products. In float32, with all that the optimizer remembers of
+// All replicas have the same weights, rounded to 16 bits for products. In float32, with all optimizer state of
 // it, a weight has one owner. A step goes
 //
-//     gradients of a replica's rows ──► their owner: adds up those of all replicas, updates ──► all who multiply by it
+//     gradients of a replica's rows ──► their owner: adds up those of all replicas, updates ──► all blocks that
+//     multiply by it
 //
 // through memory, quad by quad: four weights that a thread has of a tile. A thread sends gradients to the thread of its
 // number in a block of its rank, and takes weights from there; in addition owners send each weight to where the way
@@ -87,7 +88,7 @@ __device__ inline bool has_tile(int tile) {
     return Product::is_mine() && Product::Weights::has_tile(tile % Product::Weights::MINE_K);
 }
 
-// Where the blocks of a rank leave numbers, and find them. None is overwritten that somebody has not read: who sends the
+// Where the blocks of a rank leave numbers, and find them. None is overwritten before it is read: who sends the
 // next has seen what others made of it. Of what threads of other numbers read there are two, for even steps and odd
 // ones, as a block may be a step ahead.
 struct alignas(16) Exchange {
@@ -250,7 +251,7 @@ struct Network {
     __device__ void keep(const BestArrays& best) { write(best); }
 #endif
 
-    // Sends a quad to all who multiply by it in a step.
+    // Sends a quad to all blocks that multiply by it in a step.
     __device__ void send_weights(int i, int quad, int step) const {
         const float numbers[1][4] = {{weights[i][0], weights[i][1], weights[i][2], weights[i][3]}};
         send(&own_exchange().weights[quad][threadIdx.x], 0, step, numbers);

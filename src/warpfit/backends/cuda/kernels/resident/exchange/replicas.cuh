@@ -1,4 +1,4 @@
-// Replicas of one_launch.cu: clusters that have the same weights, and share out the rows of each batch. What each has
+// Replicas of one_launch.cu: clusters that have the same weights, and partition the rows of each batch. What each has
 // found of the gradient they add up through memory, thread by thread: a thread sends to those of its number in the
 // blocks of its rank, and to no others.
 //
@@ -16,7 +16,7 @@ constexpr int WEIGHT_THREADS = 32 * WEIGHT_WARPS;
 // What the output warps add up, in quads of a lane: three for each tile of the output layer, one for those of biases.
 constexpr int OUTPUT_QUADS = HIDDEN ? UNIT_TILES * (3 * OUT_TILES + 1) : OUT_TILES;
 
-// Where blocks of the same rank leave numbers. None is overwritten that somebody has not read: who sends the next has
+// Where blocks of the same rank leave numbers. None is overwritten before it is read: who sends the next has
 // seen what others made of it. Of the outputs there are two, as a replica may be a step ahead with them.
 struct Exchange {
     uint4 gradients[REPLICAS][Weights::MINE * 2][WEIGHT_THREADS];

@@ -40,7 +40,7 @@ struct Step {
         return found;
     }
 
-    // Of a parameter; slot(i) is where what is remembered of it lies.
+    // Of a parameter; slot(i) is where its optimizer state lies.
     template <class Slots>
     __device__ void update(float& w, Slots slot, float sum) const {
         update_in_place(w, slot, sum, unscale, settings, rule);

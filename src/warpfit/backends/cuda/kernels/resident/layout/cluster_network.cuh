@@ -1,5 +1,5 @@
-// How a cluster shares out a network with one hidden layer: what its warps are for, what lies where in shared memory, and
-// the barriers between them. many_networks_sm90.cu says how a step goes.
+// How a cluster partitions a network with one hidden layer: what its warps are for, what lies where in shared memory,
+// and the barriers between them. many_networks_sm90.cu says how a step goes.
 //
 // A warpgroup of the first GROUPS has the weights of a tile of 64 hidden units, and of a part of the features, and of the
 // bias, which is the weight of one feature more. If there are two tiles of units, both lie in each block, and a block is a

@@ -58,8 +58,8 @@ __device__ constexpr int chunks_before(int rank, int least, int with_one_more) {
     return rank * least + smaller(rank, with_one_more);
 }
 
-// Layer L. Blocks share out the units of hidden layers, in whole chunks, of which the first blocks may have one more; all
-// have all outputs.
+// Layer L. Blocks partition the units of hidden layers, in whole chunks, of which the first blocks may have one more;
+// all have all outputs.
 template <int L>
 struct Shape {
     static constexpr int UNITS = SIZES[L + 1], WIDTH = up(UNITS, 16);
@@ -130,7 +130,7 @@ struct alignas(16) LayerRows {
     static constexpr int COPIES = Shape<L>::HAS_OWN_GRADIENTS ? UNIT_COPIES : 1;
     static constexpr bool MUST_MEET = Shape<L>::HAS_OWN_GRADIENTS && UNIT_COPIES == 1;
     static_assert(!Shape<L>::HAS_OWN_GRADIENTS || MUST_MEET || Shape<L>::ALL_HAVE_UNITS,
-                  "nobody hears of a block that has no units to send");
+                  "a block without units to send would not be waited for");
     Chunks<Shape<L>::REACH> y[COPIES];
     Chunks<Shape<L>::GRADIENT_REACH> dz;
     Chunks<up(Shape<L>::BLOCK_UNITS, CHUNK_UNITS)> derivatives;  // of the activation, of this block's units
@@ -193,7 +193,7 @@ struct alignas(16) Shared {
 };
 static_assert(sizeof(Shared) == SHARED_BYTES, "the launcher asks for as much");
 
-// The other blocks that this warp sends to. Where there are more warps than others, several share out what one
+// The other blocks that this warp sends to. Where there are more warps than others, several partition what one
 // gets.
 struct Peers {
     static constexpr int OTHERS = CLUSTER - 1, OF_WARP = OTHERS > 0 ? (OTHERS + WARPS - 1) / WARPS : 1;

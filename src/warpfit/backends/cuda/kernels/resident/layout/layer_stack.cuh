@@ -26,7 +26,7 @@ __device__ inline const Of<L>& layer_of(const Stack<Of>& stack) {
     return static_cast<const Stack<Of, L>&>(stack).layer;
 }
 
-// Where parameters lie, and what the optimizer remembers of them in slot 0 and on; -1 is the parameter itself.
+// Where parameters lie, and their optimizer state in slot 0 and on; -1 is the parameter itself.
 struct Arrays {
     static constexpr int NUM_SLOTS = SLOTS;
     float* const* of_layers;

@@ -66,7 +66,7 @@ __device__ constexpr int own_biases_at(int layer) {
     return own_weights_at(layer) + (layer == HIDDEN ? 4 * OUT_TILES : padded(layer) / 2);
 }
 constexpr int FIRST = SHARES_FIRST ? own_biases_at(0) : 0, OWN = own_biases_at(HIDDEN) + 2 * OUT_TILES;
-// What is remembered of parameters is in registers as far as it may, else in shared memory.
+// The optimizer state is in registers as far as it may, else in shared memory.
 constexpr int SHARED_SLOTS = SLOTS - REGISTER_SLOTS;
 
 // A network's run, as all of its warps know it.

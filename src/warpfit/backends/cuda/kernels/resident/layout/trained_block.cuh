@@ -14,7 +14,7 @@
 
 using T = DTYPE;
 
-// The layer that takes the features, in whole and of this block: blocks share out the units of a hidden layer, or
+// The layer that takes the features, in whole and of this block: blocks partition the units of a hidden layer, or
 // the features if there is none.
 constexpr int ALL_UNITS = HIDDEN ? HIDDEN : OUTPUTS;
 constexpr int UNIT_WIDTH = ((HIDDEN ? (HIDDEN + CLUSTER - 1) / CLUSTER : OUTPUTS) + 15) / 16 * 16;
@@ -55,7 +55,7 @@ static_assert(AHEAD || (SUM_SLOTS >= ROW_WARPS && SUM_SLOTS >= GROUP),
               "no warp waits for a round after next");
 static_assert(!AHEAD || REPLICAS == 1, "what is added to the early product is one cluster's gradient");
 static_assert(!AHEAD || (HIDDEN && ROW_WARPS >= ROW_TILES && X_SLOTS >= 2 * ROW_TILES),
-              "looking ahead takes a warp for each tile, and room for two batches");
+              "look-ahead takes a warp for each tile, and room for two batches");
 static_assert(!ADAPTIVE || (KEPT == ROW_TILES && REPLICAS == 1 && !AHEAD),
               "an update takes the whole gradient of a batch at once");
 // Groups of x that are on their way or in use.
@@ -153,7 +153,7 @@ struct StepRules {
 
 struct Exchange;  // of replicas.cuh
 
-// A layer in memory: weights, biases, and what the optimizer remembers of each, as far as it does.
+// A layer in memory: weights, biases, and the optimizer state of each, if there is any.
 struct LayerArrays {
     float *w, *b;
     float *w_slots[2], *b_slots[2];
@@ -173,7 +173,7 @@ struct Run {
 
     __device__ Step first_step() const { return Step(num_rows, num_epochs); }
 
-    // A parameter takes the sum of its gradient in, with what is remembered of it at slot_of(number). SGD's comes times
+    // A parameter takes the sum of its gradient in, with its optimizer state at slot_of(number). SGD's comes times
     // -rate already if there is no momentum.
     template <class F>
     __device__ void update(float& weight, F slot_of, float gradient, const StepRule& now) const {

@@ -17,8 +17,8 @@ struct OwnSums {
     }
 };
 
-// The weights of the outputs that a warp has, of some units; and what is remembered of them: 16 by 16, as the accumulators of
-// mma have them. Their biases are the last warp's, in shared memory.
+// The weights of the outputs that a warp has, of some units; and their optimizer state: 16 by 16, as the accumulators
+// of mma have them. Their biases are the last warp's, in shared memory.
 struct OutputWeights {
     float numbers[1 + SLOTS][UNIT_TILES][2][4];
 

@@ -7,7 +7,7 @@
 #include "ops/dropout/dropout.cuh"
 #include "resident/layout/cluster_network.cuh"
 
-// A thread's weights, and what is remembered of them: of each slice eight, as wgmma's accumulators have them.
+// A thread's weights, and their optimizer state: of each slice eight, as wgmma's accumulators have them.
 struct Weights {
     Shared& shared;
     float numbers[1 + SLOTS][REGISTER_SLICES][8];
@@ -89,7 +89,7 @@ struct Weights {
     }
 };
 
-// A slice's weights, and what is remembered of them, in registers.
+// A slice's weights, and their optimizer state, in registers.
 struct Slice {
     float numbers[1 + SLOTS][8];
 

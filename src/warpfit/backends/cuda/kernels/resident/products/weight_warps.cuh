@@ -38,7 +38,7 @@ struct Reader {
     }
 };
 
-// The weights as products take them; looking ahead, what is known of the next ones.
+// The weights as products take them; with look-ahead, what is known of the next ones.
 __device__ inline void round_weights(const Run& run, const Weights& weights, const Weights& velocities,
                                      const Forecast& forecast, Weights::Fragments& b) {
     const Forecast unscaled = forecast.times(run.unscale);
@@ -130,7 +130,7 @@ __device__ inline void add_gradients(Shared& shared, Weights& target, int step, 
     });
 }
 
-// Multiplies the batch of a step or, looking ahead, those up to the next one of the epoch that have not been yet.
+// Multiplies the batch of a step or, with look-ahead, those up to the next one of the epoch that have not been yet.
 #if AHEAD
 __device__ inline void multiply_batches(Shared& shared, const Run& run, float rate, const Weights& weights,
                                         const Weights& velocities, const Step& step, int& next,

@@ -6,7 +6,7 @@
 // one_launch_layers.cu.
 #pragma once
 
-// The rule, what it remembers, and what came out of a launch.
+// The rule, its state, and the result of a launch.
 struct alignas(16) Stopping {
     double min_delta, best;
     int patience;

@@ -89,7 +89,7 @@ __device__ inline void activate_units(Shared& shared, const Run& run, const Now&
             if (is_there && place.is_sent())
                 store_relaxed(words + place.unit_in_layer(), marked(rounded, now.turn()));
         } else {
-            share_out(found.value, &part_of<L + 1>(shared).inputs[0][place.row][place.unit / 8 * 8],
+            broadcast(found.value, &part_of<L + 1>(shared).inputs[0][place.row][place.unit / 8 * 8],
                       shared.last_full, is_there);
         }
     });
@@ -100,7 +100,7 @@ template <int L>
 __device__ inline void share_derivatives(Shared& shared, const Derivatives<L>& derivatives) {
     each_number<WeightTile<L>::PIECE>([&](int turn, int i, bool is_there) {
         const Place<L> place(is_there ? i : 0);
-        share_out(derivatives.values[turn], &shared.derivatives[place.row][place.unit / 8 * 8],
+        broadcast(derivatives.values[turn], &shared.derivatives[place.row][place.unit / 8 * 8],
                   shared.last_full, is_there);
     });
 }
@@ -215,7 +215,7 @@ __device__ inline void differentiate_units(Shared& shared, const Run& run, const
         const int quad = place.unit_in_layer() / 4 * 4;
         const float sum = sum_of_clusters(words + place.row * Own::SENT_UNITS + quad, Places<L>::SENT,
                                           now.turn(), is_there && place.is_sent());
-        share_out(sum * derivatives.values[turn], &gradients_of<L>(shared)[place.row][place.unit / 8 * 8],
+        broadcast(sum * derivatives.values[turn], &gradients_of<L>(shared)[place.row][place.unit / 8 * 8],
                   shared.gradients_full[PARITY_OF<L>], is_there);
     });
 }
@@ -294,8 +294,8 @@ __device__ inline void update_layer(Shared& shared, const Run& run, const Now& n
     update_biases<L>(shared, run, now, dz, stride);
 }
 
-// f(number, its place in memory) for each number that a block has of layer L's parameters, and of what the optimizer
-// remembers of them. Of what several blocks have alike, to write takes only one.
+// f(number, its place in memory) for each number that a block has of layer L's parameters, and of
+// their optimizer state. Of what several blocks have alike, to write takes only one.
 template <int L, bool WRITES, class F>
 __device__ inline void each_parameter(Shared& shared, const Run& run, const Arrays& arrays, F f) {
     using Own = WeightTile<L>;

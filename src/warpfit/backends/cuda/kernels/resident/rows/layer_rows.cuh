@@ -123,7 +123,7 @@ __device__ inline float2 units_of(T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS], c
 
 // Sends this block's units of layer L, which are there, to all others.
 template <int L, int COUNT>
-__device__ inline void share_out([[maybe_unused]] const Run& run,
+__device__ inline void broadcast([[maybe_unused]] const Run& run,
                                  [[maybe_unused]] const T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS],
                                  [[maybe_unused]] const Barrier& full) {
 #if CLUSTER > 1
@@ -186,7 +186,7 @@ template <int L>
 __device__ inline void send_units(Shared& shared, const Run& run, int pass) {
     LayerRows<L>& rows = layer_of<L>(shared.layers);
     LayerRows<L>::MUST_MEET ? barrier_of_cluster() : __syncthreads();
-    share_out<L>(run, rows.units(pass), rows.y_full[pass % LayerRows<L>::COPIES]);
+    broadcast<L>(run, rows.units(pass), rows.y_full[pass % LayerRows<L>::COPIES]);
 }
 
 // From the sums of the product to layer L's units, which go to all blocks.
@@ -202,7 +202,7 @@ __device__ inline void activate_units(Shared& shared, const Run& run, const Pass
 }
 
 // From the sums of the product with the weights of the layer above to the gradients before layer L's
-// activation, which go to all blocks if anybody needs them.
+// activation, which go to all blocks if any block needs them.
 template <int L>
 __device__ inline void differentiate_units(Shared& shared, const Run& run) {
     using Weights = Backward<L + 1>;
@@ -214,7 +214,7 @@ __device__ inline void differentiate_units(Shared& shared, const Run& run) {
                   dy.y * derivative.y);
     });
     __syncthreads();
-    if constexpr (L > 0) share_out<L>(run, rows.dz, rows.dz_full);
+    if constexpr (L > 0) broadcast<L>(run, rows.dz, rows.dz_full);
 }
 
 using Eighths = RowEighths<ROWS, WARPS>;

@@ -200,7 +200,7 @@ __device__ inline void add_outputs(const Shared& shared, int tile, int own, int 
     }
 }
 
-// Sends a row of gradients to all blocks. Groups of 4 lanes that have the same row share out the blocks; a lane sends
+// Sends a row of gradients to all blocks. Groups of 4 lanes that have the same row partition the blocks; a lane sends
 // 8 numbers at once.
 __device__ inline void send_gradients(Shared& shared, int row, int below, const Outputs& z) {
     constexpr int ROWS_AT_ONCE = OWN_OF_TILE < 8 ? OWN_OF_TILE : 8, RANKS_AT_ONCE = 16 / ROWS_AT_ONCE;

@@ -1,4 +1,4 @@
-// The weights that x meets where one_launch.cu is ADAPTIVE, with what the optimizer remembers of them: of a warp's first
+// The weights that x meets where one_launch.cu is ADAPTIVE, with their optimizer state: of a warp's first
 // tiles in registers, and in shared memory of the NEAR_TILES for which registers have no room. Nobody but the thread that
 // has a weight looks at it.
 //
@@ -9,7 +9,7 @@
 
 #if ADAPTIVE
 struct AdaptiveWeights {
-    // Tiles of a warp along the features of which registers have what is remembered; then shared memory.
+    // Tiles of a warp along the features of which registers hold the optimizer state; then shared memory.
     static constexpr int HELD_K =
         NEAR_TILES > 0 ? (Weights::FEATURE_TILES - NEAR_TILES) / WARPS_K : Weights::MINE_K;
     static constexpr int FIRST_NEAR = HELD_K * WARPS_K;
@@ -17,13 +17,13 @@ struct AdaptiveWeights {
                   "all warps hold as many");
 
     // Of the eight weights of a tile that a thread has.
-    struct alignas(16) Remembered {
+    struct alignas(16) TileState {
         float slots[8][SLOTS];
     };
 
     Shared& shared;
     Weights weights;
-    Remembered held[Weights::MINE_U][HELD_K > 0 ? HELD_K : 1];
+    TileState held[Weights::MINE_U][HELD_K > 0 ? HELD_K : 1];
 
     __device__ explicit AdaptiveWeights(Shared& shared) : shared(shared) {}
 
@@ -74,13 +74,13 @@ struct AdaptiveWeights {
     }
 
   private:
-    __device__ static void fade(const Run& run, Remembered& numbers) {
+    __device__ static void fade(const Run& run, TileState& numbers) {
 #pragma unroll
         for (int part = 0; part < 8; ++part) fade_slots(numbers.slots[part], run.rule);
     }
 
     __device__ void end_tile(const Run& run, const StepRule& rest, int u, int j, const float (&sums)[2][4]) {
-        Remembered numbers = load(u, j);
+        TileState numbers = load(u, j);
         if (j >= HELD_K) fade(run, numbers);
 #pragma unroll
         for (int part = 0; part < 8; part += 2) {
@@ -96,7 +96,7 @@ struct AdaptiveWeights {
         return reinterpret_cast<Number(&)[2]>(first);
     }
 
-    // f(number, its place in memory, or null where it pads a tile) for all that is remembered.
+    // f(number, its place in memory, or null where it pads a tile) for all optimizer state.
     template <class F>
     __device__ void each_slot(const LayerArrays& layer, F f) {
         const Part units = own_units(), features = own_features();
@@ -105,7 +105,7 @@ struct AdaptiveWeights {
             if (!Weights::has_tile(j)) break;
 #pragma unroll
             for (int u = 0; u < Weights::MINE_U; ++u) {
-                Remembered numbers = load(u, j);
+                TileState numbers = load(u, j);
 #pragma unroll
                 for (int part = 0; part < 8; ++part) {
                     const int unit = Weights::unit_of(u, part), feature = Weights::feature_of(j, part);
@@ -121,9 +121,9 @@ struct AdaptiveWeights {
         }
     }
 
-    __device__ Remembered load(int u, int j) const {
+    __device__ TileState load(int u, int j) const {
         if (j < HELD_K) return held[u][j];
-        Remembered numbers;
+        TileState numbers;
 #if NEAR_TILES > 0
 #pragma unroll
         for (int i = 0; i < 2 * SLOTS; ++i) reinterpret_cast<float4*>(&numbers)[i] = place(u, j, i);
@@ -131,7 +131,7 @@ struct AdaptiveWeights {
         return numbers;
     }
 
-    __device__ void store(int u, int j, const Remembered& numbers) {
+    __device__ void store(int u, int j, const TileState& numbers) {
         if (j < HELD_K) {
             held[u][j] = numbers;
             return;

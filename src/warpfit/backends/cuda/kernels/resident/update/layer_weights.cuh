@@ -7,24 +7,24 @@
 
 #include "resident/rows/layer_sums.cuh"
 
-// What the optimizer remembers of a thread's weights in a tile of 16 by 16.
-struct Remembered {
+// The optimizer state of a thread's weights in a tile of 16 by 16.
+struct TileState {
     float slots[SLOT_PLACES][8];
 };
 
-// What it remembers of all weights of a thread, tile by tile: of the first in registers, then in shared memory,
+// The optimizer state of all weights of a thread, tile by tile: of the first in registers, then in shared memory,
 // and of those for which neither has room, in memory. Nobody but the thread looks at it.
 struct Memory {
     Shared& shared;
     float4* far;
-    Remembered held[HELD_TILES > 0 ? HELD_TILES : 1];
+    TileState held[HELD_TILES > 0 ? HELD_TILES : 1];
 
     __device__ Memory(Shared& shared, const Run& run)
         : shared(shared), far(run.far_slots + own_rank() * FAR_TILES * QUADS * THREADS) {}
 
-    __device__ Remembered load(int tile) const {
+    __device__ TileState load(int tile) const {
         if (tile < HELD_TILES) return held[tile];
-        Remembered numbers = {};
+        TileState numbers = {};
 #pragma unroll
         for (int i = 0; i < QUADS; ++i) {
             const float4 quad = place(tile, i);
@@ -37,7 +37,7 @@ struct Memory {
         return numbers;
     }
 
-    __device__ void store(int tile, const Remembered& numbers) {
+    __device__ void store(int tile, const TileState& numbers) {
         if (tile < HELD_TILES) {
             held[tile] = numbers;
             return;
@@ -79,7 +79,7 @@ struct Matrix : Product {
 #pragma unroll
         for (int tile = 0; tile < Weights::MINE; ++tile) {
             const int u = tile / Weights::MINE_K, j = tile % Weights::MINE_K;
-            Remembered numbers = memory.load(FIRST + tile);
+            TileState numbers = memory.load(FIRST + tile);
 #pragma unroll
             for (int i = 0; i < SLOTS * 8; ++i) {
                 const int unit = Weights::unit_of(u, i % 8), feature = Weights::feature_of(j, i % 8);
@@ -94,7 +94,7 @@ struct Matrix : Product {
         weights.each([](float& w) { w = 0; });
         if (SLOTS == 0) return;
 #pragma unroll
-        for (int tile = 0; tile < Weights::MINE; ++tile) memory.store(FIRST + tile, Remembered{});
+        for (int tile = 0; tile < Weights::MINE; ++tile) memory.store(FIRST + tile, TileState{});
     }
 
     // The product of all rows with the weights, in parts.
@@ -114,7 +114,7 @@ struct Matrix : Product {
                            const UnitRows& dy, int chunk, const Rows& x) {
         Product::each_gradient(dy, chunk, x, [&](int u, int j, const float (&sums)[2][4]) {
             const int tile = FIRST + u * Weights::MINE_K + j;
-            Remembered numbers = {};
+            TileState numbers = {};
             if (SLOTS > 0) numbers = memory.load(tile);
 #pragma unroll
             for (int part = 0; part < 8; ++part) {
@@ -283,7 +283,7 @@ __device__ inline float sum_squared_weights(const Stack<HeldLayer>& held) {
     return squares;
 }
 
-// All weights of a block, which nobody else updates.
+// All weights of a block, which no other block updates.
 struct Network {
     Stack<HeldLayer> layers;
     Memory memory;

@@ -1,6 +1,6 @@
 // The optimizers' updates of a parameter in registers, each formula as in backends/numpy/optim.py.
 //
-// `update_parameter` changes a parameter and what is remembered of it, by the sum of its gradient, which comes scaled. The
+// `update_parameter` changes a parameter and its optimizer state, by the sum of its gradient, which comes scaled. The
 // rule is that of the define OPTIMIZER: sgd (no slots, or with MOMENTUM a velocity), adam (first and second moment) or
 // rmsprop (average of squares, and with MOMENTUM a velocity); ADAPTIVE is 1 for the last two. Another name does not
 // compile. DECAYS: whether decay joins the gradient.
@@ -11,7 +11,7 @@
 #include "ops/activation/activation.cuh"
 #include "ptx/ptx.cuh"
 
-// Without slots there is a place for one, which nobody reads.
+// Without slots there is a place for one, which is not read.
 constexpr int SLOT_PLACES = SLOTS > 0 ? SLOTS : 1;
 
 // What a step multiplies by; of bias corrections, rate and eps have their share already.
