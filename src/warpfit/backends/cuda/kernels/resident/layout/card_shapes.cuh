@@ -1,8 +1,9 @@
 // What a block of one_launch_card.cu is made of: its tile of each layer's weights, its shared memory, and the places in
 // memory where blocks leave each other numbers. All of it follows from the kernel's defines.
 //
-// Of hidden layers, clusters share out the units, and the blocks of a cluster, its ranks, the inputs. Of the last layer,
-// clusters share out the inputs, each block has the tile of its cluster, and all blocks of a cluster keep it alike.
+// Of hidden layers, clusters partition the units, and the blocks of a cluster, its ranks, the inputs. Of the last
+// layer, clusters partition the inputs, each block has the tile of its cluster, and all blocks of a cluster keep it
+// alike.
 //
 // Users: one_launch_card.cu.
 #pragma once
@@ -32,7 +33,7 @@ constexpr int TARGET_WORDS = CROSS_ENTROPY ? 1 : OUTPUTS;
 
 __device__ inline int own_cluster() { return static_cast<int>(blockIdx.x) / CLUSTER; }
 
-// What each has of something that is shared out in tiles of 16.
+// What each has of something that is partitioned in tiles of 16.
 __device__ constexpr int share(int size, int sharers) { return up((size + sharers - 1) / sharers, 16); }
 
 // Layer L's weights of a block: INPUTS by UNITS, of which those beyond the layer's are 0.
@@ -44,7 +45,7 @@ struct WeightTile {
     // Rows of shared memory 8 times an odd number apart are read without conflicts.
     static constexpr int STRIDE = UNITS + 8, INPUT_STRIDE = INPUTS + 8;
     static constexpr int FRAGMENTS = INPUTS / 16 * (UNITS / 8);
-    // Quads of numbers of a lane: of each fragment the weights, and what the optimizer remembers of them.
+    // Quads of numbers of a lane: of each fragment the weights, and their optimizer state.
     static constexpr int QUADS = FRAGMENTS * (1 + SLOTS);
     // Units that go through memory: all, and some zeros.
     static constexpr int SENT_UNITS = IS_LAST ? up(OUTPUTS, 4) : up(SIZES[L + 1], 16);
@@ -83,7 +84,7 @@ struct alignas(16) LayerPart : NearQuads<L> {
     static constexpr int BATCHES = L == 0 ? 2 : 1;
     T weights[WeightTile<L>::INPUTS][WeightTile<L>::STRIDE];
     T inputs[BATCHES][ROWS][WeightTile<L>::INPUT_STRIDE];
-    float biases[1 + SLOTS][WeightTile<L>::UNITS];  // and what the optimizer remembers of them
+    float biases[1 + SLOTS][WeightTile<L>::UNITS];  // and their optimizer state
 };
 
 // Numbers of layers whose parity is the same take the same place: see the exchange.

@@ -1,5 +1,5 @@
-// Products of a block of one_launch_card.cu, whose operands lie in shared memory: warps share out tiles of 16 by 16 of a
-// result, or of weights' gradients tiles of 16 by 8.
+// Products of a block of one_launch_card.cu, whose operands lie in shared memory: warps partition tiles of 16 by 16 of
+// a result, or of weights' gradients tiles of 16 by 8.
 // Operands are the block's, in rows 8 times an odd number apart; sums are the warp's own.
 // Users: one_launch_card.cu.
 #pragma once
@@ -75,7 +75,7 @@ struct Quad {
     }
 };
 
-// How warps share out the gradients of M_TILES by N_TILES tiles of 16 by 8 weights: adjacent ones of a row to a warp,
+// How warps partition the gradients of M_TILES by N_TILES tiles of 16 by 8 weights: adjacent ones of a row to a warp,
 // which takes what they share once.
 template <int M_TILES, int N_TILES>
 struct Gradients {

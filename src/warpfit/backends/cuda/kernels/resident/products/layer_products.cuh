@@ -1,12 +1,12 @@
-// The products of one_launch_layers.cu: how the warps of a block share out a matrix, and what they find with it and of its
-// gradient. Who holds the weights, and how they are updated, is said elsewhere.
+// The products of one_launch_layers.cu: how the warps of a block partition a matrix, and what they find with it and of
+// its gradient. Who holds the weights, and how they are updated, is said elsewhere.
 // Parts of sums lie in shared memory, written by one warp each and read by all.
 // Users: one_launch_layers.cu.
 #pragma once
 
 #include "resident/layout/layer_shapes.cuh"
 
-// How many groups of warps share out so many tiles along the units: what leaves each warp the fewest, and of
+// How many groups of warps partition so many tiles along the units: what leaves each warp the fewest, and of
 // those the most groups, as each adds up what it finds over the others.
 __device__ constexpr int groups_along_units(int feature_tiles, int unit_tiles) {
     int best = 1, least = (feature_tiles + WARPS - 1) / WARPS * unit_tiles;

@@ -1,4 +1,4 @@
-// With STOPS one_launch_layers.cu itself finds out after each reported epoch whether the run is over.
+// With STOPS one_launch_layers.cu itself decides after each reported epoch whether the run is over.
 // Each block has the state in shared memory and finds the same; recorders leave their sums in
 // memory, marked with the epoch.
 // Users: one_launch_layers.cu.
