@@ -20,6 +20,7 @@ from harness import run_command, take_no_options, write_results
 from warpfit.backends import Activation
 from warpfit.backends.cuda import CudaBackend
 from warpfit.backends.cuda.runtime import open_device
+from warpfit.backends.update_rules import UpdateNumbers
 
 SIZE = 1 << 26
 ROUNDS = 20
@@ -78,10 +79,23 @@ def cases(bench: Bench) -> dict[str, tuple[Callable[[], Any], float]]:
         "transposed copy": (lambda: ops.contiguous(ops.transpose(square)), 2),
         "sum of all": (lambda: ops.reduce("sum", x), 1),
         "sum of rows": (lambda: ops.reduce("sum", a, 1), 1),
-        "sgd": (lambda: ops.sgd_update([x], [y], None, lr=0.0), 3),
-        "sgd with momentum": (lambda: ops.sgd_update([x], [y], [z], lr=0.0, momentum=0.5), 5),
-        "adam": (lambda: ops.adam_update([x], [y], [z], [w], step=1, lr=0.0), 7),
-        "rmsprop": (lambda: ops.rmsprop_update([x], [y], [z], None, lr=0.0), 5),
+        "sgd": (lambda: ops.update_parameters("sgd", [x], [y], [], UpdateNumbers(0.0)), 3),
+        "sgd with momentum": (
+            lambda: ops.update_parameters("sgd", [x], [y], [[z]], UpdateNumbers(0.0, momentum=0.5)),
+            5,
+        ),
+        "adam": (
+            lambda: ops.update_parameters(
+                "adam", [x], [y], [[z], [w]], UpdateNumbers(0.0, 1e-8, of_mean=0.9, of_square=0.999)
+            ),
+            7,
+        ),
+        "rmsprop": (
+            lambda: ops.update_parameters(
+                "rmsprop", [x], [y], [[z]], UpdateNumbers(0.0, 1e-8, of_square=0.99)
+            ),
+            5,
+        ),
     }
     for rows, columns in ((1 << 22, 10), (1 << 19, 128), (1 << 16, 1 << 10), (1 << 10, 1 << 16)):
         call = partial(ops.softmax_forward, matrix(rows, columns))

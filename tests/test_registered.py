@@ -23,7 +23,7 @@ from warpfit.apps.notebook.trainer import OPTIMIZERS as OF_DEMO
 from warpfit.apps.playground.messages import BOUNDS
 from warpfit.backends import Activation
 from warpfit.backends.activations import ACTIVATIONS
-from warpfit.backends.cuda import jit, joined_updates, loss, many_small_networks_sm90
+from warpfit.backends.cuda import jit, loss, many_small_networks_sm90
 from warpfit.backends.cuda.trained_network import TrainedNetwork
 from warpfit.engines import at_once, launch_plan, launch_settings, many_networks
 from warpfit.engines.base import Plan, TrainingData
@@ -303,7 +303,6 @@ def in_graph_by(spec: OptimizerSpec) -> None:
 
 
 def in_joined_updates(spec: OptimizerSpec) -> None:
-    joined_updates.rule_defines(f"{spec.kind}_update", len(spec.slot_names), "float16")
     if not at_once.joins_updates(plan_with(optimizer=spec)[0]):
         raise ConfigError(f"not {spec.kind}")
 
@@ -338,8 +337,6 @@ def test_optimizers_are_known_or_refused(
 def test_joined_updates_leave_unknown_optimizers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MadeUpSpec, "__module__", "warpfit.optim.made_up")
     assert not at_once.joins_updates(plan_with(optimizer=MadeUpSpec(optim.Constant(0.1)))[0])
-    with pytest.raises(ConfigError, match=r"expected an update among sgd_update, .*, got 'made_up_update'"):
-        joined_updates.rule_defines("made_up_update", 0, "float16")
 
 
 def test_names_of_optimizers_stand_for_all_that_are_registered() -> None:

@@ -265,7 +265,7 @@ def lists(
 
 
 def apply(backend: Backend, update: Update, groups: list[list[Any]]) -> Any:
-    return getattr(backend, update.op)(*groups, *update.args, **update.kwargs)
+    return update.run(backend, *groups)
 
 
 @pytest.mark.parametrize("name", UPDATES)

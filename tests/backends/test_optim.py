@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from support.numeric import DTYPES, assert_within_tolerance, owned
+from support.updates import update
 from warpfit.backends import Activation, Array, Backend
+from warpfit.backends.update_rules import UpdateNumbers
 from warpfit.errors import ConfigError
 from warpfit.optim.adam import AdamSpec
 from warpfit.optim.base import OptimizerSpec
@@ -51,7 +53,7 @@ def run_updates(
     for step, grads in enumerate(gradients(dtype), 1):
         on_device = owned(backend, grads)
         kwargs = options | ({"step": step} if counts_steps else {})
-        getattr(backend, op)(state[0], on_device, *state[1:], **kwargs)
+        update(backend, op, state[0], on_device, *state[1:], **kwargs)
         for array, value in zip(on_device, grads, strict=True):
             np.testing.assert_array_equal(backend.to_numpy(array), value)
     return [[backend.to_numpy(array) for array in arrays] for arrays in state]
@@ -96,21 +98,21 @@ def test_sgd_with_momentum(
         "lr_in_velocity": lr_in_velocity,
     }
     for results, references in zip(
-        run_updates(backend, "sgd_update", 1, dtype, options), naive_sgd(**options), strict=True
+        run_updates(backend, "sgd", 1, dtype, options), naive_sgd(**options), strict=True
     ):
         assert_lists_close(results, references, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1}, {"nesterov": True}, {"lr_in_velocity": True}])
+@pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1}, {"lr_in_velocity": True}])
 def test_sgd_without_momentum(backend: Backend, options: dict[str, Any], dtype: str) -> None:
-    weights, velocities = run_updates(backend, "sgd_update", 1, dtype, {"lr": 0.05} | options)
+    weights, velocities = run_updates(backend, "sgd", 1, dtype, {"lr": 0.05} | options)
     assert_lists_close(weights, naive_sgd(lr=0.05, **options)[0], dtype)
     assert not any(velocity.any() for velocity in velocities)
 
     without = owned(backend, start(dtype))
     for grads in gradients(dtype):
-        backend.sgd_update(without, owned(backend, grads), None, lr=0.05, **options)
+        update(backend, "sgd", without, owned(backend, grads), None, lr=0.05, **options)
     for result, expected in zip(without, weights, strict=True):
         np.testing.assert_array_equal(backend.to_numpy(result), expected)
 
@@ -162,7 +164,7 @@ def naive_adam(
 def test_adam(backend: Backend, options: dict[str, Any], eps_before_correction: bool, dtype: str) -> None:
     options = {"lr": 0.05, "eps_before_correction": eps_before_correction} | options
     for results, references in zip(
-        run_updates(backend, "adam_update", 2, dtype, options, counts_steps=True),
+        run_updates(backend, "adam", 2, dtype, options, counts_steps=True),
         naive_adam(**options),
         strict=True,
     ):
@@ -172,7 +174,7 @@ def test_adam(backend: Backend, options: dict[str, Any], eps_before_correction: 
 def test_adams_first_step_is_the_learning_rate(backend: Backend) -> None:
     w, zeros = np.zeros(3), [np.zeros(3)]
     state = [owned(backend, arrays) for arrays in ([w], [np.array([1e-3, -5.0, 0.0])], zeros, zeros)]
-    backend.adam_update(*state, step=1, lr=0.1)
+    update(backend, "adam", *state, step=1, lr=0.1)
     np.testing.assert_allclose(backend.to_numpy(state[0][0]), [-0.1, 0.1, 0], rtol=1e-4)
 
 
@@ -234,7 +236,7 @@ def test_rmsprop_with_momentum(
 ) -> None:
     options = {"lr": 0.01, "weight_decay": weight_decay, "momentum": 0.9} | options
     for results, references in zip(
-        run_updates(backend, "rmsprop_update", 2, dtype, options), naive_rmsprop(**options), strict=True
+        run_updates(backend, "rmsprop", 2, dtype, options), naive_rmsprop(**options), strict=True
     ):
         assert_lists_close(results, references, dtype)
 
@@ -243,7 +245,7 @@ def test_rmsprop_with_momentum(
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 def test_rmsprop_without_momentum(backend: Backend, weight_decay: float, dtype: str) -> None:
     options = {"lr": 0.01, "weight_decay": weight_decay}
-    weights, averages, velocities = run_updates(backend, "rmsprop_update", 2, dtype, options)
+    weights, averages, velocities = run_updates(backend, "rmsprop", 2, dtype, options)
     expected_weights, expected_averages, _ = naive_rmsprop(**options)
     assert_lists_close(weights, expected_weights, dtype)
     assert_lists_close(averages, expected_averages, dtype)
@@ -252,28 +254,38 @@ def test_rmsprop_without_momentum(backend: Backend, weight_decay: float, dtype: 
     without = owned(backend, start(dtype))
     slots = [backend.zeros(shape, dtype) for shape in SHAPES]
     for grads in gradients(dtype):
-        backend.rmsprop_update(without, owned(backend, grads), slots, None, **options)
+        update(backend, "rmsprop", without, owned(backend, grads), slots, None, **options)
     for result, expected in zip(without, weights, strict=True):
         np.testing.assert_array_equal(backend.to_numpy(result), expected)
 
 
-# -- all three ---------------------------------------------------------------------------------------------
+# -- all of them ---------------------------------------------------------------------------------------------
 
 
-def test_momentum_needs_velocities(backend: Backend) -> None:
-    w, g, s = ([backend.zeros((3,), "float64")] for _ in range(3))
-    with pytest.raises(ConfigError, match=r"sgd_update: expected velocities for momentum 0\.9, got None"):
-        backend.sgd_update(w, g, None, lr=0.1, momentum=0.9)
-    with pytest.raises(ConfigError, match=r"rmsprop_update: expected velocities for momentum 0\.9, got None"):
-        backend.rmsprop_update(w, g, s, None, lr=0.1, momentum=0.9)
+@pytest.mark.parametrize(
+    ("rule", "num_slots", "momentum", "expected"),
+    [
+        ("sgd", 0, 0.9, "1 slots of sgd for momentum 0.9, got 0"),
+        ("sgd", 2, 0.0, "0 or 1 slots of sgd, got 2"),
+        ("rmsprop", 1, 0.9, "2 slots of rmsprop for momentum 0.9, got 1"),
+        ("adam", 1, 0.0, "2 slots of adam, got 1"),
+        ("other", 0, 0.0, "an update among sgd, adam, rmsprop"),
+    ],
+)
+def test_rules_keep_their_slots(
+    backend: Backend, rule: str, num_slots: int, momentum: float, expected: str
+) -> None:
+    w, g, *slots = ([backend.zeros((3,), "float64")] for _ in range(2 + num_slots))
+    with pytest.raises(ConfigError, match=f"expected {expected}"):
+        backend.update_parameters(rule, w, g, slots, UpdateNumbers(0.1, momentum=momentum))
 
 
 @pytest.mark.parametrize(
     ("op", "num_slots", "options"),
     [
-        ("sgd_update", 1, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
-        ("adam_update", 2, {"step": 1, "weight_decay": 0.1}),
-        ("rmsprop_update", 2, {"momentum": 0.9, "weight_decay": 0.1}),
+        ("sgd", 1, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+        ("adam", 2, {"step": 1, "weight_decay": 0.1}),
+        ("rmsprop", 2, {"momentum": 0.9, "weight_decay": 0.1}),
     ],
 )
 def test_updates_reach_into_views(backend: Backend, op: str, num_slots: int, options: dict[str, Any]) -> None:
@@ -281,8 +293,8 @@ def test_updates_reach_into_views(backend: Backend, op: str, num_slots: int, opt
     values = [rng.uniform(0.1, 1, (6, 4)) for _ in range(2 + num_slots)]
     contiguous = [owned(backend, [array]) for array in values]
     bases = [backend.asarray(np.pad(array, ((0, 0), (0, 1)), constant_values=7)) for array in values]
-    getattr(backend, op)(*contiguous, lr=0.1, **options)
-    getattr(backend, op)(*([base[:, :-1]] for base in bases), lr=0.1, **options)
+    update(backend, op, *contiguous, lr=0.1, **options)
+    update(backend, op, *([base[:, :-1]] for base in bases), lr=0.1, **options)
     for base, (expected,) in zip(bases, contiguous, strict=True):
         np.testing.assert_array_equal(backend.to_numpy(base)[:, :-1], backend.to_numpy(expected))
         np.testing.assert_array_equal(backend.to_numpy(base)[:, -1], np.full(6, 7))
@@ -304,7 +316,7 @@ def test_many_tensors_of_any_size_and_alignment(backend: Backend, dtype: str) ->
     lists = [many(backend, values, dtype) for values in (w, g, v)]
     norm = backend.clip_by_norm(lists[1], 3.0)
     penalty = backend.l2_penalty(lists[0], lists[1], 0.5)
-    backend.sgd_update(*lists, lr=0.1, momentum=0.9)
+    update(backend, "sgd", *lists, lr=0.1, momentum=0.9)
 
     precise = [[array.astype("float64") for array in arrays] for arrays in (w, g, v)]
     expected_norm = np.linalg.norm(np.concatenate(precise[1]))
@@ -325,7 +337,7 @@ def test_tensors_of_two_dtypes(backend: Backend) -> None:
     values = [np.full(3, 2.0, dtype) for dtype in DTYPES]
     weights, grads = owned(backend, values), owned(backend, values)
     penalty = backend.l2_penalty(weights, grads, 0.5)
-    backend.sgd_update(weights, grads, None, lr=0.5)
+    update(backend, "sgd", weights, grads, None, lr=0.5)
     assert float(backend.to_numpy(penalty)) == 6
     for weight, value in zip(weights, values, strict=True):
         assert weight.dtype == value.dtype
@@ -349,7 +361,7 @@ def test_a_penalty_whose_divisor_lies_on_the_device(backend: Backend, divisor: f
 
 
 def test_no_tensors(backend: Backend) -> None:
-    backend.sgd_update([], [], None, lr=0.1)
+    update(backend, "sgd", [], [], None, lr=0.1)
     assert backend.to_numpy(backend.clip_by_norm([], 1.0)) == 0
     assert backend.to_numpy(backend.l2_penalty([], [], 1.0)) == 0
 
@@ -492,10 +504,14 @@ class TwoLayers:
         self.num_steps += 1
         if solver["solver"] == "adam":
             options = {"lr": LR, "step": self.num_steps, "eps": solver["epsilon"]}
-            self.ops.adam_update(self.parameters, grads, *self.slots, **options, eps_before_correction=True)
+            update(
+                self.ops, "adam", self.parameters, grads, *self.slots, **options, eps_before_correction=True
+            )
         else:
-            options = {"momentum": solver["momentum"], "nesterov": solver.get("nesterovs_momentum", True)}
-            self.ops.sgd_update(self.parameters, grads, self.slots[0], lr=LR, **options, lr_in_velocity=True)
+            options = {"momentum": solver["momentum"], "nesterov": solver.get("nesterovs_momentum", False)}
+            update(
+                self.ops, "sgd", self.parameters, grads, self.slots[0], lr=LR, **options, lr_in_velocity=True
+            )
 
 
 @pytest.mark.parametrize("solver", SKLEARN_SOLVERS)
@@ -530,7 +546,7 @@ def test_training_follows_scikit_learn(backend: Backend, estimator: str, loss: s
 
 # -- against PyTorch ---------------------------------------------------------------------------------------
 
-SGD, ADAM, RMSPROP = ("sgd_update", 1), ("adam_update", 2), ("rmsprop_update", 2)
+SGD, ADAM, RMSPROP = ("sgd", 1), ("adam", 2), ("rmsprop", 2)
 
 
 @pytest.mark.parametrize(

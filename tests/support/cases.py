@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from warpfit.backends import Activation
 from warpfit.backends.base import ACTIVATIONS
+from warpfit.backends.update_rules import UpdateNumbers
 
 
 class Case(NamedTuple):
@@ -109,15 +111,21 @@ class Update(NamedTuple):
 
     op: str
     num_lists: int
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    run: Callable[..., Any]
+
+
+def _by_rule(rule: str, num_slots: int, **numbers: float) -> Update:
+    def run(ops: Any, w: Any, g: Any, *slots: Any) -> None:
+        ops.update_parameters(rule, w, g, slots, UpdateNumbers(0.1, **numbers))
+
+    return Update("update_parameters", 2 + num_slots, run)
 
 
 UPDATES = {
-    "sgd": Update("sgd_update", 3, (), {"lr": 0.1}),
-    "sgd-momentum": Update("sgd_update", 3, (), {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
-    "adam": Update("adam_update", 4, (), {"lr": 0.1, "step": 1, "weight_decay": 0.01}),
-    "rmsprop": Update("rmsprop_update", 4, (), {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
-    "clip_by_norm": Update("clip_by_norm", 1, (0.5,), {}),
-    "l2_penalty": Update("l2_penalty", 2, (0.1,), {}),
+    "sgd": _by_rule("sgd", 0),
+    "sgd-momentum": _by_rule("sgd", 1, momentum=0.9, decay=0.01),
+    "adam": _by_rule("adam", 2, eps=1e-8, decay=0.01, of_mean=0.9, of_square=0.999),
+    "rmsprop": _by_rule("rmsprop", 2, eps=1e-8, decay=0.01, of_square=0.99, momentum=0.9),
+    "clip_by_norm": Update("clip_by_norm", 1, lambda ops, g: ops.clip_by_norm(g, 0.5)),
+    "l2_penalty": Update("l2_penalty", 2, lambda ops, w, g: ops.l2_penalty(w, g, 0.1)),
 }

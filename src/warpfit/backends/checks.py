@@ -34,7 +34,6 @@ __all__ = [
     "check_same_shape",
     "check_shape",
     "check_update",
-    "check_velocities",
     "window_counts",
 ]
 
@@ -81,12 +80,6 @@ def check_update(op: str, *groups: Sequence[Array], same_dtype: bool = True) -> 
                 check_float(op, array)
         for array in arrays[1:]:
             check_same_shape(op, arrays[0], array)
-
-
-def check_velocities(op: str, velocities: Sequence[Array] | None, momentum: float) -> None:
-    """Raise ConfigError unless there are velocities where momentum needs them."""
-    if momentum and velocities is None:
-        raise ConfigError(f"{op}: expected velocities for momentum {momentum:g}, got None")
 
 
 def check_activation_backward(op: str, activation: Activation, dy: Array, y: Array, z: Array | None) -> None:

@@ -7,7 +7,7 @@ from math import prod
 from warpfit import backends
 from warpfit.backends.base import HALF_DTYPES, LossTerms
 from warpfit.engines.base import Plan, TrainingData
-from warpfit.engines.launch_settings import LOSSES, OPTIMIZERS, loss_settings
+from warpfit.engines.launch_settings import LOSSES, loss_settings
 from warpfit.engines.scaling import DYNAMIC
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.network import NetworkSpec
@@ -34,7 +34,7 @@ def joins_updates(plan: Plan) -> bool:
     if plan.loss_scale == DYNAMIC or optimizer.clip_norm is not None or optimizer.l2:
         return False
     layers = network.fused.layers
-    if type(optimizer) not in OPTIMIZERS or not all(is_of_package(spec) for _, spec in layers):
+    if not optimizer.follows_its_rule or not all(is_of_package(spec) for _, spec in layers):
         return False  # which may look at gradients
     names = [name for name, spec in layers if spec.parameters()]
     return len(set(names)) == len(names)

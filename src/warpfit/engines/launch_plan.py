@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 from warpfit import backends
 from warpfit.backends.base import HALF_DTYPES
 from warpfit.engines.base import Plan, TrainingData
-from warpfit.engines.launch_settings import check_loss, check_optimizer, rule_settings
+from warpfit.engines.launch_settings import check_loss, check_optimizer
 from warpfit.engines.pace import LAUNCH_SECONDS
 from warpfit.engines.scaling import DYNAMIC
 from warpfit.engines.streaming import BUFFERS, Cut, cut_of
@@ -90,15 +90,16 @@ def _rule_of(optimizer: OptimizerSpec) -> dict[str, Any]:
     """Return what a kernel must know of an optimizer, as `TrainedNetwork` has it, or raise ConfigError."""
     check_optimizer(optimizer)
     _require(not (optimizer.l2 and optimizer.clip_norm), "clip_norm or l2, not both", optimizer.clip_norm)
+    numbers = optimizer.update_numbers(1, 0.0)
     return {
-        "optimizer": optimizer.kind,
+        "optimizer": optimizer.rule,
         "slots": len(optimizer.slot_names),
-        "momentum": getattr(optimizer, "momentum", 0) > 0,
-        "nesterov": getattr(optimizer, "nesterov", False),
+        "momentum": numbers.momentum > 0,
+        "nesterov": numbers.nesterov,
         "clips": optimizer.clip_norm is not None,
-        "decays": rule_settings(optimizer)[0] > 0 or optimizer.l2 > 0,
+        "decays": numbers.decay > 0 or optimizer.l2 > 0,
         "penalized": optimizer.l2 > 0,
-        "rate_in_velocity": getattr(optimizer, "lr_in_velocity", False),
+        "rate_in_velocity": numbers.rate_in_velocity,
     }
 
 

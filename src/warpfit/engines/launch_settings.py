@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import floor, log2
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from warpfit.backends.update_rules import UPDATE_RULES
 from warpfit.engines.base import Plan, Stopping
 from warpfit.errors import ConfigError
 from warpfit.losses import (
@@ -20,15 +21,11 @@ from warpfit.losses import (
     SoftmaxCrossEntropy,
 )
 from warpfit.nn.dropout import DropoutSpec
-from warpfit.optim.adam import AdamSpec
 from warpfit.optim.base import OptimizerSpec
-from warpfit.optim.rmsprop import RMSpropSpec
-from warpfit.optim.sgd import SGDSpec
 from warpfit.random import DROPOUT, stream_key
 
 __all__ = [
     "LOSSES",
-    "OPTIMIZERS",
     "STOPPING_BYTES",
     "STOPPING_FIELDS",
     "check_loss",
@@ -50,7 +47,6 @@ LOSSES: tuple[type[Loss], ...] = (
     AbsoluteError,
     Huber,
 )
-OPTIMIZERS: tuple[type[OptimizerSpec], ...] = (SGDSpec, AdamSpec, RMSpropSpec)
 LARGEST_SCALE = 2.0**60
 # Of an eps: what two denominators share is the reciprocal of their product, which must not be 0.
 LEAST_EPS = 2.0**-60
@@ -81,9 +77,8 @@ def check_loss(loss: Loss) -> None:
 
 def check_optimizer(optimizer: OptimizerSpec) -> None:
     """Raise ConfigError for an optimizer that no kernel of whole steps knows."""
-    if type(optimizer) not in OPTIMIZERS:
-        known = ", ".join(spec.kind for spec in OPTIMIZERS)
-        raise ConfigError(f"expected an optimizer among {known}, got {optimizer.kind}")
+    if not optimizer.follows_its_rule:
+        raise ConfigError(f"expected an optimizer among {', '.join(UPDATE_RULES)}, got {optimizer.kind}")
 
 
 def loss_settings(loss: Loss, outputs: int) -> tuple[float, float, float]:
@@ -122,30 +117,17 @@ def step_settings(
     """Return ``StepSettings`` (steps, 4) of steps from one on, which is counted from 0, at these rates (steps,)."""
     check_optimizer(optimizer)
     settings = np.zeros((len(rates), 4))
-    settings[:, RATE], settings[:, KEPT], settings[:, PENALTY] = rates, 1.0, optimizer.l2
-    if isinstance(optimizer, AdamSpec):
-        steps = first_step + 1 + np.arange(len(rates))
-        beta1, beta2 = optimizer.betas
-        of_mean, of_square = 1 - beta1**steps, np.sqrt(1 - beta2**steps)
-        settings[:, RATE] = rates * of_square / of_mean
-        settings[:, EPS] = optimizer.eps * (1.0 if optimizer.eps_before_correction else of_square)
-        if optimizer.decoupled:
-            settings[:, KEPT] = 1 - rates * optimizer.weight_decay
-    elif isinstance(optimizer, RMSpropSpec):
-        settings[:, EPS] = optimizer.eps
-    settings[:, EPS] = np.maximum(settings[:, EPS], LEAST_EPS)
+    numbers = optimizer.update_numbers(first_step + 1 + np.arange(len(rates)), rates)
+    settings[:, RATE], settings[:, KEPT], settings[:, PENALTY] = numbers.rate, numbers.kept, optimizer.l2
+    settings[:, EPS] = np.maximum(numbers.eps, LEAST_EPS)
     return settings.astype(np.float32)
 
 
 def rule_settings(optimizer: OptimizerSpec) -> tuple[float, float, float, float]:
     """Return ``RuleSettings``: the decay that joins gradients, momentum, and what averages keep."""
     check_optimizer(optimizer)
-    if isinstance(optimizer, AdamSpec):
-        return 0.0 if optimizer.decoupled else optimizer.weight_decay, 0.0, *optimizer.betas
-    if isinstance(optimizer, RMSpropSpec):
-        return optimizer.weight_decay, optimizer.momentum, 0.0, optimizer.alpha
-    sgd = cast(SGDSpec, optimizer)
-    return sgd.weight_decay, sgd.momentum, 0.0, 0.0
+    numbers = optimizer.update_numbers(1, 0.0)
+    return numbers.decay, numbers.momentum, numbers.of_mean, numbers.of_square
 
 
 def scale_of_weights(plan: Plan) -> float:
@@ -155,7 +137,7 @@ def scale_of_weights(plan: Plan) -> float:
     learning rate, without momentum, or not.
     """
     scale, largest_rate = float(plan.loss_scale), plan.optimizer.lr.largest
-    if cast(SGDSpec, plan.optimizer).momentum or not largest_rate:
+    if plan.optimizer.slot_names or not largest_rate:
         return scale
     return float(min(LARGEST_SCALE, 2.0 ** floor(log2(scale / largest_rate))))
 

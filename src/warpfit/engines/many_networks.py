@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from warpfit import backends
 from warpfit.backends import Array
+from warpfit.backends.update_rules import UPDATE_RULES
 from warpfit.data.order import domain_bits, round_keys_of
 from warpfit.engines.base import EpochReport, Plan, Stopping, TrainingData, TrainState
 from warpfit.engines.launch_plan import layers_of, trained_network
@@ -33,7 +34,6 @@ from warpfit.errors import ConfigError, DivergedError
 from warpfit.nn.dropout import DropoutSpec
 from warpfit.nn.network import NetworkSpec
 from warpfit.optim.schedules import Constant
-from warpfit.optim.sgd import SGDSpec
 
 __all__ = [
     "DeviceRows",
@@ -370,7 +370,8 @@ class Launch:
         for i, (member, reports) in enumerate(zip(self.members, self.reports, strict=True)):
             plan, state, own = member.plan, member.state, found[i]
             num_rows, epochs = reports.num_rows, member.epochs
-            is_even = isinstance(plan.optimizer, SGDSpec) and isinstance(plan.optimizer.lr, Constant)
+            is_linear = UPDATE_RULES[plan.optimizer.rule].is_linear
+            is_even = is_linear and isinstance(plan.optimizer.lr, Constant)
             own["steps"] = self._once(
                 ("steps", plan.optimizer, plan.epochs, epochs, num_rows, state.step, state.plateau.scale),
                 partial(self._steps, i, is_even),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
 
 from warpfit.autograd import Tensor
-from warpfit.backends import Array, Backend
-from warpfit.backends.corrections import adam_corrected
+from warpfit.backends.update_rules import UpdateNumbers
 from warpfit.checks import as_tuple
 from warpfit.optim.base import Optimizer, OptimizerSpec
 from warpfit.optim.schedules import Schedule, as_schedule
@@ -19,9 +20,10 @@ __all__ = ["Adam", "AdamSpec", "AdamW"]
 
 @dataclass(frozen=True)
 class AdamSpec(OptimizerSpec):
-    """w ← w - lr · m̂ / (√v̂ + eps); see `Backend.adam_update`."""
+    """w ← w - lr · m̂ / (√v̂ + eps); m̂ = m / (1 - beta1^step), v̂ alike."""
 
     kind: ClassVar[str] = "adam"
+    rule: ClassVar[str] = "adam"
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.0
@@ -41,35 +43,17 @@ class AdamSpec(OptimizerSpec):
     def slot_names(self) -> tuple[str, ...]:
         return ("first_moment", "second_moment")
 
-    def numbers(self, step: int, lr: float) -> tuple[float, ...]:
-        settings = (*self.betas, self.eps, self.weight_decay, self.decoupled, self.eps_before_correction)
-        return adam_corrected(step, lr, *settings)
-
-    def apply(
-        self,
-        ops: Backend,
-        parameters: Sequence[Array],
-        gradients: Sequence[Array],
-        slots: Mapping[str, Sequence[Array]],
-        *,
-        step: int,
-        lr: float,
-        numbers: Array | None = None,
-    ) -> None:
-        ops.adam_update(
-            parameters,
-            gradients,
-            slots["first_moment"],
-            slots["second_moment"],
-            step=step,
-            lr=lr,
-            beta1=self.betas[0],
-            beta2=self.betas[1],
-            eps=self.eps,
-            weight_decay=self.weight_decay,
-            decoupled=self.decoupled,
-            eps_before_correction=self.eps_before_correction,
-            corrected=None if numbers is None else [numbers[idx] for idx in range(3)],
+    def update_numbers(self, step: Any, lr: Any) -> UpdateNumbers:
+        beta1, beta2 = self.betas
+        correction1, correction2 = 1 - beta1**step, np.sqrt(1 - beta2**step)
+        # m̂ / (√v̂ + eps) = (m / correction1) · correction2 / (√v + eps · correction2)
+        return UpdateNumbers(
+            rate=lr * correction2 / correction1,
+            eps=self.eps * (1.0 if self.eps_before_correction else correction2),
+            kept=1 - lr * self.weight_decay if self.decoupled else 1.0,
+            decay=0.0 if self.decoupled else self.weight_decay,
+            of_mean=beta1,
+            of_square=beta2,
         )
 
 
@@ -99,6 +83,8 @@ class Adam(Optimizer):
     Kingma, Ba: Adam (2015); torch.optim.Adam, whose formulas these are.
     """
 
+    name: ClassVar[str] = "adam"
+    suggested: ClassVar[Mapping[str, float]] = {"lr": 1e-3}
     decoupled: ClassVar[bool] = False
 
     def __init__(
@@ -138,6 +124,8 @@ class AdamW(Adam):
     Loshchilov, Hutter: Decoupled Weight Decay Regularization (2019); torch.optim.AdamW.
     """
 
+    name: ClassVar[str] = "adamw"
+    suggested: ClassVar[Mapping[str, float]] = {"lr": 1e-3, "weight_decay": 0.01}
     decoupled: ClassVar[bool] = True
 
     def __init__(

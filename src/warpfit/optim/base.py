@@ -13,11 +13,15 @@ from warpfit.autograd import Tensor
 from warpfit.backends import Array, Backend
 from warpfit.backends.base import Number
 from warpfit.backends.transfer import device_of, moved, to_host
+from warpfit.backends.update_rules import UPDATE_RULES, UpdateNumbers
 from warpfit.checks import brief, check_count, check_fields, check_number, register
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.optim.schedules import Constant, Schedule
 
 __all__ = ["Optimizer", "OptimizerSpec"]
+
+# Of `UpdateNumbers` those that may differ from step to step: the first ones.
+NUMBERS_OF_STEP = 3
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,8 @@ class OptimizerSpec:
 
     kind: ClassVar[str] = ""
     by_kind: ClassVar[dict[str, type[OptimizerSpec]]] = {}
+    # The name of an update in ``UPDATE_RULES``; "" for one whose `apply` is its own.
+    rule: ClassVar[str] = ""
 
     lr: Schedule
     clip_norm: float | None = None
@@ -63,9 +69,19 @@ class OptimizerSpec:
         """Names of the arrays kept for each parameter."""
         return ()
 
+    @property
+    def follows_its_rule(self) -> bool:
+        """Whether an update is that of the table, and not what a class that derives from one of the package does."""
+        is_own = "rule" in vars(type(self)) and type(self).apply is OptimizerSpec.apply
+        return is_own and self.rule in UPDATE_RULES
+
+    def update_numbers(self, step: Any, lr: Any) -> UpdateNumbers:
+        """Return the rule's numbers in a step, counted from 1, with this learning rate; in several, of arrays."""
+        raise NotImplementedError
+
     def numbers(self, step: int, lr: float) -> tuple[float, ...]:
-        """Return what an update with this step and learning rate hands to its kernel, and others do not."""
-        return (lr,)
+        """Return what differs from step to step, in the order in which `apply` finds it on the device."""
+        return tuple(self.update_numbers(step, lr)[:NUMBERS_OF_STEP]) if self.rule else (lr,)
 
     def apply(
         self,
@@ -82,7 +98,13 @@ class OptimizerSpec:
 
         `numbers`, float64 on the device, are those of `self.numbers`, in place of step and learning rate.
         """
-        raise NotImplementedError
+        if numbers is None:
+            found = self.update_numbers(step, lr)
+        else:
+            of_all_steps = self.update_numbers(1, lr)[NUMBERS_OF_STEP:]
+            found = UpdateNumbers(*(numbers[idx] for idx in range(NUMBERS_OF_STEP)), *of_all_steps)
+        of_rule = [slots[name] for name in self.slot_names]
+        ops.update_parameters(self.rule, parameters, gradients, of_rule, found)
 
     def add_penalty(
         self, ops: Backend, parameters: Sequence[Array], gradients: Sequence[Array], *, num_rows: Number
@@ -133,6 +155,14 @@ class Optimizer:
     step_count : int
         Steps done so far.
     """
+
+    # What the command line, the playground and the demo call it, and what they set where nobody does.
+    name: ClassVar[str] = ""
+    by_name: ClassVar[dict[str, type[Optimizer]]] = {}
+    suggested: ClassVar[Mapping[str, float]] = {}
+
+    def __init_subclass__(cls) -> None:
+        register(cls, "name", Optimizer.by_name)
 
     def __init__(self, parameters: Sequence[Tensor], spec: OptimizerSpec) -> None:
         if not isinstance(parameters, Iterable):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from warpfit.autograd import Tensor
-from warpfit.backends import Array, Backend
+from warpfit.backends.update_rules import UpdateNumbers
 from warpfit.optim.base import Optimizer, OptimizerSpec
 from warpfit.optim.schedules import Schedule, as_schedule
 
@@ -16,9 +16,10 @@ __all__ = ["RMSprop", "RMSpropSpec"]
 
 @dataclass(frozen=True)
 class RMSpropSpec(OptimizerSpec):
-    """w ← w - lr · g / (√s + eps), s ← alpha · s + (1 - alpha) g²; see `Backend.rmsprop_update`."""
+    """w ← w - lr · g / (√s + eps), s ← alpha · s + (1 - alpha) g²; see the rule's formula."""
 
     kind: ClassVar[str] = "rmsprop"
+    rule: ClassVar[str] = "rmsprop"
     alpha: float = 0.99
     eps: float = 1e-8
     weight_decay: float = 0.0
@@ -35,27 +36,9 @@ class RMSpropSpec(OptimizerSpec):
     def slot_names(self) -> tuple[str, ...]:
         return ("square_average", "velocity") if self.momentum else ("square_average",)
 
-    def apply(
-        self,
-        ops: Backend,
-        parameters: Sequence[Array],
-        gradients: Sequence[Array],
-        slots: Mapping[str, Sequence[Array]],
-        *,
-        step: int,
-        lr: float,
-        numbers: Array | None = None,
-    ) -> None:
-        ops.rmsprop_update(
-            parameters,
-            gradients,
-            slots["square_average"],
-            slots.get("velocity"),
-            lr=lr if numbers is None else numbers[0],
-            alpha=self.alpha,
-            eps=self.eps,
-            weight_decay=self.weight_decay,
-            momentum=self.momentum,
+    def update_numbers(self, step: Any, lr: Any) -> UpdateNumbers:
+        return UpdateNumbers(
+            lr, eps=self.eps, decay=self.weight_decay, momentum=self.momentum, of_square=self.alpha
         )
 
 
@@ -75,6 +58,9 @@ class RMSprop(Optimizer):
     ----------
     Tieleman, Hinton: Lecture 6.5, COURSERA (2012); torch.optim.RMSprop, whose formulas these are.
     """
+
+    name: ClassVar[str] = "rmsprop"
+    suggested: ClassVar[Mapping[str, float]] = {"lr": 1e-3, "momentum": 0.0}
 
     def __init__(
         self,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from warpfit.autograd import Tensor
-from warpfit.backends import Array, Backend
+from warpfit.backends.update_rules import UpdateNumbers
 from warpfit.optim.base import Optimizer, OptimizerSpec
 from warpfit.optim.schedules import Schedule, as_schedule
 
@@ -16,9 +16,10 @@ __all__ = ["SGD", "SGDSpec"]
 
 @dataclass(frozen=True)
 class SGDSpec(OptimizerSpec):
-    """w ← w - lr · v, v ← momentum · v + g; see `Backend.sgd_update`."""
+    """w ← w - lr · v, v ← momentum · v + g; see the rule's formula."""
 
     kind: ClassVar[str] = "sgd"
+    rule: ClassVar[str] = "sgd"
     momentum: float = 0.0
     nesterov: bool = False
     weight_decay: float = 0.0
@@ -34,26 +35,13 @@ class SGDSpec(OptimizerSpec):
     def slot_names(self) -> tuple[str, ...]:
         return ("velocity",) if self.momentum else ()
 
-    def apply(
-        self,
-        ops: Backend,
-        parameters: Sequence[Array],
-        gradients: Sequence[Array],
-        slots: Mapping[str, Sequence[Array]],
-        *,
-        step: int,
-        lr: float,
-        numbers: Array | None = None,
-    ) -> None:
-        ops.sgd_update(
-            parameters,
-            gradients,
-            slots.get("velocity"),
-            lr=lr if numbers is None else numbers[0],
+    def update_numbers(self, step: Any, lr: Any) -> UpdateNumbers:
+        return UpdateNumbers(
+            lr,
+            decay=self.weight_decay,
             momentum=self.momentum,
             nesterov=self.nesterov,
-            weight_decay=self.weight_decay,
-            lr_in_velocity=self.lr_in_velocity,
+            rate_in_velocity=self.lr_in_velocity,
         )
 
 
@@ -84,6 +72,9 @@ class SGD(Optimizer):
     Sutskever, Martens, Dahl, Hinton: On the importance of initialization and momentum in deep learning (2013);
     torch.optim.SGD, whose formulas these are.
     """
+
+    name: ClassVar[str] = "sgd"
+    suggested: ClassVar[Mapping[str, float]] = {"lr": 0.05, "momentum": 0.9}
 
     def __init__(
         self,

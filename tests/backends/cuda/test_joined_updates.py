@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.updates import update
 from warpfit.backends import create
 from warpfit.backends.numpy import NumpyBackend
 
@@ -18,11 +19,11 @@ RMSPROP: dict[str, Any] = {"lr": 0.01}
 RMSPROP_MOMENTUM: dict[str, Any] = {"lr": 0.01, "momentum": 0.5}
 # The operation, the slots it uses, and its settings.
 UPDATES: dict[str, tuple[str, int, dict[str, Any]]] = {
-    "sgd": ("sgd_update", 0, SGD),
-    "momentum": ("sgd_update", 1, MOMENTUM),
-    "adam": ("adam_update", 2, ADAM),
-    "rmsprop": ("rmsprop_update", 1, RMSPROP),
-    "rmsprop with momentum": ("rmsprop_update", 2, RMSPROP_MOMENTUM),
+    "sgd": ("sgd", 0, SGD),
+    "momentum": ("sgd", 1, MOMENTUM),
+    "adam": ("adam", 2, ADAM),
+    "rmsprop": ("rmsprop", 1, RMSPROP),
+    "rmsprop with momentum": ("rmsprop", 2, RMSPROP_MOMENTUM),
 }
 # Rows, and the layers' inputs and outputs: tiles, ragged ones, thin layers, some that are not joined.
 NETWORKS = {
@@ -70,17 +71,6 @@ class Layers:
         return [gradient for x, dz in pairs for gradient in (x.T @ dz, dz.sum(axis=0))]
 
 
-def update(
-    ops: Any, op: str, layers: list[Any], gradients: list[Any], slots: list[Any], settings: Any
-) -> None:
-    if op == "sgd_update":
-        ops.sgd_update(layers, gradients, slots[0] if slots else None, **settings)
-    elif op == "adam_update":
-        ops.adam_update(layers, gradients, *slots, **settings)
-    else:
-        ops.rmsprop_update(layers, gradients, slots[0], slots[1] if len(slots) > 1 else None, **settings)
-
-
 def assert_updated(ops: Any, layers: Layers) -> None:
     """Assert that parameters and slots are those that NumPy has come to, and copies the parameters rounded."""
     for got, copy, expected in zip(layers.parameters, layers.copies, layers.host, strict=True):
@@ -102,8 +92,8 @@ def test_joined_updates_are_those_of_numpy(cuda: str, name: str, network: str, d
     ops: Any = create(cuda, precision=dtype)
     layers = Layers(ops, dtype, *NETWORKS[network], num_slots)
     assert ops.keep_copies(layers.parameters, layers.copies)
-    update(ops, op, layers.parameters, layers.gradients(), layers.slots, settings)
-    update(NumpyBackend(), op, layers.host, layers.expected_gradients(), layers.host_slots, settings)
+    update(ops, op, layers.parameters, layers.gradients(), *layers.slots, **settings)
+    update(NumpyBackend(), op, layers.host, layers.expected_gradients(), *layers.host_slots, **settings)
     assert_updated(ops, layers)
 
 
@@ -120,6 +110,6 @@ def test_weights_that_begin_anywhere(cuda: str, name: str, sizes: tuple[int, int
         group[0] = moved
     assert all(group[0].pointer % 16 == 4 for group in arrays)
     assert ops.keep_copies(layers.parameters, layers.copies)
-    update(ops, op, layers.parameters, layers.gradients(), layers.slots, settings)
-    update(NumpyBackend(), op, layers.host, layers.expected_gradients(), layers.host_slots, settings)
+    update(ops, op, layers.parameters, layers.gradients(), *layers.slots, **settings)
+    update(NumpyBackend(), op, layers.host, layers.expected_gradients(), *layers.host_slots, **settings)
     assert_updated(ops, layers)

@@ -12,6 +12,7 @@ from conftest import on_emulator
 from emulator.runtime import EmulatedRuntime
 from support.cases import UPDATES
 from support.numeric import download
+from support.updates import update
 from warpfit.backends import Backend, NumpyBackend
 from warpfit.backends.base import TOLERANCE
 from warpfit.backends.cuda import CudaBackend, dense, pool, tensors
@@ -148,12 +149,12 @@ def test_updates_in_half_precision(ops: CudaBackend, dtype: str) -> None:
     (w, g, v), exact = zip(*(rounded(ops, normal(2100, seed=i), dtype) for i in range(3)), strict=True)
     norm = ops.clip_by_norm([g], 1.0)
     penalty = ops.l2_penalty([w], [g], 0.5)
-    ops.sgd_update([w], [g], [v], lr=0.1, momentum=0.5)
+    update(ops, "sgd", [w], [g], [v], lr=0.1, momentum=0.5)
     lists = [[array] for array in exact]
     numpy = NumpyBackend()
     expected_norm = numpy.clip_by_norm(lists[1], 1.0)
     expected_penalty = numpy.l2_penalty(lists[0], lists[1], 0.5)
-    numpy.sgd_update(*lists, lr=0.1, momentum=0.5)
+    update(numpy, "sgd", *lists, lr=0.1, momentum=0.5)
     assert_close((w, g, v), exact, [dtype] * 3, LIMITS[dtype])
     np.testing.assert_allclose([float(norm), float(penalty)], [expected_norm, expected_penalty], rtol=1e-6)
 
@@ -161,14 +162,14 @@ def test_updates_in_half_precision(ops: CudaBackend, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", [*TOLERANCE, *HALF])
 @pytest.mark.parametrize("name", UPDATES)
 def test_every_update(ops: CudaBackend, name: str, dtype: str) -> None:
-    update, rng = UPDATES[name], np.random.default_rng(0)
+    case, rng = UPDATES[name], np.random.default_rng(0)
     lists = [
-        [rounded(ops, rng.uniform(0.1, 1, size), dtype) for size in (5, 130)] for _ in range(update.num_lists)
+        [rounded(ops, rng.uniform(0.1, 1, size), dtype) for size in (5, 130)] for _ in range(case.num_lists)
     ]
     on_device = [[array for array, _ in group] for group in lists]
     exact = [[values for _, values in group] for group in lists]
-    getattr(ops, update.op)(*on_device, *update.args, **update.kwargs)
-    getattr(NumpyBackend(), update.op)(*exact, *update.args, **update.kwargs)
+    case.run(ops, *on_device)
+    case.run(NumpyBackend(), *exact)
     for group, references in zip(on_device, exact, strict=True):
         assert_close(group, references, [dtype] * 2, LIMITS.get(dtype) or TOLERANCE[dtype])
 
@@ -221,7 +222,7 @@ def test_blocks_take_several_tiles_of_large_tensors(monkeypatch: pytest.MonkeyPa
     sizes = (20_000, 3, 9_000)
     w, g = ([normal(size, seed=seed + size) for size in sizes] for seed in range(2))
     on_device = [[ops.asarray(value) for value in values] for values in (w, g)]
-    plan = tensors.plan_of(ops, "sgd_update", on_device)
+    plan = tensors.plan_of(ops, "update_parameters", on_device)
     assert 3 <= plan.num_blocks <= 4 + len(sizes)
     penalty = ops.l2_penalty(*on_device, 2.0)
     np.testing.assert_allclose(float(penalty), sum(np.sum(value**2) for value in w), rtol=1e-13)
@@ -232,13 +233,13 @@ def test_blocks_take_several_tiles_of_large_tensors(monkeypatch: pytest.MonkeyPa
 def test_a_plan_is_remembered_until_a_tensor_goes(ops: CudaBackend) -> None:
     before = len(tensors._plans)
     w, g = [ops.zeros((3,), "float32")], [ops.zeros((3,), "float32")]
-    first = tensors.plan_of(ops, "sgd_update", (w, g))
-    assert tensors.plan_of(ops, "sgd_update", (list(w), g)) is first
+    first = tensors.plan_of(ops, "update_parameters", (w, g))
+    assert tensors.plan_of(ops, "update_parameters", (list(w), g)) is first
     assert len(tensors._plans) == before + 1
     del g[0]
     assert len(tensors._plans) == before
-    with pytest.raises(ShapeError, match="sgd_update: expected operands of the same shape"):
-        tensors.plan_of(ops, "sgd_update", (w, [ops.zeros((4,), "float32")]))
+    with pytest.raises(ShapeError, match="update_parameters: expected operands of the same shape"):
+        tensors.plan_of(ops, "update_parameters", (w, [ops.zeros((4,), "float32")]))
 
 
 def test_few_plans_are_remembered(ops: CudaBackend) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends.cuda.test_joined_updates import UPDATES, Layers, assert_updated, update
+from backends.cuda.test_joined_updates import UPDATES, Layers, assert_updated
+from support.updates import update
 from warpfit import losses
 from warpfit.backends import create
 from warpfit.backends.base import ACTIVATIONS, Activation, LossTerms
@@ -106,7 +107,7 @@ def trained(network: Network, step: NarrowStep, **batch: Any) -> tuple[list[Any]
     layers = network.layers(network.copies)
     found = ops.start_narrow_step(step, x, layers, y, network.terms, record, 1, batch.get("rows"))
     gradients = [gradient for pair in found for gradient in pair]
-    ops.sgd_update(network.parameters, gradients, None, lr=1.0)
+    update(ops, "sgd", network.parameters, gradients, lr=1.0)
     for p, copy in zip(network.parameters, network.copies, strict=True):
         rounded = network.exact(ops.asarray(p, network.network.dtype))
         np.testing.assert_array_equal(network.exact(copy), rounded)
@@ -239,8 +240,8 @@ def test_updates_add_up_the_sums_of_blocks(cuda: str, name: str, dtype: str) -> 
         (0.5 * sums[:, first : first + p.size].sum(axis=0)).reshape(p.shape)
         for first, p in zip(firsts, layers.host, strict=False)
     ]
-    update(ops, op, layers.parameters, gradients, layers.slots, settings)
-    update(NumpyBackend(), op, layers.host, expected, layers.host_slots, settings)
+    update(ops, op, layers.parameters, gradients, *layers.slots, **settings)
+    update(NumpyBackend(), op, layers.host, expected, *layers.host_slots, **settings)
     assert_updated(ops, layers)
 
 

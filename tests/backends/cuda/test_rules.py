@@ -14,6 +14,7 @@ import warpfit as wf
 from conftest import on_emulator
 from emulator.device import Device
 from emulator.runtime import EmulatedRuntime
+from support.updates import update
 from warpfit import backends
 from warpfit.engines.launch_settings import stopping_settings
 from warpfit.estimators.convergence import Convergence, reported_score
@@ -111,5 +112,5 @@ def test_what_is_known_ahead_of_an_update_by_sgd_comes_to_the_same(nesterov: int
     ):
         arrays = [np.array([number]) for number in (weight, gradient, velocity)]
         settings = {"lr": rate, "momentum": momentum, "weight_decay": decay, "nesterov": bool(nesterov)}
-        backends.get("cpu").sgd_update(*([array] for array in arrays), **settings)  # type: ignore[arg-type]
+        update(backends.get("cpu"), "sgd", *([array] for array in arrays), **settings)
         np.testing.assert_allclose(own, arrays[0][0], rtol=1e-5, atol=1e-6)

@@ -15,6 +15,7 @@ from warpfit.apps.ladder.batches import Batches, Preloaded, Uploaded
 from warpfit.apps.ladder.task import Task
 from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import HALF_DTYPES, IDENTITY
+from warpfit.backends.update_rules import UpdateNumbers
 from warpfit.engines.scaling import resolve_loss_scale
 from warpfit.errors import DivergedError
 
@@ -229,7 +230,7 @@ class StepByStep:
                 dx = ops.matmul(dz, self.layers[place][0], transpose_b=True)
                 dz = ops.activation_backward(RELU, dx, inputs[place], None)
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            ops.sgd_update([parameter], [gradient], None, lr=self.task.lr)
+            ops.update_parameters("sgd", [parameter], [gradient], [], UpdateNumbers(self.task.lr))
 
     def _report(self, logits: Array, y: Array, record: Array, idx: int) -> None:
         """Compute loss and accuracy of a batch, and read them, or note them on the device."""
@@ -269,4 +270,4 @@ class StepByStep:
                 dz, inputs[place], self.layers[place][0], needs_dx=place > 0, x_activation=activation
             )
             gradients = [*own, *gradients]
-        ops.sgd_update(self.parameters, gradients, None, lr=self.task.lr)
+        ops.update_parameters("sgd", self.parameters, gradients, [], UpdateNumbers(self.task.lr))

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
-from warpfit.backends.base import HALF_DTYPES, Number
+from warpfit.backends.base import HALF_DTYPES
 from warpfit.backends.cuda.array import DeviceArray
 from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.launch import scalar
 from warpfit.backends.cuda.matmul_wgmma_config import Box
-from warpfit.errors import ConfigError
+from warpfit.backends.update_rules import UPDATE_RULES, UpdateNumbers, UpdateRule
 
 __all__ = [
     "UPDATES",
@@ -53,16 +53,8 @@ MOST_ROWS_OF_FEW_TILES, MANY_TILES = 512, 16
 # How many lists of layers are cached as bytes.
 MOST_LISTS = 256
 
-# An update's rule, in update_steps.cuh.
-RULES = {"sgd_update": "SgdStep", "adam_update": "AdamStep", "rmsprop_update": "RmspropStep"}
-# Every update with each number of slots that it has.
-UPDATES = (
-    ("sgd_update", 0),
-    ("sgd_update", 1),
-    ("adam_update", 2),
-    ("rmsprop_update", 1),
-    ("rmsprop_update", 2),
-)
+# Every rule with each number of slots that it may have.
+UPDATES = [(name, slots) for name, rule in UPDATE_RULES.items() for slots in rule.slots]
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,24 +209,27 @@ class JoinedUpdates:
         return ProductGradient(x, dz, scale), SumGradient(dz, scale)
 
     def update(
-        self, op: str, groups: Sequence[Sequence[Any]], numbers: Sequence[Number], num_slots: int
+        self, rule: str, groups: Sequence[Sequence[Any]], arguments: Sequence[Any]
     ) -> list[list[DeviceArray]]:
-        """Update what can be joined, with the first slots; return the rest of parameters, gradients and slots."""
+        """Update what can be joined; return the rest of parameters, gradients and slots.
+
+        `arguments` are what kernels take for the rule's numbers.
+        """
         tensors = list(zip(*groups, strict=True))
         in_parts = [tensor for tensor in tensors if isinstance(tensor[1], PartialGradient)]
         for first in range(0, len(in_parts), MOST_PARTS):
-            self._start_parts(op, num_slots, in_parts[first : first + MOST_PARTS], numbers)
+            self._start_parts(rule, in_parts[first : first + MOST_PARTS], arguments)
         tensors = [tensor for tensor in tensors if not isinstance(tensor[1], PartialGradient)]
         biases = {id(g.dz): idx for idx, (_, g, *_) in enumerate(tensors) if isinstance(g, SumGradient)}
         layers, joined = [], set()
         for idx, (_, gradient, *_) in enumerate(tensors):
             if isinstance(gradient, ProductGradient):
                 of_bias = biases.get(id(gradient.dz))
-                bias = None if of_bias is None else self._parameter(tensors[of_bias], num_slots)
-                layers.append(_Layer(gradient, self._parameter(tensors[idx], num_slots), bias))
+                bias = None if of_bias is None else self._parameter(tensors[of_bias])
+                layers.append(_Layer(gradient, self._parameter(tensors[idx]), bias))
                 joined |= {idx, of_bias}
         for first in range(0, len(layers), MAX_LAYERS):
-            self._start(op, num_slots, layers[first : first + MAX_LAYERS], numbers)
+            self._start(rule, layers[first : first + MAX_LAYERS], arguments)
         rest = [self._with_array(tensor) for idx, tensor in enumerate(tensors) if idx not in joined]
         return [list(group) for group in zip(*rest, strict=True)] or [[] for _ in groups]
 
@@ -248,9 +243,9 @@ class JoinedUpdates:
         if copied:
             self.ops.cast_into([self.copies[p.pointer] for p in copied], copied)
 
-    def _parameter(self, tensor: Sequence[Any], num_slots: int) -> _Parameter:
+    def _parameter(self, tensor: Sequence[Any]) -> _Parameter:
         values, _, *slots = tensor
-        return _Parameter(values, self.copies[values.pointer], tuple(slots[:num_slots]))
+        return _Parameter(values, self.copies[values.pointer], tuple(slots))
 
     def _with_array(self, tensor: Sequence[Any]) -> Sequence[DeviceArray]:
         """Return a tensor's row of the groups; its gradient may be a bias', whose weights are not trained."""
@@ -259,11 +254,11 @@ class JoinedUpdates:
             gradient = self.ops.column_sums(gradient.dz, values.dtype, gradient.scale)
         return values, gradient, *slots
 
-    def _start(self, op: str, num_slots: int, layers: Sequence[_Layer], numbers: Sequence[Number]) -> None:
-        launch = self._launch_of(layers)
+    def _start(self, rule: str, layers: Sequence[_Layer], arguments: Sequence[Any]) -> None:
+        launch, num_slots = self._launch_of(layers), len(layers[0].w.slots)
         tiles, gradient = launch.tiles, layers[0].gradient
         strips, shared_bytes = tiles.room(num_slots, self.ops.runtime.max_shared_bytes)
-        defines = _defines(op, num_slots, gradient.x.dtype.name, tiles, strips)
+        defines = _defines(rule, num_slots, gradient.x.dtype.name, tiles, strips)
         kernel = self.ops.kernel("linear_update_sm90", **defines)
         grid = min(launch.num_pieces, self.ops.runtime.num_multiprocessors)
         kernel(
@@ -271,20 +266,18 @@ class JoinedUpdates:
             WARPGROUP * (1 + CONSUMERS),
             launch.layers,
             gradient.scale,
-            *rule_numbers(numbers),
+            *arguments,
             shared_bytes=shared_bytes,
         )
 
-    def _start_parts(
-        self, op: str, num_slots: int, tensors: Sequence[Sequence[Any]], numbers: Sequence[Number]
-    ) -> None:
+    def _start_parts(self, rule: str, tensors: Sequence[Sequence[Any]], arguments: Sequence[Any]) -> None:
         """Update parameters whose gradients are to be summed over blocks, all of them of one step."""
         parts, sums, scale = [_COUNT.pack(len(tensors))], tensors[0][1].sums, tensors[0][1].scale
         for tensor in tensors:
-            parameter = self._parameter(tensor, num_slots)
+            parameter = self._parameter(tensor)
             parts.append(_PART.pack(*parameter.pointers, tensor[1].first, parameter.values.size))
         dtype = self.copies[tensors[0][0].pointer].dtype.name
-        kernel = self.ops.kernel("narrow_update", **rule_defines(op, num_slots, dtype))
+        kernel = self.ops.kernel("narrow_update", **rule_defines(rule, len(parameter.slots), dtype))
         kernel(
             -(-sums.shape[1] // WARP),
             PART_THREADS,
@@ -292,7 +285,7 @@ class JoinedUpdates:
             sums,
             *sums.shape,
             scale,
-            *rule_numbers(numbers),
+            *arguments,
         )
 
     def _launch_of(self, layers: Sequence[_Layer]) -> _Launch:
@@ -334,21 +327,20 @@ class JoinedUpdates:
         return b"".join(self.ops.tensor_map_of(array, array.shape[1], box) for array, box in boxes)
 
 
-def rule_numbers(numbers: Sequence[Number]) -> Iterator[Any]:
+def rule_numbers(rule: UpdateRule, numbers: UpdateNumbers) -> list[Any]:
     """Return the arguments of as many scalars as kernels take for an update."""
-    return chain.from_iterable(map(scalar, (*numbers, *(0.0,) * (MAX_NUMBERS - len(numbers)))))
+    found = [getattr(numbers, name) for name in rule.numbers]
+    return list(chain.from_iterable(map(scalar, (*found, *(0.0,) * (MAX_NUMBERS - len(found))))))
 
 
-def rule_defines(op: str, num_slots: int, dtype: str) -> dict[str, Any]:
+def rule_defines(rule: str, num_slots: int, dtype: str) -> dict[str, Any]:
     """Return the defines by which a kernel knows an update."""
-    if op not in RULES:
-        raise ConfigError(f"expected an update among {', '.join(RULES)}, got {op!r}")
-    return {"DTYPE": dtype, "RULE": RULES[op], "SLOTS": num_slots}
+    return {"DTYPE": dtype, "RULE": f"{rule.capitalize()}Step", "SLOTS": num_slots}
 
 
-def _defines(op: str, num_slots: int, dtype: str, tiles: _Tiles, strips: int) -> dict[str, Any]:
+def _defines(rule: str, num_slots: int, dtype: str, tiles: _Tiles, strips: int) -> dict[str, Any]:
     return {
-        **rule_defines(op, num_slots, dtype),
+        **rule_defines(rule, num_slots, dtype),
         "CONSUMERS": CONSUMERS,
         "SHARES_TILES": int(tiles.are_shared),
         "BLOCK_N": tiles.block_n,
@@ -359,11 +351,11 @@ def _defines(op: str, num_slots: int, dtype: str, tiles: _Tiles, strips: int) ->
 
 def variants() -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the kernels of this file with every set of defines that it is asked for."""
-    for op, slots in UPDATES:
+    for rule, slots in UPDATES:
         for dtype in HALF_DTYPES:
-            rule = {name: str(value) for name, value in rule_defines(op, slots, dtype).items()}
-            yield "narrow_update", rule
+            of_rule = {name: str(value) for name, value in rule_defines(rule, slots, dtype).items()}
+            yield "narrow_update", of_rule
             for tiles in (SHORT_TILES, OWN_TILES, SHARED_TILES):
                 strips, _ = tiles.room(slots, shared_bytes_of("sm_90a"))
-                defines = _defines(op, slots, dtype, tiles, strips)
+                defines = _defines(rule, slots, dtype, tiles, strips)
                 yield "linear_update_sm90", {name: str(value) for name, value in defines.items()}

@@ -10,6 +10,7 @@ from warpfit.backends.base import Activation
 from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.loss import COUNTING_LOSSES
 from warpfit.backends.cuda.matmul_mma_config import supports
+from warpfit.backends.update_rules import UPDATE_RULES
 from warpfit.errors import ConfigError
 
 __all__ = [
@@ -50,7 +51,7 @@ class TrainedNetwork:
     smoothed : bool
         Whether labels are smoothed.
     optimizer : str
-        ``'sgd'``, ``'adam'`` or ``'rmsprop'``.
+        Its rule, a key of ``UPDATE_RULES``.
     slots : int
         Numbers of optimizer state a parameter.
     momentum, nesterov : bool
@@ -126,8 +127,8 @@ class TrainedNetwork:
 
     @property
     def is_adaptive(self) -> bool:
-        """Whether the optimizer divides by the root of an average of squares."""
-        return self.optimizer != "sgd"
+        """Whether the optimizer needs a batch's whole gradient at once."""
+        return not UPDATE_RULES[self.optimizer].is_linear
 
     @property
     def target_words(self) -> int:

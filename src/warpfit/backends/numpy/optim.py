@@ -8,8 +8,8 @@ from math import sqrt
 import numpy as np
 
 from warpfit.backends.base import Array, Backend, Number
-from warpfit.backends.checks import check_float, check_update, check_velocities
-from warpfit.backends.corrections import adam_corrected
+from warpfit.backends.checks import check_float, check_update
+from warpfit.backends.update_rules import UpdateNumbers, rule_of
 
 __all__ = ["OptimOps"]
 
@@ -32,113 +32,19 @@ def _blocks(op: str, *groups: Sequence[Array]) -> Iterator[tuple[Array, ...]]:
 class OptimOps(Backend):
     """w ← w - step, over lists of arrays."""
 
-    def sgd_update(
+    def update_parameters(
         self,
+        rule: str,
         parameters: Sequence[Array],
         gradients: Sequence[Array],
-        velocities: Sequence[Array] | None,
-        *,
-        lr: Number,
-        momentum: float = 0.0,
-        nesterov: bool = False,
-        weight_decay: float = 0.0,
-        lr_in_velocity: bool = False,
+        slots: Sequence[Sequence[Array]],
+        numbers: UpdateNumbers,
     ) -> None:
-        check_velocities("sgd_update", velocities, momentum)
-        lr = float(lr)
-        for w, g, v in _blocks(
-            "sgd_update", parameters, gradients, gradients if velocities is None else velocities
-        ):
-            if weight_decay:
-                g = g + weight_decay * w
-            if not momentum:
-                w -= np.multiply(g, lr, out=self.empty(g.shape, g.dtype))
-                continue
-            # A learning rate inside the velocity scales what goes in; outside, what comes out.
-            if lr_in_velocity:
-                g = np.multiply(g, -lr, out=self.empty(g.shape, g.dtype))
-            v *= momentum
-            v += g
-            step, scratch = v, self.empty(v.shape, v.dtype)
-            if nesterov:
-                step = np.multiply(v, momentum, out=scratch)
-                step += g
-            if not lr_in_velocity:
-                step = np.multiply(step, -lr, out=scratch)
-            w += step
-
-    def adam_update(
-        self,
-        parameters: Sequence[Array],
-        gradients: Sequence[Array],
-        first_moments: Sequence[Array],
-        second_moments: Sequence[Array],
-        *,
-        step: int,
-        lr: float,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        decoupled: bool = False,
-        eps_before_correction: bool = False,
-        corrected: Sequence[Number] | None = None,
-    ) -> None:
-        if corrected is None:
-            corrected = adam_corrected(
-                step, lr, beta1, beta2, eps, weight_decay, decoupled, eps_before_correction
-            )
-        rate, eps, shrink = map(float, corrected)
-        for w, g, m, v in _blocks("adam_update", parameters, gradients, first_moments, second_moments):
-            if weight_decay and decoupled:
-                w *= shrink
-            elif weight_decay:
-                g = g + weight_decay * w
-            scratch = np.multiply(g, 1 - beta1, out=self.empty(g.shape, g.dtype))
-            m *= beta1
-            m += scratch
-            np.multiply(g, g, out=scratch)
-            scratch *= 1 - beta2
-            v *= beta2
-            v += scratch
-            np.sqrt(v, out=scratch)
-            scratch += eps
-            np.divide(m, scratch, out=scratch)
-            scratch *= rate
-            w -= scratch
-
-    def rmsprop_update(
-        self,
-        parameters: Sequence[Array],
-        gradients: Sequence[Array],
-        square_averages: Sequence[Array],
-        velocities: Sequence[Array] | None,
-        *,
-        lr: Number,
-        alpha: float = 0.99,
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        momentum: float = 0.0,
-    ) -> None:
-        check_velocities("rmsprop_update", velocities, momentum)
-        lr = float(lr)
-        for w, g, s, v in _blocks(
-            "rmsprop_update",
-            parameters,
-            gradients,
-            square_averages,
-            gradients if velocities is None else velocities,
-        ):
-            if weight_decay:
-                g = g + weight_decay * w
-            s *= alpha
-            s += (1 - alpha) * g * g
-            direction = g / (np.sqrt(s) + eps)
-            if momentum:
-                v *= momentum
-                v += direction
-                direction = v
-            w -= lr * direction
+        apply = rule_of(rule, len(slots), numbers.momentum).apply
+        rate, eps, share = map(float, (numbers.rate, numbers.eps, numbers.kept))
+        numbers = numbers._replace(rate=rate, eps=eps, kept=share)
+        for w, g, *kept in _blocks("update_parameters", parameters, gradients, *slots):
+            apply(w, g, kept, numbers, self.empty)
 
     def clip_by_norm(self, gradients: Sequence[Array], max_norm: float) -> Array:
         check_float("clip_by_norm", *gradients)

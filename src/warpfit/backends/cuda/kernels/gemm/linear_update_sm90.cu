@@ -6,10 +6,10 @@
 // Launch:    grid: at most as many blocks as run at once; block: a warpgroup that loads, and CONSUMERS that multiply tiles of
 //            w, 64 rows by BLOCK_N; if SHARES_TILES one below the other, else each its own, so that some have work while
 //            others wait for memory; shared bytes: STAGES stages a ring, STRIPS strips a warp, barriers (joined_updates.py).
-//            Defines: these, DTYPE, RULE (SgdStep, AdamStep or RmspropStep of update_steps.cuh) and its SLOTS.
+//            Defines: these, DTYPE, RULE (a Step of ops/optim/update_rules.cuh) and its SLOTS.
 // Numerics:  float32 sums, w's in the order of rows, b's of tiles over every eighth row first; the update in float32.
 // Cost:      2 rows inputs outputs FLOP; reads and writes of each weight 10 bytes, and 8 for each slot.
-// Reference: linear_backward, then sgd_update, adam_update or rmsprop_update of backends/numpy.
+// Reference: linear_backward of backends/numpy, then the rule of backends/update_rules.py.
 #define SHARED_ALIGNMENT 1024
 #define CLUSTER 1
 
@@ -17,7 +17,7 @@
 #include "gemm/strips.cuh"
 #include "mma/fragments.cuh"
 #include "mma/operand_tile.cuh"
-#include "ops/optim/update_steps.cuh"
+#include "ops/optim/update_rules.cuh"
 #include "ptx/barriers.cuh"
 
 using T = DTYPE;

@@ -2,13 +2,13 @@
 //            copy.
 // Layout:    gradients (num_blocks, num_gradients) float32, as narrow_step.cu leaves them; those of a parameter begin at
 //            `first` in each row. Parameters and their optimizer state float32, copies of DTYPE, all contiguous.
-// Launch:    1-D grid, a block of 256 threads for every 32 gradients; no dynamic shared memory. Defines DTYPE, RULE (SgdStep,
-//            AdamStep or RmspropStep of ops/optim/update_steps.cuh) and its SLOTS.
+// Launch:    1-D grid, a block of 256 threads for every 32 gradients; no dynamic shared memory. Defines DTYPE, RULE (a Step
+//            of ops/optim/update_rules.cuh) and its SLOTS.
 // Numerics:  float32: each of 8 warps adds up every eighth block's, in their order, and then the warps' sums in theirs.
 // Cost:      4 num_blocks bytes a parameter, and 10 and 8 for each slot.
-// Reference: sgd_update, adam_update or rmsprop_update of backends/numpy.
+// Reference: the rule of backends/update_rules.py.
 #include "base/reduce.cuh"
-#include "ops/optim/update_steps.cuh"
+#include "ops/optim/update_rules.cuh"
 
 using T = DTYPE;
 using Rule = RULE<float>;

@@ -1,14 +1,13 @@
-// Computes: an optimizer's step of all parameters, each by its gradient: sgd_update, adam_update and rmsprop_update of the
-//           contract, whichever the define RULE names (ops/optim/update_steps.cuh).
+// Computes: an optimizer's step of all parameters, each by its gradient, with the rule that the define RULE names
+//           (a Step of ops/optim/update_rules.cuh).
 // Layout:   lists w, g and SLOTS of optimizer state of a TensorList, contiguous, of any alignment; further lists may be null,
 //           and are left alone.
-// Launch:   blocks of 256 threads as the list says; no shared memory; defines DTYPE, RULE (SgdStep, AdamStep or RmspropStep)
-//           and its SLOTS.
+// Launch:   blocks of 256 threads as the list says; no shared memory; defines DTYPE, RULE and its SLOTS.
 // Numerics: arithmetic in accumulator<DTYPE>, IEEE square root and division; 1 - beta is taken in float64.
 // Cost:     (3 + 2 SLOTS) · sizeof DTYPE bytes and up to 14 FLOP an element.
-// Reference: sgd_update, adam_update and rmsprop_update of backends/numpy/optim.py.
+// Reference: the rule of backends/update_rules.py.
 #include "base/tensors.cuh"
-#include "ops/optim/update_steps.cuh"
+#include "ops/optim/update_rules.cuh"
 
 using T = DTYPE;
 using Acc = accumulator<T>;

@@ -18,7 +18,7 @@
 #include "base/reduce.cuh"
 #include "resident/loss/output_losses.cuh"
 #include "resident/record/stopping.cuh"
-#include "resident/update/update_rules.cuh"
+#include "ops/optim/update_rules.cuh"
 
 // The mean loss of some rows, and how many of them are right.
 struct EpochSums {

@@ -15,7 +15,7 @@
 #include "resident/layout/layer_stack.cuh"
 #include "resident/loss/output_losses.cuh"
 #include "resident/record/steps.cuh"
-#include "resident/update/update_rules.cuh"
+#include "ops/optim/update_rules.cuh"
 
 using T = DTYPE;
 

@@ -12,7 +12,7 @@
 #include "resident/products/held_weights.cuh"
 #include "resident/record/early_stopping.cuh"
 #include "resident/record/progress.cuh"
-#include "resident/update/update_rules.cuh"
+#include "ops/optim/update_rules.cuh"
 
 using T = DTYPE;
 

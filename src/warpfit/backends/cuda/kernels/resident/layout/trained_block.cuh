@@ -10,7 +10,7 @@
 #include "resident/products/held_weights.cuh"
 #include "resident/record/steps.cuh"
 #include "resident/update/forecast.cuh"
-#include "resident/update/update_rules.cuh"
+#include "ops/optim/update_rules.cuh"
 
 using T = DTYPE;
 
