@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from warpfit.nn import activations
+from warpfit.optim import Optimizer
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "api.md"
@@ -163,7 +164,7 @@ SECTIONS = (
     Section(
         "Optimizers",
         "warpfit.optim",
-        ("SGD", "Adam", "AdamW", "RMSprop", "Optimizer", "OptimizerSpec"),
+        (*(kind.__name__ for kind in Optimizer.by_name.values()), "Optimizer", "OptimizerSpec"),
         members=tuple(f"Optimizer.{name}" for name in ("step", "zero_grad", "state_dict", "load_state_dict")),
     ),
     Section(

@@ -11,6 +11,7 @@ import pytest
 from support.commands import Invoke
 from support.devices import no_gpu
 from warpfit.data import write_idx
+from warpfit.training.settings import OPTIMIZERS
 
 
 @pytest.mark.parametrize(
@@ -22,8 +23,8 @@ from warpfit.data import write_idx
         (["--hidden", "16,x"], "'16,x'"),
         (["--hidden", "16,0"], "width to be an integer of at least 1, got 0"),
         (["--dropout", "1"], "dropout in [0, 1), got 1.0"),
-        (["--optimizer", "sdg"], "optimizer among sgd, adam, adamw, rmsprop, got 'sdg'"),
-        (["--optimizer", "adam", "--momentum", "0.5"], "momentum works with optimizer sgd or rmsprop"),
+        (["--optimizer", "sdg"], f"optimizer among {', '.join(OPTIMIZERS)}, got 'sdg'"),
+        (["--optimizer", "adam", "--momentum", "0.5"], "momentum works with optimizer rmsprop or sgd"),
         (["--momentum", "1.1"], "momentum in [0, 1], got 1.1"),
         (["--momentum", "0", "--nesterov"], "momentum above 0 for nesterov"),
         (["--schedule", "step", "--warmup-epochs", "1"], "warmup_epochs works with schedule cosine"),

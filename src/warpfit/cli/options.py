@@ -8,6 +8,7 @@ import typer
 
 from warpfit.cli.console import DEVICE_HELP
 from warpfit.data.targets import TASKS
+from warpfit.optim import Optimizer
 from warpfit.training.settings import LOSSES, MODELS, TrainSettings
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "Text",
     "default_of",
     "option",
+    "suggested",
     "switch",
 ]
 
@@ -109,3 +111,12 @@ Device = Annotated[Text, option(RUN, "NAME", DEVICE_HELP, default_of("device"))]
 Seed = Annotated[Integer, option(RUN, "N", "Of initial values, epoch order and dropout.", default_of("seed"))]
 Out = Annotated[Text, option(RESULTS, "DIR", "Folder for the results.", "runs/<time>")]
 Quiet = Annotated[bool | None, switch(RESULTS, "--quiet", "Print nothing but errors.")]
+
+
+def suggested(setting: str) -> str:
+    """Return what the optimizers suggest for a setting, as an option's default."""
+    names: dict[float, list[str]] = {}
+    for name, kind in Optimizer.by_name.items():
+        if setting in kind.suggested:
+            names.setdefault(kind.suggested[setting], []).append(name)
+    return ", ".join(f"{value:g} for {' and '.join(of_value)}" for value, of_value in names.items())

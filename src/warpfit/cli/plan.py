@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from warpfit.cli.console import DEVICE_HELP, Printer
-from warpfit.training.settings import LOSSES, OPTIMIZERS, merged_settings
+from warpfit.training.settings import LOSSES, OPTIMIZERS, merged_settings, optimizers_with
 
 __all__ = ["plan"]
 
@@ -22,7 +22,7 @@ def plan(
     ] = 0.0,
     optimizer: Annotated[str, typer.Option(metavar="NAME", help=f"{', '.join(OPTIMIZERS)}.")] = "sgd",
     momentum: Annotated[
-        float | None, typer.Option(metavar="X", help="For sgd (0.9 by default) and rmsprop.")
+        float | None, typer.Option(metavar="X", help=f"For {' and '.join(optimizers_with('momentum'))}.")
     ] = None,
     clip_norm: Annotated[
         float, typer.Option(metavar="X", help="Largest norm of all gradients together; 0 for any.")

@@ -31,6 +31,7 @@ from warpfit.cli.options import (
     Text,
     default_of,
     option,
+    suggested,
 )
 from warpfit.cli.train import INTERRUPTED
 from warpfit.errors import ConfigError
@@ -73,13 +74,16 @@ def sweep(
     optimizer: Annotated[
         Text, option(OPTIMIZER, "NAME,...", f"{', '.join(OPTIMIZERS)}.", default_of("optimizer"))
     ] = None,
-    lr: Annotated[Text, option(OPTIMIZER, "X,...", "Learning rate.", "0.05 for sgd, else 0.001")] = None,
+    lr: Annotated[Text, option(OPTIMIZER, "X,...", "Learning rate.", suggested("lr"))] = None,
     momentum: Annotated[
-        Text, option(OPTIMIZER, "X,...", "For sgd and rmsprop.", "0.9 for sgd, 0 for rmsprop")
+        Text, option(OPTIMIZER, "X,...", "Share of the last velocity kept.", suggested("momentum"))
     ] = None,
     nesterov: Nesterov = None,
     weight_decay: Annotated[
-        Text, option(OPTIMIZER, "X,...", "Weight decay.", "0.01 for adamw, 10 / rows for tables, else 0")
+        Text,
+        option(
+            OPTIMIZER, "X,...", "Weight decay.", f"{suggested('weight_decay')}, 10 / rows for tables, else 0"
+        ),
     ] = None,
     clip_norm: Annotated[
         Text, option(OPTIMIZER, "X,...", "Largest norm of all gradients together; 0 for any.")

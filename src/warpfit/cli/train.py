@@ -33,6 +33,7 @@ from warpfit.cli.options import (
     Text,
     default_of,
     option,
+    suggested,
     switch,
 )
 from warpfit.training.callbacks import Callback
@@ -87,13 +88,14 @@ def train(
     optimizer: Annotated[
         Text, option(OPTIMIZER, "NAME", f"{', '.join(OPTIMIZERS)}.", default_of("optimizer"))
     ] = None,
-    lr: Annotated[Number, option(OPTIMIZER, "X", "Learning rate.", "0.05 for sgd, else 0.001")] = None,
+    lr: Annotated[Number, option(OPTIMIZER, "X", "Learning rate.", suggested("lr"))] = None,
     momentum: Annotated[
-        Number, option(OPTIMIZER, "X", "For sgd and rmsprop.", "0.9 for sgd, 0 for rmsprop")
+        Number, option(OPTIMIZER, "X", "Share of the last velocity kept.", suggested("momentum"))
     ] = None,
     nesterov: Nesterov = None,
     weight_decay: Annotated[
-        Number, option(OPTIMIZER, "X", "Weight decay.", "0.01 for adamw, 10 / rows for tables, else 0")
+        Number,
+        option(OPTIMIZER, "X", "Weight decay.", f"{suggested('weight_decay')}, 10 / rows for tables, else 0"),
     ] = None,
     clip_norm: Annotated[
         Number, option(OPTIMIZER, "X", "Largest norm of all gradients together; 0 for any.")

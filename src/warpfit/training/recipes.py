@@ -157,12 +157,6 @@ def make_schedule(settings: TrainSettings) -> Schedule:
 
 def make_optimizer(settings: TrainSettings, model: nn.Sequential) -> optim.Optimizer:
     """Return the optimizer of resolved settings over a model's parameters."""
-    kinds: dict[str, Callable[..., optim.Optimizer]] = {
-        "sgd": optim.SGD,
-        "adam": optim.Adam,
-        "adamw": optim.AdamW,
-        "rmsprop": optim.RMSprop,
-    }
     details: dict[str, Any] = {
         "lr": make_schedule(settings),
         "weight_decay": settings.weight_decay,
@@ -172,7 +166,8 @@ def make_optimizer(settings: TrainSettings, model: nn.Sequential) -> optim.Optim
         details["momentum"] = settings.momentum
     if settings.nesterov:
         details["nesterov"] = True
-    return kinds[settings.optimizer](model.parameters(), **details)
+    kind: Callable[..., optim.Optimizer] = optim.Optimizer.by_name[settings.optimizer]
+    return kind(model.parameters(), **details)
 
 
 def make_loss(settings: TrainSettings) -> Loss:

@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
+from inspect import signature
 from itertools import count
 from pathlib import Path
 from types import NoneType, UnionType
@@ -18,6 +19,7 @@ from warpfit.checks import check_count
 from warpfit.data.targets import TASKS
 from warpfit.errors import ConfigError
 from warpfit.losses import Loss
+from warpfit.optim.base import Optimizer
 from warpfit.optim.schedules import Cosine, ReduceOnPlateau, Schedule
 from warpfit.random import check_seed
 
@@ -30,6 +32,7 @@ __all__ = [
     "checkpoint_file",
     "default_folder",
     "merged_settings",
+    "optimizers_with",
     "parse_hidden",
     "parse_image_size",
     "read_settings",
@@ -40,10 +43,7 @@ SCHEDULES = tuple(Schedule.by_name)
 LOSSES = ("auto", *Loss.by_name)
 
 # What None stands for, by optimizer or by model.
-DEFAULT_LR = {"sgd": 0.05, "adam": 1e-3, "adamw": 1e-3, "rmsprop": 1e-3}
-OPTIMIZERS = tuple(DEFAULT_LR)
-DEFAULT_MOMENTUM = {"sgd": 0.9, "rmsprop": 0.0}
-DEFAULT_WEIGHT_DECAY = {"adamw": 0.01}
+OPTIMIZERS = tuple(Optimizer.by_name)
 TABLE_WEIGHT_DECAY, MOST_WEIGHT_DECAY = 10.0, 0.03
 DEFAULT_HIDDEN = {"mlp": (256,), "cnn": (128,)}
 DEFAULT_DROPOUT = {"mlp": 0.0, "cnn": 0.5}
@@ -55,6 +55,11 @@ CHECKPOINT_NAME = "checkpoint.safetensors"
 TRACE_NAME = "trace.json"
 
 _NOT_RECORDED = {"recorded": False}
+
+
+def optimizers_with(setting: str) -> tuple[str, ...]:
+    """Return the names of the optimizers that take a setting."""
+    return tuple(name for name, kind in Optimizer.by_name.items() if setting in signature(kind).parameters)
 
 
 @dataclass(frozen=True)
@@ -86,10 +91,11 @@ class TrainSettings:
     activation : str
     dropout : float, optional
         Share of hidden units dropped: none for an mlp, 0.5 for a cnn.
-    optimizer : {'sgd', 'adam', 'adamw', 'rmsprop'}
+    optimizer : str
+        A name of `warpfit.optim.Optimizer.by_name`.
     lr, momentum, weight_decay : float, optional
-        By default the optimizer's: lr 0.05 and momentum 0.9 for sgd, else lr 0.001 and no momentum; weight
-        decay 0.01 for adamw, else none, but for tables 10 over the number of rows, at most 0.03.
+        By default what the optimizer's class suggests. Where it suggests no weight decay it is 0, but for tables
+        10 over the number of rows, at most 0.03.
     nesterov : bool
     clip_norm : float
         Largest joint norm of the gradients.
@@ -195,8 +201,8 @@ class TrainSettings:
     def _check_effects(self) -> None:
         """Raise ConfigError for a setting that the others leave without effect."""
         for name, works_with, allowed in (
-            ("momentum", "optimizer", ("sgd", "rmsprop")),
-            ("nesterov", "optimizer", ("sgd",)),
+            ("momentum", "optimizer", optimizers_with("momentum")),
+            ("nesterov", "optimizer", optimizers_with("nesterov")),
             ("warmup_epochs", "schedule", (Cosine.name,)),
             ("label_smoothing", "loss", ("auto", "cross_entropy")),
         ):
@@ -233,14 +239,15 @@ class TrainSettings:
         elif not (Loss.by_name[loss].counts_correct if has_classes else loss != "cross_entropy"):
             targets = "labels of classes" if has_classes else "float targets"
             raise ConfigError(f"expected a loss for {targets}, got {loss!r}")
+        suggested = Optimizer.by_name[self.optimizer].suggested
         steps = -(-num_rows // self.batch_size)
         enough = min(MOST_EPOCHS, max(LEAST_EPOCHS[self.model], -(-ENOUGH_STEPS // steps)))
         return replace(
             self,
             hidden=_given(self.hidden, DEFAULT_HIDDEN[self.model]),
             dropout=_given(self.dropout, DEFAULT_DROPOUT[self.model]),
-            lr=_given(self.lr, DEFAULT_LR[self.optimizer]),
-            momentum=_given(self.momentum, DEFAULT_MOMENTUM.get(self.optimizer)),
+            lr=_given(self.lr, suggested["lr"]),
+            momentum=_given(self.momentum, suggested.get("momentum")),
             weight_decay=_given(self.weight_decay, self._default_weight_decay(num_rows, is_table)),
             epochs=_given(self.epochs, enough),
             loss=loss,
@@ -248,8 +255,9 @@ class TrainSettings:
 
     def _default_weight_decay(self, num_rows: int, is_table: bool) -> float:
         """Return the optimizer's own; for a table of R rows as if 10 rows in all spoke for small weights."""
-        if self.optimizer in DEFAULT_WEIGHT_DECAY or not is_table:
-            return DEFAULT_WEIGHT_DECAY.get(self.optimizer, 0.0)
+        suggested = Optimizer.by_name[self.optimizer].suggested.get("weight_decay")
+        if suggested is not None or not is_table:
+            return suggested or 0.0
         return min(TABLE_WEIGHT_DECAY / num_rows, MOST_WEIGHT_DECAY)
 
     def to_toml(self) -> str:

@@ -27,6 +27,7 @@ from warpfit.apps.playground.messages import (
     parse,
 )
 from warpfit.errors import ConfigError
+from warpfit.training.settings import OPTIMIZERS
 
 PREDICT = {"type": "predict", "id": 3, "pixels": a_drawing()}
 
@@ -84,7 +85,7 @@ def with_setting(name: str, value: Any) -> dict[str, Any]:
         ("lr", [1], "got a list"),
         ("batch_size", 2000, "batch_size to be an integer from 1 to 1024"),
         ("epochs", 1001, "epochs to be an integer from 1 to 1000"),
-        ("optimizer", "magic", 'expected optimizer among sgd, adam, adamw, rmsprop, got "magic"'),
+        ("optimizer", "magic", f'expected optimizer among {", ".join(OPTIMIZERS)}, got "magic"'),
         ("optimizer", {}, "got an object"),
         ("activation", "x" * 1000, f'got "{"x" * 39}…'),
     ],

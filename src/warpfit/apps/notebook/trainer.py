@@ -14,6 +14,7 @@ from warpfit import backends
 from warpfit.checks import check_count
 from warpfit.data import Dataset, load_dataset
 from warpfit.errors import ConfigError, WarpfitError
+from warpfit.optim import Optimizer
 from warpfit.random import manual_seed
 from warpfit.training import History, fit, predict
 from warpfit.training.recipes import make_model, make_optimizer, mnist_or_digits
@@ -27,9 +28,7 @@ Array = npt.NDArray[Any]
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "SGD": {"optimizer": "sgd", "momentum": 0.0},
     "SGD, momentum 0.9": {"optimizer": "sgd", "momentum": 0.9},
-    "Adam": {"optimizer": "adam"},
-    "AdamW": {"optimizer": "adamw"},
-    "RMSprop": {"optimizer": "rmsprop"},
+    **{kind.__name__: {"optimizer": name} for name, kind in Optimizer.by_name.items() if name != "sgd"},
 }
 
 
