@@ -12,7 +12,7 @@ from warpfit.backends.base import ACTIVATIONS, BINARY, COMPARISONS, UNARY
 from warpfit.backends.cuda.jit import KERNELS
 from warpfit.backends.cuda.loss import ELEMENT_LOSSES
 from warpfit.backends.cuda.resident_arguments import ARGUMENTS
-from warpfit.engines.launch_settings import OPTIMIZERS
+from warpfit.backends.update_rules import UPDATE_RULES
 
 LABELS = ["Computes:", "Layout:", "Launch:", "Numerics:", "Cost:", "Reference:"]
 
@@ -192,7 +192,7 @@ def chosen_by_define() -> set[str]:
     elementwise = {f"{name}_of" for name in (*UNARY, *BINARY, *COMPARISONS)}
     activations = {f"{name}_{way}" for name in ACTIVATIONS for way in ("forward", "derivative")}
     epilogues = {f"epilogue_{name}" for name in ("store", "activation", "mask")}
-    rules = {f"{spec.kind}_{part}" for spec in OPTIMIZERS for part in ("rule", "fade", "quotient", "take")}
+    rules = {f"{name}_{part}" for name in UPDATE_RULES for part in ("rule", "fade", "quotient", "take")}
     losses = {f"{name}_{part}" for name in ELEMENT_LOSSES for part in ("term", "slope")}
     return elementwise | activations | epilogues | rules | losses
 
