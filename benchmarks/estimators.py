@@ -58,7 +58,7 @@ STAGES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "initial values": (("warpfit.estimators.prepared", "begin"),),
     "copies to the device": (
-        ("warpfit.training.fit", "_training_data"),
+        ("warpfit.engines.base", "TrainingData.on"),
         ("warpfit.training.fit", "state_of"),
     ),
     "plan": (("warpfit.training.fit", "make_plan"),),

@@ -133,15 +133,9 @@ def fitted(case: Case, epochs: int) -> Any:
 
 def measured(case: Case) -> dict[str, Any]:
     """Return the case's microseconds a step, those that the plan expects, of which costs, and the layout."""
-    from warpfit.engines.base import TrainingData
-    from warpfit.engines.launch_plan import launch_of
-
     history = fitted(case, EPOCHS)
     plan, steps = history.plan, len(history.step_losses) // EPOCHS
-    has_classes = case.sizes[-1] > 1
-    x = np.empty((plan.num_rows, case.sizes[0]), np.float32)
-    y = np.empty(plan.num_rows, np.int64) if has_classes else np.empty((plan.num_rows, 1), np.float32)
-    launch = launch_of(plan, TrainingData(x, y))
+    launch = plan.prepared.launch
     return {
         "case": case.name,
         "microseconds": spread([seconds / steps * 1e6 for seconds in history["seconds"]]),

@@ -299,10 +299,7 @@ class Ours:
     @property
     def launch(self) -> Any:
         """How the last fit was launched."""
-        from warpfit.engines.base import TrainingData
-        from warpfit.engines.launch_plan import launch_of
-
-        return launch_of(self.history.plan, TrainingData(self.x, self.y))
+        return self.history.plan.prepared.launch
 
     def fit(self, epochs: int, **settings: Any) -> Any:
         """Train on, keep the history, and return it."""

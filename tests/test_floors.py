@@ -39,7 +39,6 @@ KNOWN_LONG = {
     "backends/cuda/kernels/resident/products/unit_warps.cuh",
     "backends/cuda/one_launch.py",
     "backends/cuda/one_launch_layers.py",
-    "engines/many_networks.py",
     "losses.py",
 }
 

@@ -25,9 +25,9 @@ from warpfit.backends import Activation
 from warpfit.backends.activations import ACTIVATIONS
 from warpfit.backends.cuda import jit, loss, many_small_networks_sm90
 from warpfit.backends.cuda.trained_network import TrainedNetwork
-from warpfit.engines import at_once, launch_plan, launch_settings, many_networks
+from warpfit.engines import at_once, launch_network, launch_settings
 from warpfit.engines.base import Plan, TrainingData
-from warpfit.engines.graph import _check_can_be_captured
+from warpfit.engines.graph import _in_the_way as in_the_way_of_graphs
 from warpfit.errors import CompileError, ConfigError, WarpfitError
 from warpfit.estimators import MLPRegressor, onnx_graph, sklearn_models
 from warpfit.estimators import recipes as of_estimators
@@ -86,6 +86,12 @@ def plan_with(loss: Loss | None = None, optimizer: OptimizerSpec | None = None) 
         num_rows=16,
         loss_scale=1024.0,
     ), TrainingData(np.zeros((16, 4), np.float32), y)
+
+
+def raise_first(obstacles: Iterable[Any]) -> None:
+    """Raise the first of an engine's obstacles, if there is one."""
+    for obstacle in obstacles:
+        raise ConfigError(str(obstacle))
 
 
 def assert_refused(place: Callable[[Any], Any], value: Any) -> None:
@@ -210,15 +216,11 @@ def in_kernels_settings(loss: Loss) -> None:
 
 
 def in_one_launch(loss: Loss) -> None:
-    launch_plan.trained_network(*plan_with(loss))
-
-
-def in_many_networks(loss: Loss) -> None:
-    many_networks._trained_network(*plan_with(loss))
+    raise_first(launch_network._in_the_way(plan_with(loss)[0]))
 
 
 def in_graph(loss: Loss) -> None:
-    _check_can_be_captured(*plan_with(loss))
+    raise_first(in_the_way_of_graphs(*plan_with(loss)))
 
 
 def as_setting_of_loss(loss: Loss) -> None:
@@ -235,7 +237,6 @@ IN_ONE_KERNEL = {"cross_entropy", *loss.ELEMENT_LOSSES}
 PLACES_OF_LOSSES: dict[Callable[[Loss], None], Iterable[str]] = {
     in_kernels_settings: IN_ONE_KERNEL,
     in_one_launch: IN_ONE_KERNEL,
-    in_many_networks: IN_ONE_KERNEL,
     in_graph: IN_ONE_KERNEL,  # poisson with sample weights only
     in_steps_at_once: IN_ONE_KERNEL,
     as_setting_of_loss: set(LOSSES) - {"auto"},
@@ -243,9 +244,7 @@ PLACES_OF_LOSSES: dict[Callable[[Loss], None], Iterable[str]] = {
 
 
 @pytest.mark.parametrize("place", PLACES_OF_LOSSES, ids=lambda place: place.__name__)
-def test_losses_are_known_or_refused(place: Callable[[Loss], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    # A card that is not there, which only says how much memory it has.
-    monkeypatch.setattr("warpfit.engines.graph.check_has_room", lambda *_: None)
+def test_losses_are_known_or_refused(place: Callable[[Loss], None]) -> None:
     taken = {name for name, kind in Loss.by_name.items() if is_taken(place, kind())}
     assert taken == set(PLACES_OF_LOSSES[place])
     assert_refused(place, MadeUpLoss())
@@ -291,15 +290,11 @@ def in_rule_settings(spec: OptimizerSpec) -> None:
 
 
 def in_one_launch_by(spec: OptimizerSpec) -> None:
-    launch_plan.trained_network(*plan_with(optimizer=spec))
-
-
-def in_many_networks_by(spec: OptimizerSpec) -> None:
-    many_networks._trained_network(*plan_with(optimizer=spec))
+    raise_first(launch_network._in_the_way(plan_with(optimizer=spec)[0]))
 
 
 def in_graph_by(spec: OptimizerSpec) -> None:
-    _check_can_be_captured(*plan_with(optimizer=spec))
+    raise_first(in_the_way_of_graphs(*plan_with(optimizer=spec)))
 
 
 def in_joined_updates(spec: OptimizerSpec) -> None:
@@ -311,7 +306,6 @@ PLACES_OF_OPTIMIZERS = [
     in_step_settings,
     in_rule_settings,
     in_one_launch_by,
-    in_many_networks_by,
     in_graph_by,
     in_joined_updates,
 ]
@@ -324,10 +318,7 @@ def made(name: str, **settings: Any) -> OptimizerSpec:
 
 
 @pytest.mark.parametrize("place", PLACES_OF_OPTIMIZERS, ids=lambda place: place.__name__)
-def test_optimizers_are_known_or_refused(
-    place: Callable[[OptimizerSpec], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("warpfit.engines.graph.check_has_room", lambda *_: None)
+def test_optimizers_are_known_or_refused(place: Callable[[OptimizerSpec], None]) -> None:
     for name in OPTIMIZERS:
         place(made(name))
     of_the_package = MadeUpSpec(optim.Constant(0.1))

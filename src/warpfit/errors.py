@@ -7,6 +7,7 @@ that ``except ValueError`` keeps working. All warnings derive from :class:`Warpf
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,7 @@ __all__ = [
     "FileFormatError",
     "IndexingError",
     "KernelError",
+    "Obstacle",
     "ShapeError",
     "TrainingWarning",
     "WarpfitError",
@@ -33,6 +35,16 @@ __all__ = [
 def __dir__() -> list[str]:
     """Return what is public."""
     return __all__
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """What is in the way of something, as a value: a sentence that says what was expected and what came."""
+
+    sentence: str
+
+    def __str__(self) -> str:
+        return self.sentence
 
 
 class WarpfitError(Exception):

@@ -14,6 +14,7 @@ from warpfit import backends, losses, nn, optim
 from warpfit.engines import many_networks
 from warpfit.engines.base import Plan, TrainingData
 from warpfit.engines.many_networks import DeviceRows, Member, Outcome, train_many
+from warpfit.errors import Obstacle
 from warpfit.nn.network import NetworkSpec
 from warpfit.training.state import state_of, trained_names, write_back
 
@@ -123,7 +124,10 @@ class Sweep:
         members = [self.member(i) for i in chosen]
         first = members[0].plan
         y = first.loss.prepare_targets(self.y, first.network.output_shape, "float32")
-        outcomes = train_many(members, DeviceRows(first, TrainingData(self.x, y, self.weights)))
+        data = TrainingData(self.x, y, self.weights)
+        launch = many_networks.prepare_many(first, data)
+        assert not isinstance(launch, Obstacle)
+        outcomes = train_many(members, DeviceRows(launch, first.device, data))
         for i, member in zip(chosen, members, strict=True):
             write_back(member.state, self.models[i], self.optimizers[i], member.plan.loss)
         return outcomes
@@ -198,7 +202,7 @@ def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(
         many_networks,
-        "shape_of",
+        "launch_of_many",
         lambda network, runtime: choose(network, runtime.arch, runtime.max_shared_bytes),
     )
 
@@ -272,7 +276,7 @@ SMALL_RELU: dict[str, dict[str, Any]] = {
 def as_small(monkeypatch: pytest.MonkeyPatch) -> None:
     from warpfit.backends.cuda.many_small_networks_sm90 import ManySmallNetworks
 
-    monkeypatch.setattr(many_networks, "shape_of", lambda network, _: ManySmallNetworks(network))
+    monkeypatch.setattr(many_networks, "launch_of_many", lambda network, _: ManySmallNetworks(network))
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -343,7 +347,9 @@ def in_clusters(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
     def of(size: int) -> None:
         monkeypatch.setattr(
-            many_networks, "shape_of", lambda network, _: with_shared_slices(ManyClusters(network, size))
+            many_networks,
+            "launch_of_many",
+            lambda network, _: with_shared_slices(ManyClusters(network, size)),
         )
 
     return of

@@ -21,7 +21,6 @@ from warpfit.backends.cuda import one_launch
 from warpfit.backends.cuda.one_launch import choose
 from warpfit.data.order import epoch_order
 from warpfit.engines import launch_plan, launch_run, launch_settings, pace
-from warpfit.engines.base import TrainingData
 from warpfit.errors import ConfigError, DivergedError
 
 # In every run at least every third case of each test.
@@ -635,7 +634,7 @@ def limit_that_keeps_no_tile(case: Case, least: bool) -> int:
     model = mlp(*case.sizes, activation=ACTIVATIONS[case.activation])
     optimizer = sgd(model, **OPTIMIZERS[case.optimizer])
     plan = fit(model, x, y, optimizer, batch_size=case.batch_size, loss=case.loss, epochs=0).plan
-    network, found = launch_plan.trained_network(plan, TrainingData(x, y)), []
+    network, found = plan.prepared.launch.network, []
     for limit in range(100_000, 0, -1024):
         try:
             launch = choose(network, backends.get("cuda").runtime.arch, limit, 1)
@@ -900,7 +899,7 @@ def test_a_launch_takes_no_more_epochs_than_its_batches_have_room(
     x, y = blobs(NUM_ROWS)
     whole, cut = mlp(6, 3), mlp(6, 3)
     plan = fit(whole, x, y, epochs=7).plan
-    bytes_of_epoch = 5 * launch_plan.launch_of(plan, TrainingData(x, y)).step_bytes
+    bytes_of_epoch = 5 * plan.prepared.launch.step_bytes
     launches.clear()
     monkeypatch.setattr(launch_plan, "LAUNCH_BYTES", 3 * bytes_of_epoch)
     fit(cut, x, y, epochs=7)
@@ -913,7 +912,7 @@ def test_what_comes_between_epochs_decides_who_runs_a_network(
 ) -> None:
     """Only the kernel that goes layer by layer validates within a launch: it does if that takes less time in all."""
     x, y = blobs(NUM_ROWS)
-    assert launch_plan.launch_of(fit(mlp(6, 8, 3), x, y).plan, TrainingData(x, y)).kernel == "one_launch"
+    assert fit(mlp(6, 8, 3), x, y).plan.prepared.launch.kernel == "one_launch"
     history = {}
     for cost, expected in ((1e6, [1, 5]), (0.0, [1] * 6)):
         launches.clear()

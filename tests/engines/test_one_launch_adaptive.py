@@ -17,8 +17,6 @@ from support.training import adam, assert_same_weights, blobs, mlp
 from warpfit import nn, optim
 from warpfit.backends.cuda import one_launch
 from warpfit.backends.cuda.one_launch import OneLaunch, choose
-from warpfit.engines import launch_plan
-from warpfit.engines.base import TrainingData
 
 # In every run at least every third case of each test.
 pytestmark = [pytest.mark.usefixtures("without_card"), pytest.mark.in_turns(3)]
@@ -155,7 +153,7 @@ def test_where_the_state_lies_changes_no_bit(
         only_specialized_cluster(1)
         models.append(mlp(*sizes))
         plan = fit(models[-1], x, y, ADAPTIVE["adam"](models[-1])).plan
-        near_tiles.append(launch_plan.launch_of(plan, TrainingData(x, y)).near_tiles)
+        near_tiles.append(plan.prepared.launch.near_tiles)
         assert_same_weights(models[-1], models[0])
     assert near_tiles[0] == 0 < near_tiles[1] < near_tiles[2] == 10
 

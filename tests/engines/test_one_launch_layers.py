@@ -32,8 +32,6 @@ from support.training import assert_same_weights, blobs, mlp
 from warpfit import backends, losses, nn, optim
 from warpfit.backends.cuda import one_launch_layers
 from warpfit.backends.cuda.one_launch_layers import choose_layers
-from warpfit.engines import launch_plan
-from warpfit.engines.base import TrainingData
 from warpfit.errors import ConfigError, DivergedError
 
 pytestmark = [pytest.mark.usefixtures("by_layers"), pytest.mark.in_turns(3)]
@@ -433,12 +431,12 @@ def test_batches_and_units_of_which_shared_memory_holds_one(
 ) -> None:
     x, y = data((6, 3))
     models = [mlp(6, 20, 9, 3) for _ in range(2)]
-    shapes = [launch_plan.launch_of(fit(models[0], x, y).plan, TrainingData(x, y))]
+    shapes = [fit(models[0], x, y).plan.prepared.launch]
     while shapes[-1].x_slots + shapes[-1].unit_copies > 2:
         limit = shapes[-1].shared_bytes - 1
         monkeypatch.setattr(backends.get(cuda).runtime, "max_shared_bytes", limit)
         history = fit(mlp(6, 20, 9, 3), x, y, epochs=0)
-        shapes.append(launch_plan.launch_of(history.plan, TrainingData(x, y)))
+        shapes.append(history.plan.prepared.launch)
     fit(models[1], x, y)
     assert_same_weights(*models)
 
@@ -458,7 +456,7 @@ def test_where_the_optimizer_remembers_changes_no_bit(
         choose_layers.cache_clear()
         models.append(mlp(17, 33, 20, 5))
         history = fit(models[-1], x, y, OPTIMIZERS[optimizer](models[-1]), epochs=3)
-        shape = launch_plan.launch_of(history.plan, TrainingData(x, y))
+        shape = history.plan.prepared.launch
         places.append([shape.held_tiles > 0, shape.near_tiles > 0, shape.far_tiles > 0])
     assert places[0] == [True, False, False]
     assert places[1][1]

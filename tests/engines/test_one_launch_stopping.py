@@ -17,8 +17,7 @@ from support.training import mlp
 from warpfit import backends, losses, nn, optim
 from warpfit.backends.cuda import one_launch_layers
 from warpfit.backends.cuda.one_launch_layers import choose_layers
-from warpfit.engines import launch_plan, launch_talk, pace
-from warpfit.engines.base import TrainingData
+from warpfit.engines import launch_talk, pace
 
 pytestmark = [pytest.mark.usefixtures("by_layers"), pytest.mark.in_turns(3)]
 
@@ -347,8 +346,7 @@ def test_it_is_the_hosts_where_the_kernel_does_not_know_all(
 
 
 def test_it_is_the_hosts_where_shared_memory_has_no_room(cuda: str, launches: list[int]) -> None:
-    plan = fit(mlp(*SIZES), X, LABELS, epochs=0).plan
-    shape = launch_plan.launch_of(plan, TrainingData(X, LABELS))
+    shape = fit(mlp(*SIZES), X, LABELS, epochs=0).plan.prepared.launch
     assert shape.that_stops(shape.shared_bytes) is None
     assert shape.that_stops(shape.shared_bytes + one_launch_layers.STOPPING_STATE_BYTES).stops
 

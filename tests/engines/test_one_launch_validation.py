@@ -18,8 +18,6 @@ from warpfit import backends, losses, nn, optim
 from warpfit.backends.cuda import one_launch
 from warpfit.backends.cuda.one_launch_layers import choose_layers
 from warpfit.engines import launch_plan
-from warpfit.engines import one_launch as one_launch_engine
-from warpfit.engines.base import TrainingData
 
 pytestmark = [pytest.mark.usefixtures("by_layers"), pytest.mark.in_turns(2)]
 
@@ -167,12 +165,12 @@ def test_batches_and_units_of_which_shared_memory_holds_one(
 ) -> None:
     models = [mlp(*sizes) for _ in range(2)]
     histories = [fit(models[0], X, LABELS, validation_data=VALIDATION)]
-    shape = launch_plan.launch_of(histories[0].plan, TrainingData(X, LABELS))
+    shape = histories[0].plan.prepared.launch
     while shape.x_slots + shape.unit_copies > 2 and shape.x_slots > 1:
         limit = shape.shared_bytes - 1
         monkeypatch.setattr(backends.get(cuda).runtime, "max_shared_bytes", limit)
         history = fit(mlp(*sizes), X, LABELS, epochs=0)
-        shape = launch_plan.launch_of(history.plan, TrainingData(X, LABELS))
+        shape = history.plan.prepared.launch
     histories.append(fit(models[1], X, LABELS, validation_data=VALIDATION))
     assert_same_weights(*models)
     assert histories[0]["val_loss"] == histories[1]["val_loss"]
@@ -228,6 +226,7 @@ def test_batches_that_the_device_has_no_room_for(
     cuda: str, launches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, y = blobs(NUM_ROWS)
-    monkeypatch.setattr(one_launch_engine, "memory_left", lambda plan: 4000)
+    monkeypatch.setattr(launch_plan, "memory_left", lambda plan: 4000)
+    monkeypatch.setattr(launch_plan, "_is_to_stream", lambda *_: False)
     fit(small(), x, y, validation_data=VALIDATION)
     assert launches == [1, 1]

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from warpfit.engines.base import Engine, EpochReport, Plan, TrainingData, TrainState
+from warpfit.engines.base import EpochReport, Plan, TrainingData, TrainState
 from warpfit.engines.layerwise import Layerwise
 
 __all__ = ["AtOnce"]
 
 
-class AtOnce(Engine):
+class AtOnce(Layerwise):
     """layerwise, which trains as many epochs at once as it may."""
-
-    name = "layerwise"
-
-    def copied_bytes(self, plan: Plan, data: TrainingData) -> int:
-        return 0
 
     def run(
         self,
@@ -31,7 +26,7 @@ class AtOnce(Engine):
         stopping: Any = None,
     ) -> Iterator[EpochReport]:
         reports: list[EpochReport] = []
-        for report in Layerwise().run(plan, state, data, epochs, on_step):
+        for report in super().run(plan, state, data, epochs, on_step):
             reports.append(report)
             if is_border(report.epoch) or report.epoch == plan.epochs:
                 yield from reports

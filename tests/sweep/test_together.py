@@ -36,7 +36,9 @@ def in_clusters(monkeypatch: pytest.MonkeyPatch, cluster: int | None) -> None:
     """Let networks be trained in clusters of so many blocks, or where they fit for None."""
     if cluster is not None:
         monkeypatch.setattr(
-            many_networks, "shape_of", lambda network, _: with_shared_slices(ManyClusters(network, cluster))
+            many_networks,
+            "launch_of_many",
+            lambda network, _: with_shared_slices(ManyClusters(network, cluster)),
         )
 
 
@@ -213,7 +215,7 @@ def test_networks_without_epochs_keep_nobody_waiting(
     cuda: str, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     if kind == "small":
-        monkeypatch.setattr(many_networks, "shape_of", lambda network, _: ManySmallNetworks(network))
+        monkeypatch.setattr(many_networks, "launch_of_many", lambda network, _: ManySmallNetworks(network))
     in_clusters(monkeypatch, 1 if kind == "cluster" else None)
     epochs = [0, 0, 2, 0, 1, 0, 0, 0, 2, 0]
     found = sweep(cuda, [{"lr": 0.1, "seed": i, "epochs": own} for i, own in enumerate(epochs)])
@@ -347,7 +349,7 @@ def test_each_is_stopped_as_the_callback_says(
     kind: str,
 ) -> None:
     if kind in SHAPES:
-        monkeypatch.setattr(many_networks, "shape_of", lambda network, _: SHAPES[kind](network))
+        monkeypatch.setattr(many_networks, "launch_of_many", lambda network, _: SHAPES[kind](network))
     candidates = [{"lr": lr, "seed": seed} for seed, lr in enumerate((0.5, 0.02, 0.2))]
     given: dict[str, Any] = {"epochs": 8, "validation_data": (X[:30], Y[:30]), "halving": halving}
     through = sweep(cuda, candidates, **given)
@@ -378,7 +380,9 @@ def side_by_side(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(ManyNetworks, "groups", lambda self, _: 3)
     monkeypatch.setattr(ManySmallNetworks, "groups", lambda self, _: 4)
     if request.param != "blocks":
-        monkeypatch.setattr(many_networks, "shape_of", lambda network, _: SHAPES[request.param](network))
+        monkeypatch.setattr(
+            many_networks, "launch_of_many", lambda network, _: SHAPES[request.param](network)
+        )
     call = Kernel.__call__
 
     def together_at_once(kernel: Kernel, *arguments: Any, **settings: Any) -> None:

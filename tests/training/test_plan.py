@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from dataclasses import replace
 from functools import partial
@@ -15,7 +16,11 @@ from conftest import on_emulator
 from support.devices import open_emulated
 from support.training import Taped, adam, assert_same_weights, blobs, mlp, sgd
 from warpfit import losses, nn, optim
-from warpfit.errors import ConfigError
+from warpfit.engines import launch_plan
+from warpfit.engines.base import TrainingData
+from warpfit.engines.graph import GraphEngine
+from warpfit.engines.one_launch import OneLaunchEngine
+from warpfit.errors import ConfigError, Obstacle
 from warpfit.training.plan import resolve_precision
 
 X, LABELS = blobs(50)
@@ -272,6 +277,86 @@ def test_a_resumed_run_keeps_engine_and_precision(cuda: str, tmp_path: Any) -> N
     assert_same_weights(resumed, whole)
     with pytest.raises(ConfigError, match="differs in precision"):
         train(epochs=3, resume_from=tmp_path / "run", precision="float32")
+
+
+# -- what engines prepare ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def within_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes it pay to validate within launches."""
+    monkeypatch.setattr(launch_plan, "MICROSECONDS_BETWEEN_LAUNCHES", 1e6)
+
+
+@pytest.mark.parametrize("sizes", [(6, 8, 3), (6, 8, 8, 3)], ids=str)
+def test_a_launch_is_found_once(
+    cuda: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any, sizes: tuple[int, ...]
+) -> None:
+    found: list[str] = []
+    chosen, prepare = launch_plan._chosen, OneLaunchEngine.prepare
+
+    def noted(network: Any, card: Any, by_layers: bool) -> Any:
+        found.append("launch")
+        return chosen(network, card, by_layers)
+
+    def prepared(self: Any, *given: Any) -> Any:
+        found.append("prepared")
+        return prepare(self, *given)
+
+    monkeypatch.setattr(launch_plan, "_chosen", noted)
+    monkeypatch.setattr(OneLaunchEngine, "prepare", prepared)
+    model = mlp(*sizes)
+    # Layer by layer the kernel validates and stops itself; for one hidden layer there is another that might.
+    more = {"validation_data": (X, LABELS)} if len(sizes) > 3 else {}
+    callbacks = [wf.EarlyStopping("loss"), wf.Checkpoint(tmp_path / "run")] if len(sizes) > 3 else []
+    fit(model, device=cuda, epochs=2, callbacks=callbacks, **more)
+    assert found == ["prepared", "launch"]
+
+
+def test_a_plan_says_what_is_done_within_launches(cuda: str, within_launches: None, tmp_path: Any) -> None:
+    """Another kernel trains the network with rows to validate on, and so its plan is another."""
+    path, validated = tmp_path / "run", {"validation_data": (X[:20], LABELS[:20])}
+    plain = fit(mlp(6, 8, 3), device=cuda, epochs=1).plan
+    checkpoint = wf.Checkpoint(path)
+    plan = fit(mlp(6, 8, 3), device=cuda, epochs=1, callbacks=[checkpoint], **validated).plan
+    assert (plain.prepared.launch.kernel, plain.prepared.validates) == ("one_launch", False)
+    assert (plan.prepared.launch.kernel, plan.prepared.validates) == ("one_launch_layers", True)
+    assert plan != plain
+    assert "layer by layer" in plan.reason
+    assert plan.identity() == plain.identity()
+    stopping = fit(mlp(6, 8, 3), device=cuda, epochs=1, callbacks=[wf.EarlyStopping("loss")]).plan
+    assert (stopping.prepared.validates, stopping.prepared.stops) == (False, True)
+    # Any kernel goes on from the state that another has left.
+    models = [mlp(6, 8, 3) for _ in range(2)]
+    resumed = [fit(models[0], device=cuda, epochs=2, resume_from=path).plan]
+    resumed.append(fit(models[1], device=cuda, epochs=2, resume_from=path, **validated).plan)
+    assert [own.prepared.launch.kernel for own in resumed] == ["one_launch", "one_launch_layers"]
+    for own, other in zip(*(model.parameters() for model in models), strict=True):
+        np.testing.assert_allclose(own.numpy(), other.numpy(), atol=2e-3)
+
+
+def test_equal_plans_give_equal_bits_validation_included(cuda: str, within_launches: None) -> None:
+    first, second = mlp(6, 8, 3), mlp(6, 8, 3)
+    history = fit(first, device=cuda, epochs=2, validation_data=(X[:20], LABELS[:20]))
+    again = fit(second, plan=history.plan, validation_data=(X[20:40], LABELS[20:40]))
+    assert again.plan == history.plan
+    assert_same_weights(first, second)
+
+
+@pytest.mark.parametrize("engine", ["layerwise", "graph", "one_launch"])
+def test_what_is_prepared_is_printed_and_pickled(cuda: str, engine: str) -> None:
+    plan = fit(mlp(6, 8, 3), device=cuda, engine=engine, epochs=0).plan
+    assert pickle.loads(pickle.dumps(plan)) == plan
+    assert repr(plan.prepared) in repr(plan)
+    assert plan.prepared.reason in plan.reason
+
+
+def test_obstacles_are_values() -> None:
+    draft = fit(mlp(6, 3), epochs=0).plan
+    for engine in (OneLaunchEngine(), GraphEngine()):
+        found = engine.prepare(draft, TrainingData(X, LABELS))
+        assert isinstance(found, Obstacle)
+        assert str(found).startswith("expected a CUDA device, got ")
 
 
 def test_a_plan_is_printable() -> None:

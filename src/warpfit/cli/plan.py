@@ -58,7 +58,7 @@ def plan(
     printer = Printer()
     widths = "-".join(map(str, (features, *(settings.hidden or ()), outputs)))
     printer.line(f"{widths}, {found.optimizer.kind}, {found.loss.name}, batch {batch_size}", style="bold")
-    printer.line(f"one_launch in {found.precision}: {launch.layout}")
+    printer.line(f"one_launch in {found.precision}: {found.reason}")
     for title, unit, sizes in (
         ("registers", "", launch.registers),
         ("shared memory of a block", " B", launch.shared),

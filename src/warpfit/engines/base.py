@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from warpfit import backends
 from warpfit.backends import Array, Backend
 from warpfit.engines.scaling import LossScale, magnitude
+from warpfit.errors import Obstacle
 from warpfit.losses import Loss
 from warpfit.nn.network import NetworkSpec
 from warpfit.nn.taped import TapedNetwork
@@ -25,6 +27,7 @@ __all__ = [
     "Engine",
     "EpochReport",
     "Plan",
+    "Prepared",
     "StepListener",
     "Stopping",
     "TrainState",
@@ -44,13 +47,48 @@ def every_epoch(epoch: int) -> bool:
     return True
 
 
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """How an engine runs a plan: found once, before the first step, and printable. Engines derive their own from it.
+
+    Attributes
+    ----------
+    precision : str
+        That of the plan, or the engine's choice where the plan leaves it open.
+    gradient_precision : str
+        What gradients are rounded to on their way from layer to layer.
+    reason : str
+        The choice and the layout in words, if there is anything to say; not compared.
+    copied_bytes : int
+        Of copies of the data, or of its pieces, that a run keeps on the device.
+    microseconds : float or None
+        About how long a step takes on an H200, where there is a guess.
+    validates : bool
+        Whether `Engine.run` goes over validation data by itself; if not, it is not to be given any.
+    stops : bool
+        Whether it decides itself when the run is over; if not, it is not to be given a rule.
+    """
+
+    precision: str
+    gradient_precision: str
+    reason: str = field(default="", compare=False)
+    copied_bytes: int = 0
+    microseconds: float | None = None
+    validates: bool = False
+    stops: bool = False
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether x, y and sample weights stay on the host, and come to the device in pieces."""
+        return False
+
+
 @dataclass(frozen=True)
 class Plan:
     """How a run is computed, and why so.
 
-    Runs of equal plans and seeds on the same data, with the same validation data and callbacks, are
-    bit-identical on one machine, on the CPU with the same number of BLAS threads. Validation data and
-    `EarlyStopping` alone may make the engine `one_launch` choose another kernel, which sums in another order.
+    Runs of equal plans and seeds on the same data are bit-identical on one machine, on the CPU with the same number
+    of BLAS threads.
 
     Parameters
     ----------
@@ -75,6 +113,8 @@ class Plan:
         Why this engine.
     loss_scale : float or 'dynamic'
         What float16 gradients are multiplied by; in a draft also ``'auto'``. See `warpfit.engines.scaling`.
+    prepared : Prepared or None
+        How the engine runs it: kernel, layout, and what is done between epochs without the host. None in a draft.
     """
 
     engine: str
@@ -92,6 +132,7 @@ class Plan:
     bytes: int = 0
     reason: str = ""
     loss_scale: float | str = 1.0
+    prepared: Prepared | None = None
 
     def reports(self, epoch: int) -> bool:
         """Return whether an epoch, counted from 1, is reported."""
@@ -110,7 +151,10 @@ class Plan:
         return "float64" if self.precision == "float64" else "float32"
 
     def identity(self) -> dict[str, Any]:
-        """Return, JSON-ready, what decides a run's numbers: all but its length, its size and the reason."""
+        """Return, JSON-ready, what a run is that may be resumed: all but its length, its size and the reason.
+
+        What was prepared is left out, too: any kernel goes on from the state that another has left.
+        """
         return {
             "engine": self.engine,
             "device": self.device,
@@ -177,7 +221,7 @@ class TrainState:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The rows of a run, on the device that runs it, or on the host.
+    """The rows of a run, where they were found; `on` brings them to the device that runs it.
 
     Parameters
     ----------
@@ -188,19 +232,26 @@ class TrainingData:
     sample_weight : array (N,), optional
     class_weight : array (C,), optional
         Always on the device.
-    is_streamed : bool
-        Whether x, y and sample weights stay on the host, NumPy's arrays in C order, because the device has no room
-        for them: only an engine that `streams` takes such data.
     """
 
     x: Array
     y: Array
     sample_weight: Array | None = None
     class_weight: Array | None = None
-    is_streamed: bool = False
+    _on: dict[str, TrainingData] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.x)
+
+    def on(self, device: str) -> TrainingData:
+        """Return the data with its rows on a device, where they are brought once."""
+        if device not in self._on:
+            ops, weights = backends.get(device), self.sample_weight
+            weights = None if weights is None else ops.asarray(weights)
+            self._on[device] = replace(
+                self, x=ops.asarray(self.x), y=ops.asarray(self.y), sample_weight=weights
+            )
+        return self._on[device]
 
     @cached_property
     def largest_x(self) -> float:
@@ -254,7 +305,7 @@ class EpochReport:
 
 @dataclass
 class Stopping:
-    """When a run is over, for an engine that decides it: the settings and the state of a `StoppingRule`.
+    """When a run is over, for an engine that decides it: the settings and the state of a callback's `rule`.
 
     Parameters
     ----------
@@ -300,45 +351,27 @@ class Engine(ABC):
     name: str
     needs_gpu = False
 
-    def explain(self, plan: Plan, data: TrainingData) -> str:
-        """Return in words how a plan is laid out, if there is anything to say.
-
-        Raises
-        ------
-        ConfigError
-            If the engine cannot run it; the message says what is in the way.
-        """
-        return ""
-
-    def gradient_precision(self, precision: str) -> str:
-        """Return what gradients are rounded to on their way from layer to layer, in a plan's precision."""
-        return precision
-
-    def auto_precision(self, plan: Plan, data: TrainingData) -> tuple[str, str]:
-        """Return what the open precision of a plan is here, and in words why, if there is anything to say.
-
-        Raises
-        ------
-        ConfigError
-            If the engine cannot run the plan in any; the message says what is in the way.
-        """
-        return plan.dtype, ""
-
-    def streams(self, plan: Plan, data: TrainingData) -> bool:
-        """Return whether data on the host is to stay there, because the device has room for pieces of it only."""
-        return False
-
-    def validates(self, plan: Plan, data: TrainingData, validation: TrainingData) -> bool:
-        """Return whether `run` goes over validation data by itself; if not, it is not to be given any."""
-        return False
-
-    def stops(self, plan: Plan, data: TrainingData, monitor: str, validation: TrainingData | None) -> bool:
-        """Return whether `run`, given this validation data, knows by itself when a run is over that watches this."""
-        return False
-
     @abstractmethod
-    def copied_bytes(self, plan: Plan, data: TrainingData) -> int:
-        """Return the bytes of copies of the data, or of its pieces, that a run keeps on the device."""
+    def prepare(
+        self,
+        draft: Plan,
+        data: TrainingData,
+        validation: TrainingData | None = None,
+        stopping: Stopping | None = None,
+    ) -> Prepared | Obstacle:
+        """Return how the engine runs a draft, or what is in the way.
+
+        Parameters
+        ----------
+        draft : Plan
+            Whose precision may be open.
+        data : TrainingData
+            Where it was found; what is looked at to choose a precision is brought to the device.
+        validation : TrainingData, optional
+            Likewise, for reports.
+        stopping : Stopping, optional
+            The rule by which a callback ends the run, if nothing else looks at the run between epochs.
+        """
 
     @abstractmethod
     def run(
@@ -357,8 +390,10 @@ class Engine(ABC):
         Parameters
         ----------
         plan : Plan
+            With what was prepared.
         state : TrainState
         data : TrainingData
+            On the device, unless the plan streams it.
         epochs : int
         on_step : StepListener, optional
             Called after each step by an engine that comes back to the host between steps.
@@ -368,10 +403,10 @@ class Engine(ABC):
             epochs are trained at once changes no bit. Once reports have been heard, what was a border may be none
             any more, but not the other way round.
         validation : TrainingData, optional
-            Without weights, for an engine that `validates`: reports of epochs that the plan asks for have its loss and
-            accuracy.
+            Without weights, if what was prepared `validates`: reports of epochs that the plan asks for have its loss
+            and accuracy.
         stopping : Stopping, optional
-            For an engine that `stops` by itself: it ends after the reported epoch that this rule makes the last.
+            If it `stops`: the run ends after the reported epoch that this rule makes the last.
 
         Raises
         ------

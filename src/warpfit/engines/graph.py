@@ -8,8 +8,9 @@ found by an order that lies there.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from math import gcd
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ from warpfit.engines.base import (
     Engine,
     EpochReport,
     Plan,
+    Prepared,
     StepListener,
     Stopping,
     TrainingData,
@@ -30,9 +32,9 @@ from warpfit.engines.base import (
     every_epoch,
 )
 from warpfit.engines.half_precision import suitable
-from warpfit.engines.scaling import DYNAMIC
-from warpfit.engines.steps import Run, StepNumbers, check_has_room, row_sources
-from warpfit.errors import ConfigError
+from warpfit.engines.scaling import AUTO, DYNAMIC
+from warpfit.engines.steps import Run, StepNumbers, row_sources
+from warpfit.errors import Obstacle
 from warpfit.losses import Poisson
 from warpfit.nn.network import NetworkSpec
 
@@ -79,38 +81,50 @@ def sizes_of_graphs(num_rows: int, batch_size: int, steps: int) -> list[Sizes]:
     return [tuple(rows[first : first + steps]) for first in range(0, len(rows), steps)]
 
 
+@dataclass(frozen=True, kw_only=True)
+class PreparedGraph(Prepared):
+    """How the engine graph runs a plan.
+
+    Attributes
+    ----------
+    steps : int
+        Of a graph, but for an epoch's last.
+    """
+
+    steps: int
+
+
 class GraphEngine(Engine):
     """Runs steps of `layerwise` as graphs, with the same bits."""
 
     name = "graph"
     needs_gpu = True
 
-    def explain(self, plan: Plan, data: TrainingData) -> str:
-        _check_can_be_captured(plan, data)
+    def prepare(
+        self,
+        draft: Plan,
+        data: TrainingData,
+        validation: TrainingData | None = None,
+        stopping: Stopping | None = None,
+    ) -> PreparedGraph | Obstacle:
+        for sentence in _in_the_way(draft, data):
+            return Obstacle(sentence)
+        rows = data.on(draft.device)
+        precision, why = draft.precision, ""
+        if precision == AUTO:
+            precision, why = _own_precision(draft, rows)
+        plan = replace(draft, precision=precision)
+        steps, narrow = _steps_of_graph(plan, data), _narrow_step(plan, data)
         steps_per_epoch = -(-len(data) // plan.batch_size)
-        how = f"graphs of {_steps_of_graph(plan, data)} of the {steps_per_epoch} steps of an epoch"
-        narrow = narrow_step(plan, data, min(plan.batch_size, len(data)))
-        return how if narrow is None else f"{how}, each through all layers at once ({narrow})"
-
-    def auto_precision(self, plan: Plan, data: TrainingData) -> tuple[str, str]:
-        """Return float16, or bfloat16 where numbers of the data are too large for it, if tensor cores multiply that."""
-        from warpfit.backends.cuda.matmul_mma_config import supports
-
-        _check_can_be_captured(plan, data)  # what it cannot run it need not look at
-        if plan.dtype == "float64":
-            return "float64", ""
-        precision, why = suitable(plan.loss, data)
-        arch = backends.get(plan.device).runtime.arch  # type: ignore[attr-defined]
-        if supports(arch, precision):
-            return precision, why
-        return plan.dtype, f"tensor cores of {arch} do not multiply {precision}"
-
-    def copied_bytes(self, plan: Plan, data: TrainingData) -> int:
-        """Return the bytes of a batch."""
-        num_rows = max(1, len(data))
-        sources, in_place = row_sources(plan, data), _in_place(plan, data)
-        of_rows = sum(source.nbytes for i, source in enumerate(sources) if i not in in_place) // num_rows
-        return of_rows * min(plan.batch_size, num_rows)
+        how = f"graphs of {steps} of the {steps_per_epoch} steps of an epoch"
+        how += "" if narrow is None else f", each through all layers at once ({narrow})"
+        return PreparedGraph(
+            precision=precision,
+            gradient_precision=precision,
+            reason=f"{why}; {how}" if why else how,
+            copied_bytes=_copied_bytes(plan, data),
+            steps=steps,
+        )
 
     def run(
         self,
@@ -132,32 +146,52 @@ class GraphEngine(Engine):
             yield from reports
 
 
-def _check_can_be_captured(plan: Plan, data: TrainingData) -> None:
-    """Raise ConfigError if a step needs the host, or may need it."""
+def _in_the_way(plan: Plan, data: TrainingData) -> Iterator[str]:
+    """Yield what of a step needs the host, or may need it; only the first counts."""
     if plan.device == "cpu":
-        raise ConfigError("expected a CUDA device, got 'cpu'")
-    check_has_room(plan, data)
+        yield "expected a CUDA device, got 'cpu'"
     if not isinstance(plan.network, NetworkSpec):
-        raise ConfigError("expected a Sequential of the package's layers, got a module of its own")
+        yield "expected a Sequential of the package's layers, got a module of its own"
+        return
     for value in (*(spec for _, spec in plan.network.layers), plan.loss, plan.optimizer):
         if not is_of_package(value):
-            raise ConfigError(
-                f"expected layers, loss and optimizer of the package, got {type(value).__name__}, which may need the "
-                "host in a step"
-            )
+            kind = type(value).__name__
+            yield f"expected layers, loss and optimizer of the package, got {kind}, which may need the host in a step"
     if isinstance(plan.loss, Poisson) and data.sample_weight is None:
-        raise ConfigError(
-            "expected sample weights for the loss 'poisson', whose own come from the host, got none"
-        )
+        yield "expected sample weights for the loss 'poisson', whose own come from the host, got none"
     if plan.loss_scale == DYNAMIC:
-        raise ConfigError("expected a fixed loss_scale, got 'dynamic', which the host finds after each step")
+        yield "expected a fixed loss_scale, got 'dynamic', which the host finds after each step"
+
+
+def _own_precision(draft: Plan, data: TrainingData) -> tuple[str, str]:
+    """Return float16, or bfloat16 where numbers of the data are too large for it, if tensor cores multiply that."""
+    from warpfit.backends.cuda.matmul_mma_config import supports
+
+    if draft.dtype == "float64":
+        return "float64", ""
+    precision, why = suitable(draft.loss, data)
+    arch = backends.get(draft.device).runtime.arch  # type: ignore[attr-defined]
+    if supports(arch, precision):
+        return precision, why
+    return draft.dtype, f"tensor cores of {arch} do not multiply {precision}"
+
+
+def _copied_bytes(plan: Plan, data: TrainingData) -> int:
+    """Return the bytes of a batch."""
+    num_rows = max(1, len(data))
+    sources, in_place = row_sources(plan, data), _in_place(plan, data)
+    of_rows = sum(source.nbytes for i, source in enumerate(sources) if i not in in_place) // num_rows
+    return of_rows * min(plan.batch_size, num_rows)
+
+
+def _narrow_step(plan: Plan, data: TrainingData) -> object | None:
+    return narrow_step(plan, data, min(plan.batch_size, len(data)))
 
 
 def _steps_of_graph(plan: Plan, data: TrainingData) -> int:
-    network = plan.network.fused
-    assert isinstance(network, NetworkSpec)  # as `explain` has found
     period = period_of([size * plan.batch_size for size in _bytes_between_rows(plan, data)])
-    return steps_of_graph(len(network.layers), -(-len(data) // plan.batch_size), period)
+    num_layers = len(cast(NetworkSpec, plan.network.fused).layers)
+    return steps_of_graph(num_layers, -(-len(data) // plan.batch_size), period)
 
 
 def _in_place(plan: Plan, data: TrainingData) -> tuple[int, ...]:
@@ -194,7 +228,7 @@ class _Run(Run):
     ) -> None:
         super().__init__(plan, state, data, on_step, float(plan.loss_scale))
         steps = self.reports.steps_per_epoch
-        self.sizes = sizes_of_graphs(len(data), plan.batch_size, _steps_of_graph(plan, data))
+        self.sizes = sizes_of_graphs(len(data), plan.batch_size, cast(PreparedGraph, plan.prepared).steps)
         self.graphs: dict[tuple[Sizes, tuple[int, ...]], Any] = {}
         self.record = self.ops.zeros((steps, 3), "float64")
         num_columns = OF_UPDATE + len(plan.optimizer.numbers(1, 0.0))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from warpfit.engines.base import TrainingData
-from warpfit.errors import ConfigError
+from warpfit.errors import Obstacle
 from warpfit.losses import Loss
 
-__all__ = ["LARGEST", "check_range", "suitable"]
+__all__ = ["LARGEST", "beyond_range", "suitable"]
 
 # What x, and the targets of a loss whose gradient grows with them, may reach in magnitude for float16.
 LARGEST = 1024.0
@@ -20,11 +20,12 @@ def suitable(loss: Loss, data: TrainingData) -> tuple[str, str]:
     return "bfloat16", f"{name} reaches {largest:g}, float16 is for at most {LARGEST:g}"
 
 
-def check_range(loss: Loss, data: TrainingData) -> None:
-    """Raise ConfigError if numbers of the data are too large for float16."""
-    if (found := _too_large(loss, data)) is not None:
-        name, largest = found
-        raise ConfigError(f"expected {name} of at most {LARGEST:g} in magnitude, got {largest:g}")
+def beyond_range(loss: Loss, data: TrainingData) -> Obstacle | None:
+    """Return that numbers of the data are too large for float16, if they are."""
+    if (found := _too_large(loss, data)) is None:
+        return None
+    name, largest = found
+    return Obstacle(f"expected {name} of at most {LARGEST:g} in magnitude, got {largest:g}")
 
 
 def _too_large(loss: Loss, data: TrainingData) -> tuple[str, float] | None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from warpfit.backends import Array
 from warpfit.data.order import domain_bits
 from warpfit.engines.base import Plan, Stopping, TrainingData, TrainState
-from warpfit.engines.launch_plan import layers_of
+from warpfit.engines.launch_network import layers_of
 from warpfit.engines.launch_settings import (
     STOPPING_BYTES,
     STOPPING_FIELDS,
@@ -168,7 +168,7 @@ class Resident:
         return self.ops.empty((nbytes,), "uint8")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Steps:
     """What one launch has, a `LaunchedSteps`.
 

@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from warpfit import backends
-from warpfit.backends.base import HALF_DTYPES
-from warpfit.engines.base import Plan, TrainingData
-from warpfit.engines.launch_settings import check_loss, check_optimizer
+from warpfit.engines.base import Plan, Prepared, Stopping, TrainingData
+from warpfit.engines.half_precision import LARGEST, beyond_range, suitable
+from warpfit.engines.launch_network import trained_network
 from warpfit.engines.pace import LAUNCH_SECONDS
-from warpfit.engines.scaling import DYNAMIC
+from warpfit.engines.scaling import AUTO
 from warpfit.engines.streaming import BUFFERS, Cut, cut_of
-from warpfit.errors import ConfigError
-from warpfit.losses import Loss, SoftmaxCrossEntropy
-from warpfit.nn.dropout import DropoutSpec
-from warpfit.nn.linear import LinearSpec
-from warpfit.nn.network import NetworkSpec
-from warpfit.optim.base import OptimizerSpec
+from warpfit.errors import ConfigError, Obstacle
 
-__all__ = [
-    "LaunchDescription",
-    "Layer",
-    "cut_of_plan",
-    "describe",
-    "epoch_bytes",
-    "epochs_held",
-    "gathered_bytes",
-    "is_to_stream",
-    "launch_of",
-    "launch_with_more",
-    "layers_of",
-    "memory_left",
-    "record_bytes",
-    "shared_bytes_of_plan",
-    "trained_network",
-]
+if TYPE_CHECKING:
+    from warpfit.backends.cuda.cards import Card
+    from warpfit.backends.cuda.resident_launch import ResidentLaunch
+    from warpfit.backends.cuda.trained_network import TrainedNetwork
+
+__all__ = ["LaunchDescription", "PreparedLaunch", "describe", "epochs_held", "prepare_launch"]
 
 # What an epoch takes longer, on an H200, if it ends its launch and what comes after it is found apart; and the share of
 # a step that a batch of validation data takes within a launch.
@@ -48,179 +33,92 @@ SHARE_OF_MEMORY = 0.9
 LAUNCH_BYTES = 1 << 29
 
 
-def _require(condition: bool, expected: str, got: Any) -> None:
-    if not condition:
-        raise ConfigError(f"expected {expected}, got {got}")
+@dataclass(frozen=True, kw_only=True)
+class PreparedLaunch(Prepared):
+    """How the engine one_launch runs a plan.
 
-
-class Layer(NamedTuple):
-    """A linear layer with its activation, and the dropout that follows it."""
-
-    name: str
-    linear: LinearSpec
-    dropout: DropoutSpec
-
-
-def layers_of(plan: Plan) -> list[Layer]:
-    """Return the plan's layers, or raise ConfigError."""
-    network = plan.network
-    _require(isinstance(network, NetworkSpec), "a Sequential of known layers", "another module")
-    found: list[Layer] = []
-    for name, spec in network.fused.layers:  # type: ignore[union-attr]
-        if isinstance(spec, DropoutSpec):
-            if spec.p:
-                _require(bool(found) and not found[-1].dropout.p, "dropout once after a linear layer", name)
-                found[-1] = found[-1]._replace(dropout=spec)
-            continue
-        if not isinstance(spec, LinearSpec):
-            raise ConfigError(f"expected linear layers, activations and dropout, got {spec.kind}")
-        _require(spec.bias, "layers with a bias", f"{name} without")
-        found.append(Layer(name, spec, DropoutSpec(0.0)))
-    _require(len(found) > 0, "a linear layer", "none")
-    _require(len({layer.name for layer in found}) == len(found), "different layers", "one layer twice")
-    last = found[-1]
-    _require(
-        last.linear.activation.name == "identity", "no activation at the end", last.linear.activation.name
-    )
-    _require(not last.dropout.p, "no dropout at the end", last.dropout)
-    return found
-
-
-def _rule_of(optimizer: OptimizerSpec) -> dict[str, Any]:
-    """Return what a kernel must know of an optimizer, as `TrainedNetwork` has it, or raise ConfigError."""
-    check_optimizer(optimizer)
-    _require(not (optimizer.l2 and optimizer.clip_norm), "clip_norm or l2, not both", optimizer.clip_norm)
-    numbers = optimizer.update_numbers(1, 0.0)
-    return {
-        "optimizer": optimizer.rule,
-        "slots": len(optimizer.slot_names),
-        "momentum": numbers.momentum > 0,
-        "nesterov": numbers.nesterov,
-        "clips": optimizer.clip_norm is not None,
-        "decays": numbers.decay > 0 or optimizer.l2 > 0,
-        "penalized": optimizer.l2 > 0,
-        "rate_in_velocity": numbers.rate_in_velocity,
-    }
-
-
-def _is_smoothed(loss: Loss) -> bool:
-    """Return whether a loss smooths its labels, or raise ConfigError if no kernel knows it."""
-    check_loss(loss)
-    return isinstance(loss, SoftmaxCrossEntropy) and loss.label_smoothing > 0
-
-
-def trained_network(plan: Plan, data: TrainingData) -> Any:
-    """Return the kernel's settings for a plan, a `TrainedNetwork`; of an open precision, for float16.
-
-    Raises
-    ------
-    ConfigError
-        If the engine does not run such a network, loss, optimizer, precision or data.
+    Attributes
+    ----------
+    launch : ResidentLaunch
+        The kernel, and how blocks and warps share the network.
+    cut : Cut or None
+        How the epochs of data that stays on the host are cut into launches.
     """
-    _require(plan.device != "cpu", "a CUDA device", plan.device)
-    precision = "float16" if plan.precision == "auto" else plan.precision
-    known = precision in (*HALF_DTYPES, "float32")
-    _require(known, "precision 'float16', 'bfloat16' or 'float32'", repr(precision))
-    _require(plan.loss_scale != DYNAMIC, "a fixed loss_scale", plan.loss_scale)
-    optimizer = plan.optimizer
-    layers, rule, smoothed = layers_of(plan), _rule_of(optimizer), _is_smoothed(plan.loss)
-    names = {f"{name}.{part}" for name, *_ in layers for part in ("weight", "bias")}
-    _require(
-        set(plan.trained) == names,
-        "every parameter to be trained",
-        f"{len(plan.trained)} of {len(names)} (engine='graph' trains some, and leaves others as they are)",
-    )
-    specs = [layer.linear for layer in layers]
-    widths = (specs[0].in_features, *(spec.out_features for spec in specs))
-    _require(min(widths) > 0, "layers of size 1 or more", "0")
-    from warpfit.backends.cuda.trained_network import TrainedNetwork
 
-    return TrainedNetwork(
-        dtype="float16" if precision == "float32" else precision,
-        terms=2 if precision == "float32" else 1,
-        widths=widths,
-        activations=tuple(spec.activation for spec in specs[:-1]),
-        drops=tuple(layer.dropout.p > 0 for layer in layers[:-1]),
-        batch=plan.batch_size,
-        loss=plan.loss.name,
-        smoothed=smoothed,
-        weighted=data.sample_weight is not None,
-        weighed_penalty=data.sample_weight is not None and optimizer.l2 > 0 and optimizer.l2_by_weight,
-        class_weights=plan.loss.class_weights() is not None,
-        is_cut=data.is_streamed,
-        **rule,
-    )
+    launch: ResidentLaunch
+    cut: Cut | None = None
+
+    @property
+    def is_streamed(self) -> bool:
+        return self.cut is not None
 
 
-def launch_of(plan: Plan, data: TrainingData, card: Any = None, *, by_layers: bool = False) -> Any:
-    """Return the `OneLaunch`, `LayersLaunch` or `CardLaunch` of a plan, or raise ConfigError with what is in the way.
+class _Site(NamedTuple):
+    """A card, the bytes that data and batches may take of its memory, and whether it is there."""
 
-    `card` is a `Card` in place of that of the plan's device, which then need not be there. `by_layers` asks for a
-    `LayersLaunch`.
+    card: Card
+    bytes_left: int
+    is_there: bool
+
+    def chosen(self, network: TrainedNetwork, *, by_layers: bool = False) -> ResidentLaunch | Obstacle:
+        return _chosen(network, self.card, by_layers)
+
+
+def prepare_launch(
+    draft: Plan,
+    data: TrainingData,
+    validation: TrainingData | None = None,
+    stopping: Stopping | None = None,
+    card: Card | None = None,
+) -> PreparedLaunch | Obstacle:
+    """Return how a draft is launched, or what is in the way, as `Engine.prepare` does.
+
+    `card` is one in place of that of the draft's device, which then need not be there, and to which no data comes.
     """
-    network = trained_network(plan, data)
+    network = trained_network(draft, data)
+    if isinstance(network, Obstacle):
+        return network
+    site = _site(draft, card)
+    found = _laid_out(network, draft, data, site)
+    if isinstance(found, Obstacle):
+        return found
+    launch, cut = found
+    rows = data if cut is not None or not site.is_there else data.on(draft.device)
+    precision, why = draft.precision, ""
+    if precision == AUTO:
+        precision, why = suitable(draft.loss, rows)
+        if precision != network.dtype:
+            other = site.chosen(replace(launch.network, dtype=precision))
+            if isinstance(other, Obstacle):
+                return other
+            launch = other
+    elif precision == "float32" and (obstacle := beyond_range(draft.loss, rows)) is not None:
+        return obstacle
+    prepared = PreparedLaunch(
+        precision=precision,
+        gradient_precision="float16" if precision == "float32" else precision,  # by sums of two float16
+        launch=launch,
+        cut=cut,
+    )
+    prepared = replace(prepared, copied_bytes=_copied_bytes(prepared, draft, data))
+    if cut is None and site.is_there:
+        prepared = _with_more(prepared, draft, rows, validation, stopping)
+    return replace(prepared, microseconds=prepared.launch.microseconds, reason=_words(prepared, why))
+
+
+def _words(prepared: PreparedLaunch, why: str) -> str:
+    launch, cut = prepared.launch, prepared.cut
+    how = f"{launch}; about {launch.microseconds:.1f} µs a step on an H200"
+    return "; ".join(filter(None, (why, how, "" if cut is None else str(cut))))
+
+
+def _site(draft: Plan, card: Card | None) -> _Site:
     from warpfit.backends.cuda.cards import card_of
-    from warpfit.backends.cuda.jit import generation
 
-    card = card or card_of(_runtime(plan))
-    _require(generation(card.arch) >= 75, "tensor cores, of sm_75 or later", card.arch)
-    launch, most = _chosen(network, card, by_layers), card.memory_bytes
-    if data.is_streamed:
-        cut_of_plan(launch, plan, data, most)
-        return launch
-    needed = int(data.x.nbytes) + int(data.y.nbytes) + epoch_bytes(launch, len(data)) + launch.exchange_bytes
-    _require(needed <= most, f"at most {most} bytes of data and batches of an epoch", needed)
-    return launch
-
-
-def launch_with_more(plan: Plan, data: TrainingData, num_validated: int) -> Any:
-    """Return the `LayersLaunch` of a plan that validates or decides to stop within it, or None.
-
-    The other kernels do not. What they run is only run layer by layer if that takes less time with all that comes
-    between epochs.
-    """
-    if data.is_streamed:
-        return None
-    launch = launch_of(plan, data)
-    if launch.kernel == "one_launch_layers":
-        return launch
-    try:
-        by_layers = launch_of(plan, data, by_layers=True)
-    except ConfigError:
-        return None
-    steps = plan.report_every * launch.network.batches(len(data))
-    passes = steps + SHARE_OF_STEP * launch.network.batches(num_validated)
-    apart = steps * launch.microseconds + MICROSECONDS_BETWEEN_LAUNCHES
-    return by_layers if passes * by_layers.microseconds < apart else None
-
-
-def _chosen(network: Any, card: Any, by_layers: bool) -> Any:
-    """Return how to run a network: by the kernel for one hidden layer, if it can, or layer by layer.
-
-    Or by all clusters of a card, if that is expected to take less time. `by_layers` leaves no choice.
-    """
-    from warpfit.backends.cuda.one_launch import choose, suits
-    from warpfit.backends.cuda.one_launch_card import CardLaunch, choose_card
-    from warpfit.backends.cuda.one_launch_layers import choose_layers
-
-    limits = card.arch, card.max_shared_bytes, card.num_multiprocessors
-    if by_layers:
-        return choose_layers(network, *limits)
-    launches: list[Any] = []
-    obstacles: list[ConfigError] = []
-    for kind in (*((choose,) if suits(network) else ()), choose_layers, choose_card):
-        if kind is choose_layers and launches:
-            continue
-        try:
-            launches.append(kind(network, *limits))
-        except ConfigError as error:
-            obstacles.append(error)
-    if not launches:
-        raise obstacles[0]
-    return min(
-        launches,
-        key=lambda launch: launch.microseconds / (WORTH_A_CARD if isinstance(launch, CardLaunch) else 1),
-    )
+    if card is not None:
+        return _Site(card, card.memory_bytes, False)
+    runtime = _runtime(draft)
+    return _Site(card_of(runtime), memory_left(draft), True)
 
 
 def _runtime(plan: Plan) -> Any:
@@ -232,72 +130,186 @@ def memory_left(plan: Plan) -> int:
     return int(SHARE_OF_MEMORY * _runtime(plan).memory_left())
 
 
-def shared_bytes_of_plan(plan: Plan) -> int:
-    """Return the shared memory of a block on a plan's device."""
-    return int(_runtime(plan).max_shared_bytes)
+def _laid_out(
+    network: TrainedNetwork, draft: Plan, data: TrainingData, site: _Site
+) -> tuple[ResidentLaunch, Cut | None] | Obstacle:
+    """Return the launch of a network, and how data on the host is cut that the device has no room for."""
+    from warpfit.backends.cuda.jit import generation
+
+    card = site.card
+    if generation(card.arch) < 75:
+        return Obstacle(f"expected tensor cores, of sm_75 or later, got {card.arch}")
+    launch = site.chosen(network)
+    if isinstance(launch, Obstacle):
+        return launch
+    needed = _needed_bytes(launch, data)
+    if _is_to_stream(data, needed, site):
+        in_pieces = site.chosen(replace(network, is_cut=True))
+        if not isinstance(in_pieces, Obstacle):
+            cut = cut_for(in_pieces, draft, data, site.bytes_left)
+            if not isinstance(cut, Obstacle):
+                return in_pieces, cut
+    if site.is_there:
+        data.on(draft.device)  # says what has no room, if it has none
+    if needed > card.memory_bytes:
+        most = card.memory_bytes
+        return Obstacle(f"expected at most {most} bytes of data and batches of an epoch, got {needed}")
+    return launch, None
 
 
-def is_to_stream(plan: Plan, data: TrainingData, card: Any = None) -> bool:
-    """Return whether a device has room for data on the host piece by piece, but not for all of it.
-
-    `card` is a `Card` in place of that of the plan's device as it is now.
-    """
-    if card is None:
-        from warpfit.backends.cuda.cards import card_of
-
-        card = replace(card_of(_runtime(plan)), memory_bytes=memory_left(plan))
-
-    def takes(data: TrainingData) -> bool:
-        try:
-            launch_of(plan, data, card)
-        except ConfigError:
-            return False
-        return True
-
-    return not takes(data) and takes(replace(data, is_streamed=True))
+def _is_to_stream(data: TrainingData, needed: int, site: _Site) -> bool:
+    return needed > site.bytes_left and not backends.is_device_array(data.x)
 
 
-def cut_of_plan(launch: Any, plan: Plan, data: TrainingData, most_bytes: int | None = None) -> Cut:
-    """Return how the epochs of streamed data are cut into launches; `most_bytes` in place of the memory left."""
-    most_bytes = memory_left(plan) if most_bytes is None else most_bytes
+def _needed_bytes(launch: ResidentLaunch, data: TrainingData) -> int:
+    return int(data.x.nbytes) + int(data.y.nbytes) + launch.epoch_bytes(len(data)) + launch.exchange_bytes
+
+
+def cut_for(launch: ResidentLaunch, plan: Plan, data: TrainingData, most_bytes: int) -> Cut | Obstacle:
+    """Return how the epochs of data on the host are cut into launches that take so many bytes at most."""
     return cut_of(
         data,
         plan.batch_size,
         launch.step_bytes,
-        most_bytes - record_bytes(launch, len(data)) - launch.exchange_bytes,
+        most_bytes - launch.record_bytes(len(data)) - launch.exchange_bytes,
         max(1, int(1e6 * LAUNCH_SECONDS / launch.microseconds)),
     )
 
 
-def record_bytes(launch: Any, num_rows: int) -> int:
-    """Return the bytes of the record of an epoch, or of its validation."""
-    return 24 * int(launch.recorders * launch.network.batches(num_rows))
+def _chosen(network: TrainedNetwork, card: Card, by_layers: bool) -> ResidentLaunch | Obstacle:
+    """Return how to run a network: by the kernel for one hidden layer, if it can, or layer by layer.
+
+    Or by all clusters of a card, if that is expected to take less time. `by_layers` leaves no choice.
+    """
+    from warpfit.backends.cuda.one_launch import choose, suits
+    from warpfit.backends.cuda.one_launch_card import choose_card
+    from warpfit.backends.cuda.one_launch_layers import choose_layers
+
+    limits = card.arch, card.max_shared_bytes, card.num_multiprocessors
+
+    def tried(kind: Callable[..., ResidentLaunch]) -> ResidentLaunch | Obstacle:
+        try:
+            return kind(network, *limits)
+        except ConfigError as error:
+            return Obstacle(str(error))
+
+    if by_layers:
+        return tried(choose_layers)
+    found = [tried(choose)] if suits(network) else []
+    if not found or isinstance(found[0], Obstacle):
+        found.append(tried(choose_layers))
+    found.append(tried(choose_card))
+    launches = [launch for launch in found if not isinstance(launch, Obstacle)]
+    if not launches:
+        return found[0]
+    return min(launches, key=lambda own: own.microseconds / (WORTH_A_CARD if own.takes_a_card else 1))
 
 
-def epoch_bytes(launch: Any, num_rows: int, num_validated: int = 0) -> int:
-    """Return the bytes that a launch takes for each of its epochs."""
-    return int(launch.step_bytes * launch.network.batches(num_rows)) + record_bytes(launch, num_validated)
+def _with_more(
+    prepared: PreparedLaunch,
+    draft: Plan,
+    data: TrainingData,
+    validation: TrainingData | None,
+    stopping: Stopping | None,
+) -> PreparedLaunch:
+    """Return what is prepared with what the kernel can do of validation and stopping, by another kernel if it pays."""
+    launch: ResidentLaunch | None = None
+    validates = stops = False
+    site = _site(draft, None)
+    if validation is not None:
+        more = _that_does_more(prepared.launch, draft, site, data, len(validation))
+        if more is not None and _can_validate(more, prepared, draft, data, validation):
+            launch, validates = more.that_validates(), True
+    if stopping is not None and _can_stop(stopping, draft, validates):
+        num_validated = len(validation) if validation is not None and validates else 0
+        more = launch or _that_does_more(prepared.launch, draft, site, data, num_validated)
+        that_stops = None if more is None else more.that_stops(site.card.max_shared_bytes)
+        if that_stops is not None:
+            launch, stops = that_stops, True
+    if launch is None:
+        return prepared
+    found = replace(prepared, launch=launch, validates=validates, stops=stops)
+    return replace(found, copied_bytes=_copied_bytes(found, draft, data, validation if validates else None))
 
 
-def gathered_bytes(launch: Any, num_rows: int) -> int:
-    """Return the bytes of rows in batches, with their targets."""
-    batches = launch.network.batches(num_rows)
-    return int(batches * (launch.batch_bytes + 4 * launch.network.batch * launch.network.target_words))
+def _that_does_more(
+    launch: ResidentLaunch, draft: Plan, site: _Site, data: TrainingData, num_validated: int
+) -> ResidentLaunch | None:
+    """Return a launch that validates or decides to stop within it, or None.
+
+    What runs by a kernel that cannot is only run layer by layer if that takes less time with all that comes between
+    epochs.
+    """
+    if launch.that_validates() is not None:
+        return launch
+    by_layers = site.chosen(launch.network, by_layers=True)
+    if isinstance(by_layers, Obstacle) or _needed_bytes(by_layers, data) > site.card.memory_bytes:
+        return None
+    steps = draft.report_every * launch.network.batches(len(data))
+    passes = steps + SHARE_OF_STEP * launch.network.batches(num_validated)
+    apart = steps * launch.microseconds + MICROSECONDS_BETWEEN_LAUNCHES
+    return by_layers if passes * by_layers.microseconds < apart else None
 
 
-def epochs_held(launch: Any, num_rows: int, num_validated: int = 0) -> int:
+def _can_validate(
+    launch: ResidentLaunch,
+    prepared: PreparedLaunch,
+    draft: Plan,
+    data: TrainingData,
+    validation: TrainingData,
+) -> bool:
+    """Return whether validation data has room within a launch, and numbers that it takes."""
+    if not has_room(draft, validation, prepared.copied_bytes):
+        return False
+    rows = validation.on(draft.device)
+    if prepared.precision != "bfloat16" and rows.largest_x > LARGEST:
+        return False
+    copies = launch.gathered_bytes(len(rows)) + launch.epoch_bytes(len(data), len(rows))
+    return copies + launch.exchange_bytes <= memory_left(draft)
+
+
+def _can_stop(stopping: Stopping, draft: Plan, validates: bool) -> bool:
+    """Return whether a kernel finds the number that a rule watches, and the rule has borders only if it follows."""
+    if stopping.any_gain_is_best:
+        return False  # it knows of the epochs that it cannot end, which are trained at once anyway
+    if stopping.monitor.startswith("val") and not validates:
+        return False
+    return draft.loss.counts_correct or not stopping.monitor.endswith("accuracy")
+
+
+def has_room(plan: Plan, rows: TrainingData, reserved_bytes: int) -> bool:
+    """Return whether rows are on the plan's device, or it has room for them beside what is reserved."""
+    if backends.is_device_array(rows.x):
+        return True
+    runtime = getattr(backends.get(plan.device), "runtime", None)  # a device's
+    return runtime is None or rows.x.nbytes <= runtime.memory_left() - reserved_bytes
+
+
+def _copied_bytes(
+    prepared: PreparedLaunch, draft: Plan, data: TrainingData, validation: TrainingData | None = None
+) -> int:
+    """Return the bytes of the batches of the epochs that one launch takes, with all that it needs for them."""
+    launch, cut = prepared.launch, prepared.cut
+    if cut is not None:
+        pieces = cut.bytes_of(data, launch.step_bytes)
+        return pieces + launch.record_bytes(len(data)) + launch.exchange_bytes
+    num_validated = 0 if validation is None else len(validation)
+    epochs = min(draft.epochs, epochs_held(launch, len(data), num_validated))
+    of_epochs = launch.epoch_bytes(len(data), num_validated) * epochs
+    return of_epochs + launch.gathered_bytes(num_validated) + launch.exchange_bytes
+
+
+def epochs_held(launch: ResidentLaunch, num_rows: int, num_validated: int = 0) -> int:
     """Return how many epochs a launch may hold."""
-    return max(1, LAUNCH_BYTES // epoch_bytes(launch, num_rows, num_validated))
+    return max(1, LAUNCH_BYTES // launch.epoch_bytes(num_rows, num_validated))
 
 
 @dataclass(frozen=True)
 class LaunchDescription:
-    """How a plan would be launched.
+    """How a plan would be launched, in numbers.
 
     Attributes
     ----------
-    layout : str
-        In words.
     registers : tuple of (str, int)
         A thread's, and what of them a weight warp needs for weights.
     shared, device : tuple of (str, int)
@@ -306,47 +318,40 @@ class LaunchDescription:
         Of the kernel, with all that it includes.
     """
 
-    layout: str
     registers: tuple[tuple[str, int], ...]
     shared: tuple[tuple[str, int], ...]
     device: tuple[tuple[str, int], ...]
     source: str
 
 
-def describe(plan: Plan, data: TrainingData, card: Any) -> LaunchDescription:
-    """Return how a plan would be launched on a card, which need not be there.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be; the message says what is in the way.
-    """
-    data = replace(data, is_streamed=is_to_stream(plan, data, card))
-    launch = launch_of(plan, data, card)
+def describe(prepared: PreparedLaunch, data: TrainingData) -> LaunchDescription:
+    """Return what was prepared in numbers."""
     from warpfit.backends.cuda.jit import flattened
 
+    launch = prepared.launch
     most, held = launch.registers_of_thread
     defines = tuple((name, str(value)) for name, value in launch.defines.items())
-    shared = tuple((name, size) for name, size in launch.shared_parts.items() if size)
-    layout, exchanged = str(launch), ("exchanged, or far from the weights", int(launch.exchange_bytes))
-    device: tuple[tuple[str, int], ...] = (
-        ("x and targets", int(data.x.nbytes) + int(data.y.nbytes)),
-        ("batches of an epoch, targets, settings and record", epoch_bytes(launch, len(data))),
-        exchanged,
-    )
-    if data.is_streamed:
-        cut = cut_of_plan(launch, plan, data, card.memory_bytes)
-        layout, fetched = f"{layout}; {cut}", cut.bytes_of(data, 0)
-        device = (
-            (f"{BUFFERS} pieces of x and targets", fetched),
-            ("batches of a piece, targets and settings", cut.bytes_of(data, launch.step_bytes) - fetched),
-            ("record of an epoch", record_bytes(launch, len(data))),
-            exchanged,
-        )
     return LaunchDescription(
-        layout,
-        (("of a thread", most), ("for weights", held)),
-        shared,
-        device,
-        flattened(launch.kernel, defines),
+        registers=(("of a thread", most), ("for weights", held)),
+        shared=tuple((name, size) for name, size in launch.shared_parts.items() if size),
+        device=(
+            *_device_parts(prepared, data),
+            ("exchanged, or far from the weights", launch.exchange_bytes),
+        ),
+        source=flattened(launch.kernel, defines),
+    )
+
+
+def _device_parts(prepared: PreparedLaunch, data: TrainingData) -> tuple[tuple[str, int], ...]:
+    launch, cut = prepared.launch, prepared.cut
+    if cut is None:
+        return (
+            ("x and targets", int(data.x.nbytes) + int(data.y.nbytes)),
+            ("batches of an epoch, targets, settings and record", launch.epoch_bytes(len(data))),
+        )
+    fetched = cut.bytes_of(data, 0)
+    return (
+        (f"{BUFFERS} pieces of x and targets", fetched),
+        ("batches of a piece, targets and settings", cut.bytes_of(data, launch.step_bytes) - fetched),
+        ("record of an epoch", launch.record_bytes(len(data))),
     )

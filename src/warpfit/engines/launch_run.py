@@ -23,15 +23,10 @@ from warpfit.engines.base import (
     TrainState,
 )
 from warpfit.engines.launch_arguments import Batches, Resident, Steps, in_one_piece
-from warpfit.engines.launch_plan import (
-    cut_of_plan,
-    epochs_held,
-    launch_of,
-    shared_bytes_of_plan,
-)
+from warpfit.engines.launch_plan import PreparedLaunch, epochs_held
 from warpfit.engines.launch_talk import SharedRecord, Talk
 from warpfit.engines.reports import Reports
-from warpfit.engines.streaming import Piece, Stream
+from warpfit.engines.streaming import Cut, Piece, Stream
 
 __all__ = ["Run", "StreamedRun"]
 
@@ -66,6 +61,7 @@ class Run:
     def __init__(
         self,
         plan: Plan,
+        prepared: PreparedLaunch,
         state: TrainState,
         data: TrainingData,
         last_epoch: int,
@@ -76,15 +72,10 @@ class Run:
         self.ops = cast(Any, backends.get(plan.device))
         self.plan, self.state, self.data = plan, state, data
         self.last_epoch, self.is_border = last_epoch, is_border
-        self.launch = launch_of(plan, data, by_layers=validation is not None or stopping is not None)
-        if validation is not None:
-            self.launch = self.launch.that_validates()
-        if stopping is not None:
-            self.launch = self.launch.that_stops(shared_bytes_of_plan(plan))
-        self.is_over = False
+        self.launch, self.cut, self.is_over = prepared.launch, prepared.cut, False
         self.kernel = self.ops.kernel(self.launch.kernel, **self.launch.defines)
         # NumPy's arrays may have their bytes in another order, in which they do not come to the device.
-        source = data.x.dtype.newbyteorder("=") if data.is_streamed else data.x.dtype
+        source = data.x.dtype.newbyteorder("=") if prepared.is_streamed else data.x.dtype
         self.batches = Batches(self.ops, self.launch, str(source))
         self.reports = Reports(plan, state, len(data))
         self.resident = Resident(self.ops, self.launch, plan, state, validation, stopping)
@@ -271,12 +262,9 @@ class StreamedRun(Run):
     """
 
     def _open(self) -> None:
-        plan, state = self.plan, self.state
-        self.cut = cut_of_plan(self.launch, plan, self.data)
-        self.stream = Stream(self.ops, self.data, self.cut, state.seed if plan.shuffle else None)
-        self.coming = (
-            piece for epoch in range(state.epoch, self.last_epoch) for piece in self.cut.pieces(epoch)
-        )
+        state, cut = self.state, cast(Cut, self.cut)
+        self.stream = Stream(self.ops, self.data, cut, state.seed if self.plan.shuffle else None)
+        self.coming = (piece for epoch in range(state.epoch, self.last_epoch) for piece in cut.pieces(epoch))
         self.piece: Piece | None = None
         try:
             self._fetch()

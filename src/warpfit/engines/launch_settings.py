@@ -28,8 +28,6 @@ __all__ = [
     "LOSSES",
     "STOPPING_BYTES",
     "STOPPING_FIELDS",
-    "check_loss",
-    "check_optimizer",
     "dropout_settings",
     "loss_settings",
     "network_dropout_settings",
@@ -37,6 +35,8 @@ __all__ = [
     "scale_of_weights",
     "step_settings",
     "stopping_settings",
+    "unknown_loss",
+    "unknown_optimizer",
 ]
 
 # What kernels know, and no class that derives from one of them: it may compute something else.
@@ -69,21 +69,28 @@ STOPPING_BYTES = np.dtype(STOPPING_FIELDS).itemsize
 RATE, EPS, KEPT, PENALTY = 0, 1, 2, 3
 
 
-def check_loss(loss: Loss) -> None:
-    """Raise ConfigError for a loss that no kernel of whole steps knows."""
-    if type(loss) not in LOSSES:
-        raise ConfigError(f"expected a loss among {', '.join(known.name for known in LOSSES)}, got {loss}")
+def unknown_loss(loss: Loss) -> tuple[str, object] | None:
+    """Return what is expected, and the loss, if no kernel of whole steps knows it."""
+    if type(loss) in LOSSES:
+        return None
+    return f"a loss among {', '.join(known.name for known in LOSSES)}", loss
 
 
-def check_optimizer(optimizer: OptimizerSpec) -> None:
-    """Raise ConfigError for an optimizer that no kernel of whole steps knows."""
-    if not optimizer.follows_its_rule:
-        raise ConfigError(f"expected an optimizer among {', '.join(UPDATE_RULES)}, got {optimizer.kind}")
+def unknown_optimizer(optimizer: OptimizerSpec) -> tuple[str, object] | None:
+    """Return what is expected, and the optimizer, if no kernel of whole steps knows it."""
+    if optimizer.follows_its_rule:
+        return None
+    return f"an optimizer among {', '.join(UPDATE_RULES)}", optimizer.kind
+
+
+def _check(unknown: tuple[str, object] | None) -> None:
+    if unknown is not None:
+        raise ConfigError("expected {}, got {}".format(*unknown))
 
 
 def loss_settings(loss: Loss, outputs: int) -> tuple[float, float, float]:
     """Return a loss's setting, and what its terms and gradients are multiplied by: see `LossSettings` of the kernel."""
-    check_loss(loss)
+    _check(unknown_loss(loss))
     if isinstance(loss, SoftmaxCrossEntropy):
         return loss.label_smoothing, 1.0, 1.0
     if isinstance(loss, MeanSquaredError):
@@ -115,7 +122,7 @@ def step_settings(
     optimizer: OptimizerSpec, rates: npt.NDArray[np.float64], first_step: int
 ) -> npt.NDArray[np.float32]:
     """Return ``StepSettings`` (steps, 4) of steps from one on, which is counted from 0, at these rates (steps,)."""
-    check_optimizer(optimizer)
+    _check(unknown_optimizer(optimizer))
     settings = np.zeros((len(rates), 4))
     numbers = optimizer.update_numbers(first_step + 1 + np.arange(len(rates)), rates)
     settings[:, RATE], settings[:, KEPT], settings[:, PENALTY] = numbers.rate, numbers.kept, optimizer.l2
@@ -125,7 +132,7 @@ def step_settings(
 
 def rule_settings(optimizer: OptimizerSpec) -> tuple[float, float, float, float]:
     """Return ``RuleSettings``: the decay that joins gradients, momentum, and what averages keep."""
-    check_optimizer(optimizer)
+    _check(unknown_optimizer(optimizer))
     numbers = optimizer.update_numbers(1, 0.0)
     return numbers.decay, numbers.momentum, numbers.of_mean, numbers.of_square
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from math import isfinite
 from typing import Any
@@ -16,6 +17,7 @@ from warpfit.engines.base import (
     Engine,
     EpochReport,
     Plan,
+    Prepared,
     StepListener,
     Stopping,
     TrainingData,
@@ -23,8 +25,8 @@ from warpfit.engines.base import (
     every_epoch,
 )
 from warpfit.engines.reports import LOSS
-from warpfit.engines.scaling import DYNAMIC
-from warpfit.engines.steps import Batch, RowSource, Run, StepNumbers, check_has_room, row_sources
+from warpfit.engines.scaling import AUTO, DYNAMIC
+from warpfit.engines.steps import Batch, RowSource, Run, StepNumbers, row_sources
 
 __all__ = ["Layerwise"]
 
@@ -34,15 +36,20 @@ class Layerwise(Engine):
 
     name = "layerwise"
 
-    def explain(self, plan: Plan, data: TrainingData) -> str:
-        check_has_room(plan, data)
-        return ""
-
-    def copied_bytes(self, plan: Plan, data: TrainingData) -> int:
-        """Return the bytes of the data in the order of the epoch; see `EpochRows`."""
-        if plan.device == "cpu":
-            return 0
-        return sum(source.nbytes for source in row_sources(plan, data) if source.is_ordered)
+    def prepare(
+        self,
+        draft: Plan,
+        data: TrainingData,
+        validation: TrainingData | None = None,
+        stopping: Stopping | None = None,
+    ) -> Prepared:
+        data.on(draft.device)
+        precision = draft.dtype if draft.precision == AUTO else draft.precision
+        return Prepared(
+            precision=precision,
+            gradient_precision=precision,
+            copied_bytes=_ordered_bytes(replace(draft, precision=precision), data),
+        )
 
     def run(
         self,
@@ -61,6 +68,13 @@ class Layerwise(Engine):
         )
         for _ in range(epochs):
             yield from run.epochs(1)
+
+
+def _ordered_bytes(plan: Plan, data: TrainingData) -> int:
+    """Return the bytes of the data in the order of the epoch; see `EpochRows`."""
+    if plan.device == "cpu":
+        return 0
+    return sum(source.nbytes for source in row_sources(plan, data) if source.is_ordered)
 
 
 class EpochRows:

@@ -6,9 +6,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from math import prod
 from time import perf_counter
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,7 @@ from warpfit.backends import Array
 from warpfit.backends.update_rules import UPDATE_RULES
 from warpfit.data.order import domain_bits, round_keys_of
 from warpfit.engines.base import EpochReport, Plan, Stopping, TrainingData, TrainState
-from warpfit.engines.launch_plan import layers_of, trained_network
+from warpfit.engines.launch_network import layers_of, trained_network
 from warpfit.engines.launch_settings import (
     STOPPING_BYTES,
     STOPPING_FIELDS,
@@ -30,10 +29,14 @@ from warpfit.engines.launch_settings import (
 )
 from warpfit.engines.reports import Reports
 from warpfit.engines.rungs import STANDING_FIELDS, DeviceQueue, Halved, Rungs, halved_of
-from warpfit.errors import ConfigError, DivergedError
+from warpfit.errors import ConfigError, DivergedError, Obstacle
 from warpfit.nn.dropout import DropoutSpec
 from warpfit.nn.network import NetworkSpec
 from warpfit.optim.schedules import Constant
+
+if TYPE_CHECKING:
+    from warpfit.backends.cuda.many_launch import ManyLaunch
+    from warpfit.backends.cuda.trained_network import TrainedNetwork
 
 __all__ = [
     "DeviceRows",
@@ -41,9 +44,7 @@ __all__ = [
     "Member",
     "Outcome",
     "Rungs",
-    "bytes_of_network",
-    "bytes_of_rows",
-    "shape_for",
+    "prepare_many",
     "start_many",
     "train_many",
     "without_rates",
@@ -108,32 +109,25 @@ class DeviceRows:
 
     Parameters
     ----------
-    plan : Plan
-        Of any of the networks.
+    launch : ManyLaunch
+        How the networks are trained.
+    device : str
     data : TrainingData
         All rows, on the host or the device.
 
     Attributes
     ----------
-    shape : ManyNetworks or ManyClusters
-        How the networks are trained.
     x, targets
         Device arrays, of a row for each of the data's.
     weights : array (N,) float32 or None
         Of rows, on the device.
-
-    Raises
-    ------
-    ConfigError
-        If no kernel is for such networks, or one does not fit a block or a cluster.
     """
 
-    def __init__(self, plan: Plan, data: TrainingData) -> None:
-        self.ops = cast(Any, backends.get(plan.device))
-        self.shape = shape_of(_trained_network(plan, data), self.ops.runtime)
+    def __init__(self, launch: ManyLaunch, device: str, data: TrainingData) -> None:
+        self.ops, self.launch = cast(Any, backends.get(device)), launch
         self.x = self._columns(data)
-        labels = "int64" if self.shape.kernel == "many_networks" else "int32"
-        self.targets = self.ops.asarray(data.y, labels if self.shape.network.is_cross_entropy else "float32")
+        is_label = launch.network.is_cross_entropy
+        self.targets = self.ops.asarray(data.y, launch.label_dtype if is_label else "float32")
         self.data, self.weights = data, None
         if data.sample_weight is not None:
             self.weights = self.ops.asarray(np.asarray(data.sample_weight, np.float32))
@@ -142,21 +136,21 @@ class DeviceRows:
         self._weighed: dict[Hashable, tuple[Rows | None, npt.NDArray[np.float64]]] = {}
 
     def _columns(self, data: TrainingData) -> Array:
-        ops, shape = self.ops, self.shape
-        x = ops.gather_rows(ops.asarray(data.x), ops.asarray(np.arange(len(data))), shape.network.dtype)
+        ops, launch = self.ops, self.launch
+        x = ops.gather_rows(ops.asarray(data.x), ops.asarray(np.arange(len(data))), launch.network.dtype)
         x = ops.reshape(x, (len(data), -1))
-        if shape.kernel == "many_networks":
+        if not launch.pads_rows:
             return x
-        filled = ops.zeros((1 + len(data), shape.x_width), x.dtype.name)
+        filled = ops.zeros((1 + len(data), launch.x_width), x.dtype.name)
         ops.assign(filled[1:, : x.shape[1]], x)
-        if shape.kernel == "many_networks_sm90":
+        if launch.has_ones:
             ones = ops.asarray(np.ones((len(data), 1), np.float32), x.dtype.name)
             ops.assign(filled[1:, x.shape[1] : x.shape[1] + 1], ones)
         return filled[1:]
 
     def _weighed_targets(self) -> Array:
         """Return the targets as the kernel takes them where rows have weights: in clusters each with its own."""
-        if self.shape.kernel != "many_networks_sm90":
+        if not self.launch.weighs_targets:
             return self.targets
         words = self.ops.to_numpy(self.targets).view(np.float32)
         words = words.reshape(len(words), -1)
@@ -165,7 +159,7 @@ class DeviceRows:
     def weight_of(self, member: Member) -> tuple[float, float]:
         """Return what the rows weigh that a member is trained on, and validated; these by their classes alone."""
         weights = member.plan.loss.class_weights()
-        of_classes = np.ones(self.shape.network.outputs) if weights is None else np.array(weights)
+        of_classes = np.ones(self.launch.network.outputs) if weights is None else np.array(weights)
         trained = self._of_classes(member.rows, member.plan.num_rows, self.data.sample_weight)
         validated = self._of_classes(member.validation_rows, 0, None)
         return float(trained @ of_classes), float(validated @ of_classes)
@@ -175,7 +169,7 @@ class DeviceRows:
         key = id(numbers), count, weights is None
         if key not in self._weighed:
             own: Any = slice(count) if numbers is None else numbers
-            network, num_rows = self.shape.network, len(self.data)
+            network, num_rows = self.launch.network, len(self.data)
             labels = np.asarray(self.data.y) if network.class_weights else np.zeros(num_rows, np.int64)
             weights = np.ones(num_rows) if weights is None else np.asarray(weights, np.float64)
             found = np.bincount(labels[own], weights[own], network.outputs).astype(np.float64)
@@ -197,7 +191,7 @@ def train_many(members: Sequence[Member], rows: DeviceRows, rungs: Rungs | None 
     ----------
     members : sequence of Member
         Whose plans are of one device, one precision and networks of one shape, optimizers of one kind, one loss and one
-        batch size: those of the plan that the rows were made for.
+        batch size: those of the launch that the rows were made for.
     rows : DeviceRows
     rungs : Rungs, optional
         Where the members, none of which has begun and all of which report every epoch, are compared, so that only the
@@ -213,28 +207,12 @@ def start_many(members: Sequence[Member], rows: DeviceRows, rungs: Rungs | None 
     return launch
 
 
-def shape_for(plan: Plan, data: TrainingData) -> Any:
-    """Return how networks of a plan are trained: a `ManyNetworks` or, if one does not fit a block, a `ManyClusters`.
-
-    Raises
-    ------
-    ConfigError
-        If neither can; the message says what is in the way of the first.
-    """
-    if data.is_streamed:
-        raise ConfigError("expected data that the device has room for, got more")
-    return shape_of(_trained_network(plan, data), cast(Any, backends.get(plan.device)).runtime)
-
-
-def bytes_of_network(shape: Any) -> int:
-    """Return the bytes on the device of a network's parameters, and of their optimizer state."""
-    return 4 * (1 + shape.network.slots) * int(shape.num_parameters)
-
-
-def bytes_of_rows(shape: Any, x: Array) -> int:
-    """Return the bytes on the device of rows x, as they are given and as a kernel takes them."""
-    width = prod(x.shape[1:]) if shape.kernel == "many_networks" else shape.x_width
-    return x.nbytes + len(x) * width * 2
+def prepare_many(plan: Plan, data: TrainingData) -> ManyLaunch | Obstacle:
+    """Return how many networks of a plan are trained at once, or what is in the way."""
+    network = trained_network(replace(plan, network=without_rates(cast(NetworkSpec, plan.network))), data)
+    if isinstance(network, Obstacle):
+        return network
+    return launch_of_many(network, cast(Any, backends.get(plan.device)).runtime)
 
 
 def without_rates(network: NetworkSpec) -> NetworkSpec:
@@ -246,10 +224,6 @@ def without_rates(network: NetworkSpec) -> NetworkSpec:
     return NetworkSpec(layers, network.input_shape)
 
 
-def _trained_network(plan: Plan, data: TrainingData) -> Any:
-    return trained_network(replace(plan, network=without_rates(cast(NetworkSpec, plan.network))), data)
-
-
 class Launch:
     """A launch that trains networks."""
 
@@ -257,7 +231,7 @@ class Launch:
         from warpfit.backends.cuda.many_networks import NETWORK_FIELDS
 
         self.members, self.rows, self.rungs, self.fields = members, rows, rungs, NETWORK_FIELDS
-        self.ops, self.shape = rows.ops, rows.shape
+        self.ops, self.launch = rows.ops, rows.launch
         self.reports = [Reports(member.plan, member.state, self._num_rows(member)) for member in members]
         self.kept: dict[Hashable, Array] = {}
 
@@ -267,7 +241,7 @@ class Launch:
     def start(self) -> None:
         """Start it, beside others that were started since the outcomes of any were asked for."""
         self.began = perf_counter()
-        ops, shape, count = self.ops, self.shape, len(self.members)
+        ops, launch, count = self.ops, self.launch, len(self.members)
         most_epochs = max(len(member.epochs) for member in self.members)
         self.parameters = ops.asarray(self._packed())
         self.record = ops.zeros((count, most_epochs, 4), "float64")
@@ -275,16 +249,16 @@ class Launch:
         self.queue = DeviceQueue(ops, count, self.rungs)
         self.rules = ops.asarray(self._rules())
         keeps_best = any(member.stopping and member.stopping.keeps_best for member in self.members)
-        self.best = ops.zeros((count if keeps_best else 1, shape.num_parameters), "float32")
+        self.best = ops.zeros((count if keeps_best else 1, launch.num_parameters), "float32")
         self.networks = ops.asarray(self._networks(self.record, self.standings, self.rules).view(np.uint8))
-        self.more = {} if shape.is_for_plain_networks else self._more_arrays()
+        self.more = {} if launch.is_for_plain_networks else self._more_arrays()
         variant = {"KEEPS_BEST": int(keeps_best), "HALVES": int(self.rungs is not None)}
-        kernel = ops.kernel(shape.kernel, **shape.defines, **variant)
+        kernel = ops.kernel(launch.kernel, **launch.defines, **variant)
         with ops.runtime.beside():
             kernel(
-                shape.blocks_of(min(count, shape.groups(ops.runtime.num_multiprocessors))),
-                shape.threads,
-                shape.arguments(
+                launch.blocks_of(min(count, launch.groups(ops.runtime.num_multiprocessors))),
+                launch.threads,
+                launch.arguments(
                     x=self.rows.x,
                     targets=self.rows.targets,
                     networks=self.networks,
@@ -292,11 +266,11 @@ class Launch:
                     best=self.best,
                     queue=self.queue.array,
                     num_networks=count,
-                    loss=loss_settings(self.members[0].plan.loss, shape.network.outputs),
+                    loss=loss_settings(self.members[0].plan.loss, launch.network.outputs),
                     **self.more,
                 ),
-                shared_bytes=shape.shared_bytes,
-                cluster=shape.cluster,
+                shared_bytes=launch.shared_bytes,
+                cluster=launch.cluster,
             )
 
     def outcomes(self) -> list[Outcome]:
@@ -315,13 +289,13 @@ class Launch:
             stopping_settings(member.stopping)
             for member in self.members
             if member.stopping is not None
-            for _ in range(self.shape.cluster)
+            for _ in range(self.launch.cluster)
         ]
         return np.concatenate([np.zeros(0, np.uint8), *(rule.view(np.uint8) for rule in rules)])
 
     def _more_arrays(self) -> dict[str, Array | None]:
         """Return what kernels take for dropout and sample weights; None for what networks do without."""
-        network = self.shape.network
+        network = self.launch.network
         found = {"weights": self.rows.weights, "dropouts": None, "total_weights": None, "class_weights": None}
         if any(network.drops):
             found["dropouts"] = self.ops.asarray(self._dropouts())
@@ -348,7 +322,7 @@ class Launch:
 
     def _take_best(self, rules: npt.NDArray[np.uint8], best: npt.NDArray[np.float32]) -> list[bool]:
         """Leave with the rules what the kernel kept; return which of the members' runs a rule has ended."""
-        found = iter(rules.view(STOPPING_FIELDS)[:: self.shape.cluster])
+        found = iter(rules.view(STOPPING_FIELDS)[:: self.launch.cluster])
         are_over = []
         for i, member in enumerate(self.members):
             rule = None if member.stopping is None else next(found)
@@ -356,7 +330,7 @@ class Launch:
             if member.stopping is None or rule is None or not rule["keeps_best"] or not rule["has_improved"]:
                 continue
             arrays = member.state.parameters
-            names_places = zip(self._names(member), self.shape.places, strict=True)
+            names_places = zip(self._names(member), self.launch.places, strict=True)
             member.stopping.best_arrays = {
                 name: best[i, first : first + arrays[name].size].reshape(arrays[name].shape).copy()
                 for name, (first, _) in names_places
@@ -388,7 +362,7 @@ class Launch:
             own["record"] = record.pointer + i * record[0].nbytes
             own["standing"] = standings.pointer + i * STANDING_FIELDS.itemsize
             if member.stopping is not None:
-                own["stopping"], rule = rule, rule + STOPPING_BYTES * self.shape.cluster
+                own["stopping"], rule = rule, rule + STOPPING_BYTES * self.launch.cluster
             own["scale"] = plan.loss_scale
             own["num_rows"], own["bits"], own["num_epochs"] = num_rows, domain_bits(num_rows), len(epochs)
             own["rule"] = rule_settings(plan.optimizer)
@@ -413,7 +387,7 @@ class Launch:
         """Yield of each parameter, and of its optimizer state: in which row it lies, from where on."""
         slots = [member.state.slots[name] for name in member.plan.optimizer.slot_names]
         for row, arrays in enumerate([member.state.parameters, *slots]):
-            for name, (first, _) in zip(self._names(member), self.shape.places, strict=True):
+            for name, (first, _) in zip(self._names(member), self.launch.places, strict=True):
                 yield row, first, arrays, name
 
     @staticmethod
@@ -422,8 +396,8 @@ class Launch:
 
     def _packed(self) -> npt.NDArray[np.float32]:
         """Return all members' parameters and slots, as the kernel takes them."""
-        shape = self.shape
-        found = np.zeros((len(self.members), 1 + shape.network.slots, shape.num_parameters), np.float32)
+        sizes = 1 + self.launch.network.slots, self.launch.num_parameters
+        found = np.zeros((len(self.members), *sizes), np.float32)
         for own, member in zip(found, self.members, strict=True):
             for row, first, arrays, name in self._places(member):
                 own[row, first : first + arrays[name].size] = arrays[name].ravel()
@@ -479,13 +453,10 @@ class Launch:
         )
 
 
-def shape_of(network: Any, runtime: Any) -> Any:
-    """Return how networks of a shape are trained: the first of `ManySmallNetworks`, `ManyNetworks` and `ManyClusters`.
+def launch_of_many(network: TrainedNetwork, runtime: Any) -> ManyLaunch | Obstacle:
+    """Return the first of `ManySmallNetworks`, `ManyNetworks` and `ManyClusters` that takes a network.
 
-    Raises
-    ------
-    ConfigError
-        If none can; the message says what is in the way of the second.
+    If none does, what is in the way of the second.
     """
     from warpfit.backends.cuda.many_networks import choose
     from warpfit.backends.cuda.many_networks_sm90 import choose_clusters
@@ -499,4 +470,4 @@ def shape_of(network: Any, runtime: Any) -> Any:
     except ConfigError as error:
         with suppress(ConfigError):
             return choose_clusters(network, *limits)
-        raise error
+        return Obstacle(str(error))

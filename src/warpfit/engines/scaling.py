@@ -13,7 +13,7 @@ from warpfit import backends
 from warpfit.backends import Array
 from warpfit.errors import ConfigError
 
-__all__ = ["DYNAMIC", "LossScale", "magnitude", "resolve_loss_scale"]
+__all__ = ["AUTO", "DYNAMIC", "LossScale", "magnitude", "resolve_loss_scale"]
 
 AUTO, DYNAMIC = "auto", "dynamic"
 LARGEST, SMALLEST = 2.0**24, 2.0**-24

@@ -21,7 +21,6 @@ from warpfit.data.order import round_keys_of
 from warpfit.engines.at_once import joins_updates, narrow_loss, narrow_step
 from warpfit.engines.base import EpochReport, Plan, StepListener, TrainingData, TrainState
 from warpfit.engines.reports import Reports
-from warpfit.errors import ConfigError
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.network import NetworkPullback, NetworkSpec
 from warpfit.nn.spec import Call
@@ -31,7 +30,6 @@ __all__ = [
     "RowSource",
     "Run",
     "StepNumbers",
-    "check_has_room",
     "row_sources",
 ]
 
@@ -67,12 +65,6 @@ class StepNumbers(NamedTuple):
     update: int = 0
     lr: float = 0.0
     of_update: Array | None = None
-
-
-def check_has_room(plan: Plan, data: TrainingData) -> None:
-    """Raise ConfigError for data that stays on the host."""
-    if data.is_streamed:
-        raise ConfigError(f"expected data that {plan.device} has room for, got {data.x.nbytes} bytes of x")
 
 
 class RowSource(NamedTuple):

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from warpfit.backends import Array
 from warpfit.data.order import MAX_ROWS, order_at
 from warpfit.engines.base import TrainingData
-from warpfit.errors import ConfigError
+from warpfit.errors import Obstacle
 
 __all__ = ["Cut", "Piece", "Stream", "cut_of"]
 
@@ -92,8 +92,10 @@ class Cut:
         return BUFFERS * _layout(_arrays(data), self.most_rows)[1] + steps * step_bytes
 
 
-def cut_of(data: TrainingData, batch: int, step_bytes: int, most_bytes: int, most_steps: int) -> Cut:
-    """Return how an epoch is cut so that pieces fit, and are as large as makes sense.
+def cut_of(
+    data: TrainingData, batch: int, step_bytes: int, most_bytes: int, most_steps: int
+) -> Cut | Obstacle:
+    """Return how an epoch is cut so that pieces fit, and are as large as makes sense, or why it cannot be.
 
     Parameters
     ----------
@@ -106,18 +108,13 @@ def cut_of(data: TrainingData, batch: int, step_bytes: int, most_bytes: int, mos
         What the device has for pieces.
     most_steps : int
         Of a launch, lest it take too long.
-
-    Raises
-    ------
-    ConfigError
-        If there is no room for the least pieces, or the data has more rows than the epoch's order.
     """
     if len(data) > MAX_ROWS:
-        raise ConfigError(f"expected at most 2**31 rows, got {len(data)}")
+        return Obstacle(f"expected at most 2**31 rows, got {len(data)}")
     least = Cut(len(data), batch, 1)
     needed = least.bytes_of(data, step_bytes)
     if needed > most_bytes:
-        raise ConfigError(
+        return Obstacle(
             f"expected at most {most_bytes} bytes for single batches, {BUFFERS} on their way, got {needed}"
         )
     fetched = batch * sum(map(_row_bytes, _arrays(data)))

@@ -9,7 +9,7 @@ import numpy as np
 
 from warpfit.engines.base import Stopping
 from warpfit.estimators.fitted import keep_best
-from warpfit.training.callbacks import Callback, StoppingRule
+from warpfit.training.callbacks import Callback
 from warpfit.training.run import Run
 
 __all__ = ["Convergence", "EpochLog", "reported_score"]
@@ -73,7 +73,7 @@ def reported_score(run: Run) -> float:
     return cast(float, run.report.val_accuracy)
 
 
-class Convergence(StoppingRule):
+class Convergence(Callback):
     """Ends a run, or divides its learning rate by 5, when it has not improved by `tol` for too many epochs.
 
     What is watched is the training loss, or, with early stopping, the score on the validation rows, which
@@ -86,29 +86,30 @@ class Convergence(StoppingRule):
         self.last_epoch = 0
         self._followed: Stopping | None = None
 
-    @property
-    def watched(self) -> str | None:
-        if self._is_adaptive or self.score not in (None, reported_score):
-            return None
-        return "val_accuracy" if self.estimator.early_stopping else "loss"
+    def rule(self) -> Stopping | None:
+        is_more = self._is_adaptive or self.score not in (None, reported_score)
+        return None if is_more else self._as_it_stands()
 
     @property
     def _is_adaptive(self) -> bool:
         return bool(self.estimator.solver == "sgd" and self.estimator.learning_rate == "adaptive")
 
     def hand_over(self) -> Stopping:
+        self._followed = self._as_it_stands()
+        return self._followed
+
+    def _as_it_stands(self) -> Stopping:
         estimator = self.estimator
         best = estimator.best_validation_score_ if estimator.early_stopping else estimator.best_loss_
-        self._followed = Stopping(
+        return Stopping(
             "val_accuracy" if estimator.early_stopping else "loss",
             int(min(estimator.n_iter_no_change, MOST_EPOCHS)) + 1,
             float(estimator.tol),
             bool(estimator.early_stopping),
-            float(best) if np.isfinite(best) else None,
+            float(best) if best is not None and np.isfinite(best) else None,
             estimator._no_improvement_count,
             any_gain_is_best=True,
         )
-        return self._followed
 
     def on_start(self, run: Run) -> None:
         self.last_epoch, self._followed = run.state.epoch, None

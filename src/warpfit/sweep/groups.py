@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from warpfit.engines.base import Plan
 from warpfit.engines.many_networks import without_rates
+from warpfit.errors import Obstacle
 from warpfit.nn.network import NetworkSpec
 from warpfit.sweep.tasks import Task
 
+if TYPE_CHECKING:
+    from warpfit.backends.cuda.many_launch import ManyLaunch
+
 __all__ = ["Group", "grouped", "kernel_key", "network_name"]
+
+
+UNPREPARED = Obstacle("nothing was prepared")
 
 
 @dataclass(frozen=True)
 class Group:
     """Networks of equal shapes, activations, kind of optimizer, batch size, loss and its scale, engine and precision.
+
+    All of them have sample weights, or none.
 
     What may differ from network to network: initial values, seed, rate and schedule, momentum and the other numbers of
     the optimizer, dropout's probability, class weights, epochs, and the rows (`Task.fold`).
@@ -26,10 +35,13 @@ class Group:
     plan : Plan
         Of the group's first network, as `fit` would have it.
     tasks : tuple of Task
+    launch : ManyLaunch or Obstacle
+        Which trains them at once on a GPU, or why `fit` does, one by one; found with the plan.
     """
 
     plan: Plan
     tasks: tuple[Task, ...]
+    launch: ManyLaunch | Obstacle = UNPREPARED
 
     @property
     def title(self) -> str:
@@ -67,7 +79,8 @@ def grouped(planned: Iterable[tuple[Task, Plan]]) -> list[Group]:
     """Return the groups of tasks with their plans, in the order of each one's first network."""
     found: dict[Any, list[tuple[Task, Plan]]] = {}
     for task, plan in planned:
-        key = kernel_key(plan), task.arguments.get("class_weight") is None
+        has_weights = task.data.sample_weight is not None, task.arguments.get("class_weight") is not None
+        key = kernel_key(plan), *has_weights
         found.setdefault(key, []).append((task, plan))
     return [Group(members[0][1], tuple(task for task, _ in members)) for members in found.values()]
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from warpfit import backends
 from warpfit.backends.transfer import to_host
 from warpfit.engines.base import Plan, TrainingData
-from warpfit.errors import WarpfitError
+from warpfit.errors import Obstacle, WarpfitError
 from warpfit.sweep.candidates import error_of_candidate
 from warpfit.sweep.groups import Group, grouped
+from warpfit.sweep.preparing import prepare_group
 from warpfit.sweep.tasks import Task, draft_of_task
 from warpfit.training.fit import prepared_targets, prepared_validation, with_class_weight
 from warpfit.training.inputs import check_held, check_weight_left
-from warpfit.training.plan import is_streamed
 from warpfit.training.plan import plan as make_plan
 from warpfit.training.state import state_of
+
+if TYPE_CHECKING:
+    from warpfit.backends.cuda.many_launch import ManyLaunch
 
 __all__ = ["GroupPlan", "SweepPlan", "describe", "memory_left", "plan_groups"]
 
@@ -27,11 +30,15 @@ MEMORY_SHARE = 0.8  # of what is free, for processes
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """A group of networks in words, how many they are, and how the first of them is trained."""
+    """A group of networks in words, how many they are, how `fit` would train the first of them, and what trains all.
+
+    `launch` is what trains them at once on a GPU, or why they are trained by `fit`, one by one.
+    """
 
     title: str
     num_networks: int
     plan: Plan
+    launch: ManyLaunch | Obstacle
 
 
 @dataclass(frozen=True)
@@ -105,7 +112,7 @@ def describe(
         num_candidates=num_candidates,
         num_folds=num_folds,
         device=device,
-        groups=tuple(GroupPlan(group.title, len(group.tasks), group.plan) for group in groups),
+        groups=tuple(GroupPlan(group.title, len(group.tasks), group.plan, group.launch) for group in groups),
         at_once=at_once,
         waves=-(-num_networks // at_once),
         bytes=num_bytes,
@@ -141,7 +148,8 @@ def plan_groups(tasks: Iterable[Task], names: Sequence[str] = ()) -> list[Group]
     for group in groups:
         first = group.tasks[0]
         try:
-            planned.append(Group(_full_plan(first, group.plan), group.tasks))
+            plan = _full_plan(first, group.plan)
+            planned.append(Group(plan, group.tasks, prepare_group(plan, group.tasks)))
             _check_weights(group)
         except WarpfitError as error:
             raise _named(error, names, positions[id(first)]) from error
@@ -161,10 +169,7 @@ def _full_plan(task: Task, draft: Plan) -> Plan:
         check_held("validation x", data.validation[0], draft.dtype)
         prepared_validation(draft, *data.validation)
     state = state_of(task.model, task.optimizer, ops, draft.dtype, 0)
-    rows = TrainingData(data.x, y, data.sample_weight)
-    if is_streamed(draft, rows):
-        return make_plan(draft, state, replace(rows, is_streamed=True))
-    return make_plan(draft, state, replace(rows, x=ops.asarray(rows.x), y=ops.asarray(y)))
+    return make_plan(draft, state, TrainingData(data.x, y, data.sample_weight))
 
 
 def _check_weights(group: Group) -> None:

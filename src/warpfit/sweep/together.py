@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,20 +22,17 @@ from warpfit.engines.many_networks import (
     Launch,
     Member,
     Rungs,
-    bytes_of_network,
-    bytes_of_rows,
-    shape_for,
     start_many,
 )
 from warpfit.engines.many_networks import Outcome as Trained
-from warpfit.errors import ConfigError
+from warpfit.errors import Obstacle
 from warpfit.losses import Loss
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
-from warpfit.optim.schedules import ReduceOnPlateau
 from warpfit.sweep.groups import Group
 from warpfit.sweep.halving import Halving, message_of
 from warpfit.sweep.metric import COLUMNS, Metric
+from warpfit.sweep.preparing import takes, weighed
 from warpfit.sweep.runner import OneByOne, Runner, in_order
 from warpfit.sweep.tasks import (
     DIVERGED,
@@ -50,12 +47,15 @@ from warpfit.sweep.tasks import (
     tell_diverged,
     unfinished,
 )
-from warpfit.training.callbacks import Callback, StoppingRule
+from warpfit.training.callbacks import Callback
 from warpfit.training.evaluate import network_of
-from warpfit.training.fit import prepared_targets, prepared_validation, with_class_weight
+from warpfit.training.fit import prepared_targets, prepared_validation
 from warpfit.training.history import History
 from warpfit.training.run import Run
 from warpfit.training.state import remember_loss, show, state_of, write_back
+
+if TYPE_CHECKING:
+    from warpfit.backends.cuda.many_launch import ManyLaunch
 
 __all__ = ["Together"]
 
@@ -83,28 +83,28 @@ class Together(Runner):
     device: str
 
     def explain(self, groups: Sequence[Group]) -> str:
-        shapes = [_shape(group) for group in groups]
         words = [
-            f"one after the other by `fit`: {why_not}" if shape is None else str(shape)
-            for shape, why_not in shapes
+            f"one after the other by `fit`: {group.launch}"
+            if isinstance(group.launch, Obstacle)
+            else str(group.launch)
+            for group in groups
         ]
         kinds = "; ".join(dict.fromkeys(words))
-        return kinds if all(shape is None for shape, _ in shapes) else f"in one launch, {kinds}"
+        return f"in one launch, {kinds}" if _launches(groups) else kinds
 
     def at_once(self, groups: Sequence[Group]) -> int:
-        shapes = [shape for group in groups if (shape := _shape(group)[0]) is not None]
-        return max((shape.groups(self._num_multiprocessors) for shape in shapes), default=1)
+        return max((own.groups(self._num_multiprocessors) for own in _launches(groups)), default=1)
 
     def num_bytes(self, groups: Sequence[Group]) -> int:
         """Return the bytes of the group that takes most: its rows once, for all networks of a launch."""
         return max(map(self._bytes_of, groups))
 
     def _bytes_of(self, group: Group) -> int:
-        shape, _ = _shape(group)
-        if shape is None:
+        launch, x = group.launch, group.tasks[0].data.x
+        if isinstance(launch, Obstacle):
             return group.plan.bytes
-        count = min(len(group.tasks), shape.groups(self._num_multiprocessors))
-        return bytes_of_rows(shape, group.tasks[0].data.x) + count * bytes_of_network(shape)
+        count = min(len(group.tasks), launch.groups(self._num_multiprocessors))
+        return launch.bytes_of_rows(x.nbytes, len(x)) + count * launch.network_bytes
 
     @contextmanager
     def _awaited(self) -> Iterator[None]:
@@ -124,9 +124,9 @@ class Together(Runner):
         left: list[Task] = []
         parts: list[Group] = []
         for group in groups:
-            left += [task for task in group.tasks if not _takes(task, group.plan)]
+            left += [task for task in group.tasks if not takes(task, group.plan)]
             for part in _by_rows(group):
-                if _shape(part)[0] is None:
+                if isinstance(part.launch, Obstacle):
                     left += part.tasks
                 else:
                     parts.append(part)
@@ -163,20 +163,19 @@ class Together(Runner):
         group = groups[0]
         if len(groups) > 1 or metric.name not in COLUMNS or group.plan.report_every > 1:
             return False
-        shape, _ = _shape(group)
         parts = list(_by_rows(group))
-        if shape is None or len(parts) != 1 or len(parts[0].tasks) < len(group.tasks):
+        if isinstance(group.launch, Obstacle) or len(parts) != 1 or len(parts[0].tasks) < len(group.tasks):
             return False
-        return len(group.tasks) <= self._most(shape)
+        return len(group.tasks) <= self._most(group.launch)
 
     def _run_side_by_side(self, groups: Sequence[Group]) -> Iterator[Outcome]:
         """Train groups that share the card, wave by wave: a launch for each, whose blocks come as others leave."""
         with self._awaited():
             queues = [_Queue.of(group) for group in groups]
         for queue in queues:
-            shape = queue.rows.all.shape
-            queue.most = max(1, self._most(shape) // len(queues))
-            queue.count = min(queue.most, shape.groups(self._num_multiprocessors))
+            launch = queue.rows.all.launch
+            queue.most = max(1, self._most(launch) // len(queues))
+            queue.count = min(queue.most, launch.groups(self._num_multiprocessors))
         while queues:
             start = perf_counter()
             taken = [queue.take() for queue in queues]
@@ -200,36 +199,24 @@ class Together(Runner):
                 waves[-1].start()
             return [outcome for wave in waves for outcome in wave.outcomes()]
 
-    def _most(self, shape: Any) -> int:
-        """Return how many networks of a shape have room at once."""
+    def _most(self, launch: ManyLaunch) -> int:
+        """Return how many networks have room at once."""
         ops: Any = backends.get(self.device)
-        return max(1, int(MEMORY_SHARE * ops.runtime.memory_left()) // bytes_of_network(shape))
+        return max(1, int(MEMORY_SHARE * ops.runtime.memory_left()) // launch.network_bytes)
+
+
+def _launches(groups: Sequence[Group]) -> list[ManyLaunch]:
+    return [group.launch for group in groups if not isinstance(group.launch, Obstacle)]
 
 
 def _by_rows(group: Group) -> Iterator[Group]:
     """Yield the tasks of a group that can be trained in one launch, those with the same data together."""
     parts: dict[int, list[Task]] = {}
     for task in group.tasks:
-        if _takes(task, group.plan):
+        if takes(task, group.plan):
             parts.setdefault(id(task.data), []).append(task)
     for tasks in parts.values():
         yield replace(group, tasks=tuple(tasks))
-
-
-def _takes(task: Task, plan: Plan) -> bool:
-    """Return whether a task is nothing but epochs, whose rates are known beforehand."""
-    rules = [each for each in task.callbacks if isinstance(each, StoppingRule)]
-    others = [each for each in task.callbacks if not isinstance(each, StoppingRule)]
-    if len(rules) > 1 or not all(_follows(rule, task, plan) for rule in rules):
-        return False
-    return all(_reads_reports(each) for each in others) and not isinstance(
-        task.optimizer.spec.lr, ReduceOnPlateau
-    )
-
-
-def _weighed(plan: Plan, task: Task, labels: Any = ()) -> Plan:
-    """Return a plan with a task's class weights, which may depend on the labels of its rows."""
-    return with_class_weight(plan, task.arguments.get("class_weight"), labels)
 
 
 def _labels_to_weigh(task: Task, rows: _Rows) -> Any:
@@ -238,39 +225,6 @@ def _labels_to_weigh(task: Task, rows: _Rows) -> Any:
         return ()
     train = rows.train[task.fold]
     return rows.all.data.y[: rows.num_rows] if train is None else rows.all.data.y[train]
-
-
-def _follows(rule: StoppingRule, task: Task, plan: Plan) -> bool:
-    """Return whether a kernel can do what a callback does: stop by what it finds of each epoch itself."""
-    watched = rule.watched
-    if watched is None or plan.report_every > 1:
-        return False
-    return (task.data.is_validated(task.fold) or not watched.startswith("val")) and (
-        plan.loss.counts_correct or not watched.endswith("accuracy")
-    )
-
-
-def _reads_reports(callback: Callback) -> bool:
-    """Return whether a callback does nothing but read what reports of a launch have, after it."""
-    is_deaf = type(callback).on_step is Callback.on_step
-    return is_deaf and not callback.needs_run and not callback.needs_step_losses
-
-
-def _shape(group: Group) -> tuple[Any, str]:
-    """Return how a group's networks are trained in one launch, or None, and why not."""
-    task, plan = group.tasks[0], group.plan
-    if task.arguments["engine"] != "auto":
-        return None, f"engine {plan.engine!r} was asked for"
-    taken = next((task for task in group.tasks if _takes(task, plan)), None)
-    if taken is None:
-        return None, "callbacks, or rates that follow the loss"
-    if plan.engine != "one_launch":
-        return None, plan.reason
-    data = TrainingData(task.data.x, task.data.y, task.data.sample_weight)
-    try:
-        return shape_for(_weighed(plan, taken), data), ""
-    except ConfigError as error:
-        return None, str(error)
 
 
 @dataclass(frozen=True)
@@ -284,7 +238,7 @@ class _Rows:
 
     @staticmethod
     def of(group: Group) -> _Rows:
-        data, plan = group.tasks[0].data, _weighed(group.plan, group.tasks[0])
+        data, plan = group.tasks[0].data, weighed(group.plan, group.tasks[0])
         x, y = data.x, prepared_targets(plan, data.y, len(data.x))
         weights = data.sample_weight
         train: dict[int | None, Any] = {None: None}
@@ -297,7 +251,8 @@ class _Rows:
         for idx, fold in enumerate(data.folds):
             train[idx] = fold.train.astype(np.int32)
             test[idx] = fold.test.astype(np.int32) if data.is_validated(idx) else None
-        return _Rows(DeviceRows(plan, TrainingData(x, y, weights)), len(data.x), train, test)
+        rows = DeviceRows(cast("ManyLaunch", group.launch), plan.device, TrainingData(x, y, weights))
+        return _Rows(rows, len(data.x), train, test)
 
 
 def _joined(first: Array, second: Array) -> Any:
@@ -398,7 +353,7 @@ class _Trained:
         model, optimizer, callbacks = task.own()
         train, test = rows.train[task.fold], rows.test[task.fold]
         own = replace(
-            _weighed(plan, task, _labels_to_weigh(task, rows)),
+            weighed(plan, task, _labels_to_weigh(task, rows)),
             network=network_of(model, task.data.x.shape[1:]),
             optimizer=optimizer.spec,
             epochs=task.arguments["epochs"],
@@ -418,7 +373,7 @@ class _Trained:
         except BaseException:
             _close(callbacks)
             raise
-        rule = next((each.hand_over() for each in callbacks if isinstance(each, StoppingRule)), None)
+        rule = next((each.hand_over() for each in callbacks if each.rule() is not None), None)
         outcome.model, outcome.optimizer, outcome.callbacks = model, optimizer, callbacks
         outcome.history = run.history
         member = Member(own, before.state, train, test, task.until, rule)

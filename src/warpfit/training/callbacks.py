@@ -22,7 +22,6 @@ __all__ = [
     "Checkpoint",
     "EarlyStopping",
     "JSONLLog",
-    "StoppingRule",
     "checked_callbacks",
 ]
 
@@ -79,6 +78,17 @@ class Callback:
         """
         return True
 
+    def rule(self) -> Stopping | None:
+        """Return the rule by which it ends a run, as it stands, if it does nothing else to the run; None otherwise.
+
+        An engine that can follow it decides itself when the run is over.
+        """
+        return None
+
+    def hand_over(self) -> Stopping:
+        """Return the rule for an engine that follows it in this run, and keeps the best weights."""
+        raise NotImplementedError
+
     def on_start(self, run: Run) -> None:
         """Act before the first epoch; an error leaves model and optimizer as they were."""
 
@@ -111,20 +121,7 @@ class Callback:
         """
 
 
-class StoppingRule(Callback):
-    """Ends a run by one number of its reports; an engine may apply the rule itself."""
-
-    @property
-    def watched(self) -> str | None:
-        """The number, by its name in a report; None if there is more to it than `hand_over` tells."""
-        raise NotImplementedError
-
-    def hand_over(self) -> Stopping:
-        """Return the rule and its state, for an engine that applies it and keeps the best weights."""
-        raise NotImplementedError
-
-
-class EarlyStopping(StoppingRule):
+class EarlyStopping(Callback):
     """Ends the run when a column has not improved for some epochs, and keeps the best weights.
 
     Parameters
@@ -165,15 +162,17 @@ class EarlyStopping(StoppingRule):
         self._best_arrays: Arrays = {}
         self._followed: Stopping | None = None
 
-    @property
-    def watched(self) -> str | None:
-        return self.monitor if type(self) is EarlyStopping else None
+    def rule(self) -> Stopping | None:
+        return self._as_it_stands() if type(self) is EarlyStopping else None  # others may do more
 
     def hand_over(self) -> Stopping:
-        self._followed = Stopping(
+        self._followed = self._as_it_stands()
+        return self._followed
+
+    def _as_it_stands(self) -> Stopping:
+        return Stopping(
             self.monitor, self.patience, self.min_delta, self.restore_best, self.best, self.bad_epochs
         )
-        return self._followed
 
     def on_start(self, run: Run) -> None:
         self._best_arrays, self._followed = self._best(), None

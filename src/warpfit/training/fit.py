@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from warpfit import backends, losses
 from warpfit.backends import Backend
 from warpfit.backends.transfer import to_host
 from warpfit.checks import brief, check_choice, check_count, check_flag
-from warpfit.engines.base import Plan, TrainingData
+from warpfit.engines.base import Plan, Prepared, TrainingData
+from warpfit.engines.launch_plan import has_room
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.losses import Loss
 from warpfit.nn.module import Module
@@ -34,8 +35,8 @@ from warpfit.training.inputs import (
     warn_of_data,
     warn_of_probabilities,
 )
-from warpfit.training.loop import TrainingLoop
-from warpfit.training.plan import AUTO, ENGINES, engine_of, is_streamed, resolve_precision
+from warpfit.training.loop import TrainingLoop, rule_of
+from warpfit.training.plan import AUTO, ENGINES, resolve_precision
 from warpfit.training.plan import plan as make_plan
 from warpfit.training.progress import ProgressBar
 from warpfit.training.run import Run
@@ -246,13 +247,14 @@ def _train_draft(
     ops = backends.get(draft.device)
     data = _training_data(ops, draft, rows, targets, sample_weight)
     state = state_of(model, optimizer, ops, draft.dtype, check_seed(seed))
-    run = Run(make_plan(draft, state, data), state, History(), ops, model)
+    validation = _validation(draft, validation_data)
+    run_plan = make_plan(draft, state, data, validation, rule_of(callbacks, draft.optimizer.lr))
+    run = Run(run_plan, state, History(), ops, model)
     run.history.plan = run.plan
     loop = TrainingLoop(
         run,
         optimizer,
-        data,
-        _validation(ops, draft, validation_data, engine_of(run.plan).copied_bytes(run.plan, data)),
+        *_where_they_run(run_plan, data, validation),
         [*callbacks, ProgressBar()] if verbose else list(callbacks),
     )
     if resume_from is not None:
@@ -361,38 +363,39 @@ def _training_data(ops: Backend, plan: Plan, rows: Any, targets: Any, sample_wei
     weights = as_sample_weight(sample_weight, len(rows), plan.dtype)
     check_weight_left(plan.loss, targets, weights)
     class_weights = plan.loss.class_weights()
-    data = TrainingData(
+    return TrainingData(
         x=rows,
         y=targets,
         sample_weight=weights,
         class_weight=None if class_weights is None else ops.asarray(np.array(class_weights), plan.dtype),
     )
-    if is_streamed(plan, data):
-        return replace(data, y=to_host(targets), is_streamed=True)
-    return replace(
-        data,
-        x=ops.asarray(rows),
-        y=ops.asarray(targets),
-        sample_weight=None if weights is None else ops.asarray(weights),
-    )
 
 
-def _validation(ops: Backend, plan: Plan, validation_data: Any, reserved_bytes: int) -> TrainingData | None:
-    """Return x and y; x stays on the host, and comes batch by batch, if it has no room beside what is reserved."""
+def _validation(draft: Plan, validation_data: Any) -> TrainingData | None:
     if validation_data is None:
         return None
     try:
         x, y = validation_data
     except (TypeError, ValueError):
         raise ConfigError("expected validation_data as a pair (x, y)") from None
-    rows = as_rows("validation x", x, dtype=plan.dtype)
-    targets = prepared_validation(plan, rows, as_rows("validation y", y, dtype=plan.dtype))
-    check_weight_left(plan.loss, targets)
-    runtime = getattr(ops, "runtime", None)  # a device's
-    if (
-        runtime is None
-        or backends.is_device_array(rows)
-        or rows.nbytes <= runtime.memory_left() - reserved_bytes
-    ):
-        rows = ops.asarray(rows)
-    return TrainingData(rows, ops.asarray(targets))
+    rows = as_rows("validation x", x, dtype=draft.dtype)
+    targets = prepared_validation(draft, rows, as_rows("validation y", y, dtype=draft.dtype))
+    check_weight_left(draft.loss, targets)
+    return TrainingData(rows, targets)
+
+
+def _where_they_run(
+    plan: Plan, data: TrainingData, validation: TrainingData | None
+) -> tuple[TrainingData, TrainingData | None]:
+    """Return data and validation data where the plan wants them.
+
+    Streamed data stays on the host. So does x to validate on that has no room beside copies of the data; it comes
+    batch by batch.
+    """
+    prepared = cast(Prepared, plan.prepared)
+    data = replace(data, y=to_host(data.y)) if prepared.is_streamed else data.on(plan.device)
+    if validation is None:
+        return data, None
+    if has_room(plan, validation, prepared.copied_bytes):
+        return data, validation.on(plan.device)
+    return data, replace(validation, y=backends.get(plan.device).asarray(validation.y))

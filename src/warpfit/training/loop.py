@@ -7,18 +7,18 @@ back into the model and the optimizer however the run ends.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from warpfit import backends
-from warpfit.engines.base import EpochReport, TrainingData
+from warpfit.engines.base import EpochReport, Prepared, Stopping, TrainingData
 from warpfit.errors import ConfigError, FileFormatError
 from warpfit.nn.module import Module
 from warpfit.optim.base import Optimizer
 from warpfit.optim.schedules import Schedule
-from warpfit.training.callbacks import Callback, Checkpoint, EarlyStopping
+from warpfit.training.callbacks import Callback, Checkpoint
 from warpfit.training.evaluate import evaluate_network
 from warpfit.training.plan import engine_of
 from warpfit.training.run import Run
@@ -26,7 +26,7 @@ from warpfit.training.same_run import check_same_data, data_digests
 from warpfit.training.state import remember_loss, show, write_back
 from warpfit.training.storage import CallbackState, Snapshot, load_checkpoint, save_checkpoint
 
-__all__ = ["TrainingLoop"]
+__all__ = ["TrainingLoop", "rule_of"]
 
 EVALUATION_ROWS = 1024
 
@@ -47,17 +47,14 @@ class TrainingLoop:
         self.trained = _names_with_gradient(self.run.model)
         # Hands out the same buffers at every validation.
         self.evaluator = backends.create(self.run.plan.device)
-        self.engine = engine_of(self.run.plan)
-        self.engine_validates = self.validation is not None and self.engine.validates(
-            self.run.plan, self.data, self.validation
-        )
+        self.engine, prepared = engine_of(self.run.plan), cast(Prepared, self.run.plan.prepared)
+        self.engine_validates = prepared.validates
         # Whose rule the engine follows by itself.
-        self.followed = self._followed()
+        self.followed = self.looking[0] if prepared.stops else None
 
     @property
     def looking(self) -> list[Callback]:
-        """The callbacks that look at the run after an epoch."""
-        return [callback for callback in self.callbacks if _looks_at_the_run(callback)]
+        return _looking(self.callbacks)
 
     @cached_property
     def data_digests(self) -> dict[str, str]:
@@ -198,15 +195,6 @@ class TrainingLoop:
         """Return whether what reports say, validation included, may decide how the run goes on."""
         return _watches_the_loss(self.run.plan.optimizer.lr) or bool(self.looking)
 
-    def _followed(self) -> EarlyStopping | None:
-        """Return the only callback that looks at the run, if the engine can do between epochs all that it does."""
-        looking, plan = self.looking, self.run.plan
-        if len(looking) != 1 or type(looking[0]) is not EarlyStopping or _watches_the_loss(plan.optimizer.lr):
-            return None
-        validation = self.validation if self.engine_validates else None
-        stops = self.engine.stops(plan, self.data, looking[0].monitor, validation)
-        return looking[0] if stops else None
-
     def _with_validation(self, report: EpochReport) -> EpochReport:
         if self.validation is None or self.engine_validates:
             return report
@@ -241,6 +229,17 @@ class TrainingLoop:
         for checkpoint in self.callbacks:
             if isinstance(checkpoint, Checkpoint) and due(checkpoint):
                 save_checkpoint(checkpoint.path, self.run.plan, self.whole, self.run.ops, self.data_digests)
+
+
+def rule_of(callbacks: Sequence[Callback], schedule: Schedule) -> Stopping | None:
+    """Return the rule by which a callback ends a run, if nothing else looks at the run between epochs."""
+    looking = _looking(callbacks)
+    return looking[0].rule() if len(looking) == 1 and not _watches_the_loss(schedule) else None
+
+
+def _looking(callbacks: Sequence[Callback]) -> list[Callback]:
+    """Return the callbacks that look at the run after an epoch."""
+    return [callback for callback in callbacks if _looks_at_the_run(callback)]
 
 
 def _names_with_gradient(model: Module) -> set[str]:

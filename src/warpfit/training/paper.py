@@ -9,10 +9,9 @@ import numpy as np
 
 from warpfit import backends
 from warpfit.engines.base import Plan, TrainingData
-from warpfit.engines.launch_plan import LaunchDescription, describe
-from warpfit.engines.one_launch import OneLaunchEngine
+from warpfit.engines.launch_plan import LaunchDescription, describe, prepare_launch
 from warpfit.engines.scaling import resolve_loss_scale
-from warpfit.errors import ConfigError
+from warpfit.errors import ConfigError, Obstacle
 from warpfit.training.evaluate import network_of
 from warpfit.training.recipes import make_loss, make_model, make_optimizer
 from warpfit.training.settings import TrainSettings
@@ -54,14 +53,14 @@ def plan_on_paper(
         epochs=resolved.epochs or 1,
         trained=tuple(model.state_dict()),
         num_rows=num_rows,
-        loss_scale=resolve_loss_scale(
-            "auto", OneLaunchEngine().gradient_precision(precision), resolved.batch_size, num_rows
-        ),
     )
-    description = describe(
-        plan, _blank(num_rows, features, 0 if resolved.loss == "cross_entropy" else outputs), found
-    )
-    return replace(plan, reason=description.layout), description
+    data = _blank(num_rows, features, 0 if resolved.loss == "cross_entropy" else outputs)
+    prepared = prepare_launch(plan, data, card=found)
+    if isinstance(prepared, Obstacle):
+        raise ConfigError(str(prepared))
+    scale = resolve_loss_scale("auto", prepared.gradient_precision, resolved.batch_size, num_rows)
+    plan = replace(plan, reason=prepared.reason, loss_scale=scale, prepared=prepared)
+    return plan, describe(prepared, data)
 
 
 def _device_and_card(device: str, name: str | None) -> tuple[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from warpfit import backends
 from warpfit.backends.base import FLOAT_DTYPES, HALF_DTYPES, PRECISIONS
 from warpfit.checks import brief, check_choice
-from warpfit.engines.base import Engine, Plan, TrainingData, TrainState
+from warpfit.engines.base import Engine, Plan, Prepared, Stopping, TrainingData, TrainState
 from warpfit.engines.graph import GraphEngine
 from warpfit.engines.layerwise import Layerwise
 from warpfit.engines.one_launch import OneLaunchEngine
@@ -19,12 +20,14 @@ from warpfit.engines.scaling import resolve_loss_scale
 from warpfit.errors import ConfigError
 from warpfit.nn.network import NetworkSpec
 
-__all__ = ["AUTO", "ENGINES", "engine_of", "is_streamed", "plan", "resolve_precision"]
+__all__ = ["AUTO", "ENGINES", "engine_of", "plan", "resolve_precision"]
 
 AUTO = "auto"
 ENGINES: dict[str, type[Engine]] = {
     engine.name: engine for engine in (Layerwise, GraphEngine, OneLaunchEngine)
 }
+# On a GPU.
+BEST_FIRST = (OneLaunchEngine.name, GraphEngine.name, Layerwise.name)
 
 
 def resolve_precision(precision: str, dtype: str, device: str) -> str:
@@ -47,22 +50,24 @@ def resolve_precision(precision: str, dtype: str, device: str) -> str:
     return precision
 
 
-def is_streamed(draft: Plan, data: TrainingData) -> bool:
-    """Return whether data on the host is to stay there, as the engine that is asked for, or the best, will have it."""
-    kind = ENGINES.get(OneLaunchEngine.name if draft.engine == AUTO else draft.engine)
-    return kind is not None and kind().streams(draft, data)
-
-
-def plan(draft: Plan, state: TrainState, data: TrainingData) -> Plan:
-    """Return the draft with its engine, its precision, its memory and the reason filled in.
+def plan(
+    draft: Plan,
+    state: TrainState,
+    data: TrainingData,
+    validation: TrainingData | None = None,
+    stopping: Stopping | None = None,
+) -> Plan:
+    """Return the draft with its engine, its precision, what was prepared, its memory and the reason filled in.
 
     Parameters
     ----------
     draft : Plan
         What is to be run; its engine is a name or ``'auto'``. A reason that is there stays.
     state : TrainState
-    data : TrainingData
-        On the device, unless `is_streamed`.
+    data, validation : TrainingData
+        Where they were found. Unless the plan `is_streamed`, data is on the device afterwards (`TrainingData.on`).
+    stopping : Stopping, optional
+        The rule by which a callback ends the run, if nothing else looks at the run between epochs.
 
     Raises
     ------
@@ -72,40 +77,45 @@ def plan(draft: Plan, state: TrainState, data: TrainingData) -> Plan:
     backends.resolve_device(draft.device)
     _check_last_batch(draft, len(data))
     check_choice("an engine", draft.engine, (AUTO, *ENGINES))
-    chosen = _with_the_best_engine(draft, data) if draft.engine == AUTO else _as_asked(draft, data)
-    _check_half_precision(chosen)
-    return replace(chosen, bytes=_bytes(chosen, state, data), reason=draft.reason or chosen.reason)
-
-
-def _with_the_best_engine(draft: Plan, data: TrainingData) -> Plan:
-    """Return the draft for the first engine that runs it, with what is in the way of others as the reason."""
-    if draft.device == "cpu":
-        return _run_by(Layerwise.name, draft, data, f"on the CPU there is one engine, {Layerwise.name}")
+    asked = draft.engine
+    names = (asked,) if asked != AUTO else (Layerwise.name,) if draft.device == "cpu" else BEST_FIRST
     obstacles: list[str] = []
-    for name in (OneLaunchEngine.name, GraphEngine.name):
-        try:
-            return _run_by(name, draft, data, "; ".join((f"{name} runs it", *obstacles)))
-        except ConfigError as error:
-            obstacles.append(f"{name}: {error}")
-    return _run_by(Layerwise.name, draft, data, "; ".join(obstacles))
+    for name in names:
+        prepared = ENGINES[name]().prepare(draft, data, validation, stopping)
+        if isinstance(prepared, Prepared):
+            return _planned(draft, name, prepared, obstacles, state, data)
+        obstacles.append(f"{name}: {prepared}" if asked == AUTO else f"engine {asked!r}: {prepared}")
+    raise ConfigError(obstacles[-1] if asked != AUTO else str(prepared))
 
 
-def _as_asked(draft: Plan, data: TrainingData) -> Plan:
-    try:
-        return _run_by(draft.engine, draft, data, f"engine {draft.engine!r} was asked for")
-    except ConfigError as error:
-        raise ConfigError(f"engine {draft.engine!r}: {error}") from error
+def _planned(
+    draft: Plan,
+    engine: str,
+    prepared: Prepared,
+    obstacles: Sequence[str],
+    state: TrainState,
+    data: TrainingData,
+) -> Plan:
+    """Return the draft for an engine, with nothing left open; before it came others, which had obstacles."""
+    rows = data if prepared.is_streamed else data.on(draft.device)
+    chosen = replace(
+        draft,
+        engine=engine,
+        precision=prepared.precision,
+        loss_scale=_loss_scale(draft, prepared.gradient_precision, rows),
+        prepared=prepared,
+    )
+    _check_half_precision(chosen)
+    reason = "; ".join(filter(None, (*_why(draft, engine, obstacles), prepared.reason)))
+    return replace(chosen, bytes=_bytes(chosen, prepared, state, data), reason=draft.reason or reason)
 
 
-def _run_by(name: str, draft: Plan, data: TrainingData, why: str) -> Plan:
-    """Return the draft for an engine, with nothing left open, or raise ConfigError with what is in its way."""
-    engine, precision, why_precision = ENGINES[name](), draft.precision, ""
-    if precision == AUTO:
-        precision, why_precision = engine.auto_precision(draft, data)
-    scale = _loss_scale(draft, engine.gradient_precision(precision), data)
-    chosen = replace(draft, engine=name, precision=precision, loss_scale=scale)
-    reason = "; ".join(filter(None, (why, why_precision, engine.explain(chosen, data))))
-    return replace(chosen, reason=reason)
+def _why(draft: Plan, engine: str, obstacles: Sequence[str]) -> tuple[str, ...]:
+    if draft.engine != AUTO:
+        return (f"engine {engine!r} was asked for",)
+    if draft.device == "cpu":
+        return (f"on the CPU there is one engine, {engine}",)
+    return (*(() if engine == Layerwise.name else (f"{engine} runs it",)), *obstacles)
 
 
 def _loss_scale(draft: Plan, precision: str, data: TrainingData) -> float | str:
@@ -141,14 +151,13 @@ def _check_last_batch(draft: Plan, num_rows: int) -> None:
             )
 
 
-def _bytes(draft: Plan, state: TrainState, data: TrainingData) -> int:
+def _bytes(draft: Plan, prepared: Prepared, state: TrainState, data: TrainingData) -> int:
     """Return the device's bytes of data with its copies, state, gradients, and of a step's activations with theirs."""
     itemsize = 2 if draft.precision in HALF_DTYPES else np.dtype(draft.dtype).itemsize
     shapes = draft.network.shapes if isinstance(draft.network, NetworkSpec) else (draft.network.input_shape,)
     activations = sum(int(np.prod(shape)) for shape in shapes) * 2 * draft.batch_size * itemsize
-    rows: list[Any] = [] if data.is_streamed else [data.x, data.y, data.sample_weight]
+    rows: list[Any] = [] if prepared.is_streamed else [data.x, data.y, data.sample_weight]
     slots = [array for arrays in state.slots.values() for array in arrays.values()]
     gradients = [state.parameters[name] for name in draft.trained]
     held = [*rows, *state.arrays.values(), *slots, *gradients]
-    copies = engine_of(draft).copied_bytes(draft, data)
-    return activations + copies + sum(int(array.nbytes) for array in held if array is not None)
+    return activations + prepared.copied_bytes + sum(int(array.nbytes) for array in held if array is not None)

@@ -18,6 +18,7 @@ import numpy as np
 from warpfit.backends.base import Activation
 from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.driver import is_debugging
+from warpfit.backends.cuda.many_launch import ManyLaunch
 from warpfit.backends.cuda.narrow_step import MOST_LAYERS, PIECES, SLACK, NarrowNetwork
 from warpfit.backends.cuda.resident_arguments import ManyArguments
 from warpfit.backends.cuda.trained_network import TrainedNetwork, check_network, padded
@@ -42,7 +43,7 @@ NETWORK_FIELDS = np.dtype(
 
 
 @dataclass(frozen=True)
-class ManyNetworks:
+class ManyNetworks(ManyLaunch):
     """How a block trains a network; printable.
 
     Attributes
@@ -67,8 +68,9 @@ class ManyNetworks:
 
     kernel = "many_networks"
     arguments = ManyArguments
+    label_dtype = "int64"
+    pads_rows = False
     cluster = 1
-    is_for_plain_networks = False
 
     def groups(self, num_multiprocessors: int) -> int:
         """Return how many networks train at once."""
@@ -117,6 +119,10 @@ class ManyNetworks:
         biases = sum(map(padded, self.network.widths[1:]))
         held = 0 if self.in_registers else 4 * self.held * self.threads
         return padded(2 * (weights + biases + 16 * self.warps * rows) + held + SLACK)
+
+    @property
+    def x_width(self) -> int:
+        return self.network.features
 
     @property
     def num_parameters(self) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 from warpfit.backends.base import Activation
 from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.driver import is_debugging
+from warpfit.backends.cuda.many_launch import ManyLaunch
 from warpfit.backends.cuda.resident_arguments import ManyClustersArguments
 from warpfit.backends.cuda.trained_network import (
     TrainedNetwork,
@@ -38,7 +39,7 @@ ALIGNMENT = 1024
 
 
 @dataclass(frozen=True)
-class ManyClusters:
+class ManyClusters(ManyLaunch):
     """How a cluster trains a network; printable.
 
     Attributes
@@ -57,8 +58,12 @@ class ManyClusters:
 
     kernel = "many_networks_sm90"
     arguments = ManyClustersArguments
-    threads = (GROUPS + 2) * GROUP_THREADS
-    is_for_plain_networks = False
+    has_ones = True
+    weighs_targets = True
+
+    @property
+    def threads(self) -> int:
+        return (GROUPS + 2) * GROUP_THREADS
 
     @property
     def unit_tiles(self) -> int:

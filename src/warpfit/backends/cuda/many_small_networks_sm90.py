@@ -16,6 +16,7 @@ from typing import Any
 from warpfit.backends.base import Activation
 from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.driver import is_debugging
+from warpfit.backends.cuda.many_launch import ManyLaunch
 from warpfit.backends.cuda.resident_arguments import ManySmallArguments
 from warpfit.backends.cuda.trained_network import TrainedNetwork, check_network, padded, up
 from warpfit.errors import ConfigError
@@ -36,7 +37,7 @@ LEAST_UNITS = 17
 
 
 @dataclass(frozen=True)
-class ManySmallNetworks:
+class ManySmallNetworks(ManyLaunch):
     """How a block trains networks; printable.
 
     Attributes

@@ -98,6 +98,7 @@ class CardLaunch(ResidentLaunch):
 
     kernel = "one_launch_card"
 
+    takes_a_card = True
     replicas = 1
     looks_ahead = False
 

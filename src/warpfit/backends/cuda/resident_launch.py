@@ -119,12 +119,15 @@ class ResidentLaunch(ABC):
         Blocks of a cluster, and how many clusters partition the rows of a batch.
     talks : bool
         Whether the kernel tells the host of epochs while it runs, and ends when it is asked to.
+    takes_a_card : bool
+        Whether its blocks are most of a card's.
     looks_ahead : bool
         Whether it takes Gram matrices of the batches.
     """
 
     kernel: ClassVar[str]
     talks: ClassVar[bool] = False
+    takes_a_card: ClassVar[bool] = False
     network: TrainedNetwork
     cluster: int
     replicas: int
