@@ -40,7 +40,7 @@ class OneLaunchArguments(Arguments):
     record: Annotated[Place, "double*"]
     gram: Annotated[Place, "const RowWords*"]
     gram_scales: ConstFloats
-    exchanges: Annotated[Place, "Exchange*"]
+    exchanges: Annotated[Place, "OneLaunchExchange*"]
     num_rows: Int
     num_epochs: Int
     scale: Float
@@ -70,7 +70,7 @@ class LayersArguments(Arguments):
     key0: Unsigned
     key1: Unsigned
     far_slots: Annotated[Place, "float4*"]
-    exchanges: Annotated[Place, "Exchange*"]
+    exchanges: Annotated[Place, "LayersExchange*"]
     validation_batches: Batches
     validation_targets: ConstFloats
     num_validated: Int

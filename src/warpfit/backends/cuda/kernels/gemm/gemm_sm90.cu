@@ -48,7 +48,7 @@ using Rows = RowsOf<A_FROM_REGISTERS>;
 
 using Sums = float[MMA_ROWS][BLOCK_N / 2];
 
-struct Shared {
+struct GemmShared {
     unsigned char stages[STAGES][STAGE_BYTES];
 #if STORES_TENSOR
     unsigned char staged[CONSUMER_WARPS][2][STAGED_BYTES];
@@ -65,7 +65,7 @@ __device__ inline int first_col(const Piece& piece) { return piece.col * BLOCK_N
 
 // -- load -----------------------------------------------------------------------------------------------------------
 
-__device__ inline void start_barriers(Shared& shared) {
+__device__ inline void start_barriers(GemmShared& shared) {
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; ++i) {
             mbarrier_init(&shared.full[i], 1);
@@ -99,7 +99,7 @@ __device__ inline void load_stage(unsigned char* stage, Barrier& full, const Ten
 }
 
 // One thread: the stages of all of this block's pieces, each as soon as all that read it before have left it.
-__device__ inline void load_pieces(Shared& shared, const TensorMap& a_map, const TensorMap& b_map,
+__device__ inline void load_pieces(GemmShared& shared, const TensorMap& a_map, const TensorMap& b_map,
                                    const TileWalk& walk) {
     Cursor<STAGES> cursor(0);
     for (int idx = own_cluster(); idx < walk.count(); idx += num_clusters()) {
@@ -182,7 +182,7 @@ __device__ inline void multiply_stage(Sums& sums, const A& a, const unsigned cha
 }
 
 // sums = the product of num_blocks stages. While one is multiplied, the one before is released.
-__device__ inline void multiply_piece(Sums& sums, Shared& shared, Cursor<STAGES>& cursor, int num_blocks,
+__device__ inline void multiply_piece(Sums& sums, GemmShared& shared, Cursor<STAGES>& cursor, int num_blocks,
                                       int own_rows) {
     A stages_a[2];  // in turns, if in registers
     int before = 0;
@@ -208,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
               const __grid_constant__ TensorMap c_map, const __grid_constant__ TensorMap saved_map, Out* c,
               const T* bias, const T* saved, Out* z, double alpha, double slope, float* partials,
               unsigned* arrivals, int m, int n, int k, int ldc) {
-    DYNAMIC_SHARED(Shared, shared);
+    DYNAMIC_SHARED(GemmShared, shared);
     const int rows_of_blocks = (m + BLOCK_M - 1) / BLOCK_M;
     const TileWalk walk{(rows_of_blocks + CLUSTER - 1) / CLUSTER, (n + BLOCK_N - 1) / BLOCK_N,
                         (k + BLOCK_K - 1) / BLOCK_K};

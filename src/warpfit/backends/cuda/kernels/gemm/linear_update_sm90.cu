@@ -71,7 +71,7 @@ constexpr int THIN_ROWS = 64;
 
 using Strips = StripRing<STRIPS, 1 + SLOTS>;
 
-struct Shared {
+struct UpdateShared {
     unsigned char stages[RINGS][STAGES][STAGE_BYTES];
     unsigned char strips[4 * CONSUMERS][STRIPS][1 + SLOTS][STRIP_BYTES];
     Barrier loaded[4 * CONSUMERS][STRIPS];
@@ -101,8 +101,8 @@ __device__ inline Piece piece_of(const UpdateList& list, int idx) {
 
 // -- load -----------------------------------------------------------------------------------------------------------
 
-__device__ inline void load_piece(Shared& shared, int ring, Cursor<STAGES>& cursor, const UpdatedLayer& layer,
-                                  const Piece& piece) {
+__device__ inline void load_piece(UpdateShared& shared, int ring, Cursor<STAGES>& cursor,
+                                  const UpdatedLayer& layer, const Piece& piece) {
     for (int block = 0; block < piece.num_blocks; ++block) {
         unsigned char* stage = shared.stages[ring][cursor.slot];
         Barrier& full = shared.full[ring][cursor.slot];
@@ -119,7 +119,7 @@ __device__ inline void load_piece(Shared& shared, int ring, Cursor<STAGES>& curs
 }
 
 // One thread: the stages of all of this block's pieces, each as soon as all that read it before have left it.
-__device__ inline void load_pieces(Shared& shared, const UpdateList& list) {
+__device__ inline void load_pieces(UpdateShared& shared, const UpdateList& list) {
     Cursor<STAGES> cursors[RINGS];
     int turn = 0;
     for (int idx = blockIdx.x; idx < list.num_pieces; idx += gridDim.x) {
@@ -291,7 +291,7 @@ __device__ inline void update_strip(Strips& strips, const UpdatedLayer& layer, i
 }
 
 // A tile of w; of the first rows b is updated, too.
-__device__ inline void update_tile(Shared& shared, int ring, Cursor<STAGES>& cursor, Strips& strips,
+__device__ inline void update_tile(UpdateShared& shared, int ring, Cursor<STAGES>& cursor, Strips& strips,
                                    StripWalk& coming, const UpdatedLayer& layer, const Piece& piece,
                                    const Rule& rule, float scale) {
     const int own = own_thread(), own_rows = own / WARPGROUP * 64, own_first = own / 32 * 16;
@@ -356,7 +356,7 @@ __device__ inline void update_thin(const UpdatedLayer& layer, const Piece& piece
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     linear_update_sm90(const __grid_constant__ UpdateList list, double scale, Scalar first, Scalar second,
                        Scalar third, Scalar fourth, Scalar fifth, Scalar sixth) {
-    DYNAMIC_SHARED(Shared, shared);
+    DYNAMIC_SHARED(UpdateShared, shared);
     if (threadIdx.x == 0) {
         for (int ring = 0; ring < RINGS; ++ring) {
             for (int i = 0; i < STAGES; ++i) {

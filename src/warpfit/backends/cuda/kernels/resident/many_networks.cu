@@ -149,10 +149,10 @@ struct Copies {
 };
 
 struct Update {
-    Step of_weights, of_biases;
+    NetworkStep of_weights, of_biases;
     float squares;  // with penalties, of the thread's weights before
 
-    __device__ static void one(const Step& step, HeldParameters& held, int idx, int i, float sum) {
+    __device__ static void one(const NetworkStep& step, HeldParameters& held, int idx, int i, float sum) {
         step.update(held.at(0, idx, i), [&](int slot) -> float& { return held.at(1 + slot, idx, i); }, sum);
     }
 
@@ -307,7 +307,7 @@ __device__ inline void train(T* shared, float* held_shared, const Data& data, co
         rows.fetch(now, stage ^ 1);
         rows.run<true>(stage, loss, targets, at.dropout(network, own.dropouts));
         __syncthreads();
-        const Step step{*network.settings(at.epoch, at.step), network.rule, 1 / network.scale};
+        const NetworkStep step{*network.settings(at.epoch, at.step), network.rule, 1 / network.scale};
         Update update{step.of_weights(weight), step, 0};
         add_gradients(sums, held, copies, stage, at.tile + 1 == TILES, update);
         if (PENALIZED) penalty += 0.5 * step.settings.penalty * update.squares;

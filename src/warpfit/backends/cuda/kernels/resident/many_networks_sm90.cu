@@ -40,7 +40,7 @@
 #include "resident/products/unit_warps.cuh"
 #include "resident/record/rungs.cuh"
 
-__device__ inline void make_barriers(Shared& shared) {
+__device__ inline void make_barriers(ClusterShared& shared) {
     for (int i = 0; i < STAGES; ++i) {
         mbarrier_init(&shared.x_full[i], HELPERS * OF_WARP);
         mbarrier_init(&shared.x_free[i], (WARPS + HELPERS) * OF_WARP);
@@ -63,7 +63,7 @@ __device__ inline void make_barriers(Shared& shared) {
 }
 
 // What is not written in a run stays 0.
-__device__ inline void clear(Shared& shared) {
+__device__ inline void clear(ClusterShared& shared) {
     clear_by_block<THREADS>(&shared.dz[0][0], DZ_ROWS * OUT_STRIDE);
     clear_by_block<THREADS>(&shared.w2[0][0], UNITS * UNIT_TILES * OUT_STRIDE);
     clear_by_block<THREADS>(&shared.output_bias[0][0], (1 + SLOTS) * OUT_WIDTH);
@@ -77,7 +77,7 @@ struct Networks {
     int count;
 
     // Whether there is a next one, the same for all blocks of a cluster, which is in shared memory then.
-    __device__ bool take_next(Shared& shared) const {
+    __device__ bool take_next(ClusterShared& shared) const {
         __syncwarp();
         barrier_of_cluster();  // all are done with the one before
         if (threadIdx.x == 0) {
@@ -99,7 +99,7 @@ struct Networks {
         return shared.run.idx >= 0;
     }
 
-    __device__ void begin(Shared& shared) const {
+    __device__ void begin(ClusterShared& shared) const {
         shared.run.idx = queue->network_at(static_cast<unsigned>(shared.next), count);
         if (shared.run.idx < 0) return;
         const Network& network = shared.network = queue->part_of(all[shared.run.idx]);
@@ -130,8 +130,8 @@ struct Networks {
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     many_networks_sm90(const __grid_constant__ Arguments arguments) {
     take_turn();
-    DYNAMIC_SHARED(Shared, whole);
-    Shared& shared = *whole;
+    DYNAMIC_SHARED(ClusterShared, whole);
+    ClusterShared& shared = *whole;
     if (threadIdx.x == 0) {
         make_barriers(shared);
         shared.run = {};

@@ -33,7 +33,7 @@ struct Networks {
     int count;
 
     // Whether there is a next one, for all threads of a group.
-    __device__ bool take_next(Shared& shared) const {
+    __device__ bool take_next(GroupShared& shared) const {
         meet();  // all are done with the one before
         if (Thread().idx == 0) {
             shared.run.idx = queue->network_at(queue->take(), count);
@@ -46,7 +46,7 @@ struct Networks {
     }
 
     // When a network is in memory again.
-    __device__ void hand_back([[maybe_unused]] Shared& shared) const {
+    __device__ void hand_back([[maybe_unused]] GroupShared& shared) const {
 #if HALVES
         meet();
         if (Thread().idx == 0) shared.run.ends_rung = queue->hand_back();
@@ -56,7 +56,7 @@ struct Networks {
 #endif
     }
 
-    __device__ static void begin(Shared& shared, const Network& network) {
+    __device__ static void begin(GroupShared& shared, const Network& network) {
         shared.network = network;
         shared.run.batches = Batch::count(network);
         shared.run.unscale = 1 / network.scale;
@@ -67,13 +67,13 @@ struct Networks {
 
 // The four warps that train a network.
 struct Group {
-    Shared& shared;
+    GroupShared& shared;
     const LossSettings& loss;
     Parameters parameters;
     AllSigns signs;
     unsigned batches = 0;  // so far
 
-    __device__ Group(Shared& shared, const LossSettings& loss)
+    __device__ Group(GroupShared& shared, const LossSettings& loss)
         : shared(shared), loss(loss), parameters(shared) {
         clear_sums();
     }
@@ -82,10 +82,10 @@ struct Group {
     __device__ int stage() const { return batches % STAGES; }
 
     // The group's, found anew: in registers, what follows from where it is would be too much from step to step.
-    __device__ Shared& found_anew() const { return (&shared)[uniform(unforeseen(0u))]; }
+    __device__ GroupShared& found_anew() const { return (&shared)[uniform(unforeseen(0u))]; }
 
     // The batch to its losses; `last` is what the last hidden layer gives.
-    __device__ void find_losses_of(Shared& shared, const Batch& batch, Words& last) {
+    __device__ void find_losses_of(GroupShared& shared, const Batch& batch, Words& last) {
         await_batch();
         meet();  // all are done with the step before
         go_forward(shared, last, signs, parameters, stage());
@@ -122,10 +122,10 @@ struct Group {
     }
 
     __device__ void take_step(const Batch& batch) {
-        Shared& shared = found_anew();
+        GroupShared& shared = found_anew();
         Words words;
         find_losses_of(shared, batch, words);
-        const Step step{shared.settings[stage()], shared.network.rule, shared.run.unscale};
+        const NetworkStep step{shared.settings[stage()], shared.network.rule, shared.run.unscale};
         back_from_outputs(words, shared, parameters, step);
         go_back(shared, words, signs, parameters, step, stage());
         leave_batch();
@@ -171,7 +171,7 @@ struct Group {
     }
 
     __device__ int judge(int epoch) {
-        Run& run = shared.run;
+        GroupRun& run = shared.run;
         if (Thread().idx == 0) {
             run.verdicts[epoch % 2] = shared.network.end_epoch(epoch, 0, run.trained, run.validated);
             mbarrier_arrive(&shared.verdict_full[epoch % 2]);
@@ -181,7 +181,7 @@ struct Group {
     }
 };
 
-__device__ inline void make_barriers(Shared& shared) {
+__device__ inline void make_barriers(GroupShared& shared) {
     for (int i = 0; i < STAGES; ++i) {
         mbarrier_init(&shared.batch_full[i], OF_WARP);
         mbarrier_init(&shared.batch_free[i], WARPS * OF_WARP);
@@ -195,7 +195,7 @@ __device__ inline void make_barriers(Shared& shared) {
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     many_small_networks_sm90(const __grid_constant__ Arguments arguments) {
     take_turn();
-    DYNAMIC_SHARED(Shared, groups);
+    DYNAMIC_SHARED(GroupShared, groups);
     const int group = static_cast<int>(uniform(threadIdx.x / GROUP_THREADS)),
               warp = threadIdx.x % GROUP_THREADS / WARP;
     if (threadIdx.x < GROUPS) make_barriers(groups[threadIdx.x]);
@@ -207,7 +207,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         return;
     }
     take_registers<GROUP_REGISTERS>();
-    Shared& shared = groups[group];
+    GroupShared& shared = groups[group];
     // What pads layers stays 0.
     for (unsigned i = Thread().idx; i < sizeof shared.weights / 4; i += GROUP_THREADS)
         reinterpret_cast<unsigned*>(shared.weights)[i] = 0;

@@ -96,7 +96,7 @@ __device__ inline void write_output_layer(const LayerArrays& to, const OutputLay
 }
 #endif
 
-__device__ inline void make_barriers(Shared& shared) {
+__device__ inline void make_barriers(OneLaunchShared& shared) {
     if (threadIdx.x > 0) return;
     for (int i = 0; i < GROUPS_AHEAD; ++i) mbarrier_init(&shared.x_full[i], 33 * GROUP);
     for (int i = 0; i < X_SLOTS; ++i) mbarrier_init(&shared.x_empty[i], WEIGHT_WARPS * OF_WARP);
@@ -115,7 +115,7 @@ __device__ inline void make_barriers(Shared& shared) {
 }
 
 // Rows that no batch has are never copied, but multiplied.
-__device__ inline void clear_ring(Shared& shared) {
+__device__ inline void clear_ring(OneLaunchShared& shared) {
     if (BATCH % (16 * REPLICAS) == 0) return;
     clear_by_block<32 * WARPS>(reinterpret_cast<unsigned*>(shared.x), X_SLOTS * 16 * X_STRIDE / 2);
 #if __CUDA_ARCH__ >= 900
@@ -124,7 +124,7 @@ __device__ inline void clear_ring(Shared& shared) {
 }
 
 // Gradients of outputs that are not there are never sent, but multiplied.
-__device__ inline void clear_gradients(Shared& shared) {
+__device__ inline void clear_gradients(OneLaunchShared& shared) {
     clear_by_block<32 * WARPS>(&shared.dz[0][0], ROWS * OUT_STRIDE);
 }
 
@@ -132,22 +132,22 @@ __device__ inline void clear_gradients(Shared& shared) {
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     one_launch(const __grid_constant__ Arguments arguments) {
-    DYNAMIC_SHARED(Shared, whole);
-    Shared& shared = *whole;
+    DYNAMIC_SHARED(OneLaunchShared, whole);
+    OneLaunchShared& shared = *whole;
     const float scale = arguments.scale, unscale = 1 / scale;
-    const Run run{arguments.rules,
-                  arguments.num_rows,
-                  arguments.num_epochs,
-                  ADAPTIVE ? 1 : scale,
-                  ADAPTIVE ? 1 : unscale,
-                  arguments.slope,
-                  arguments.loss,
-                  arguments.gram,
-                  arguments.gram_scales,
-                  arguments.exchanges,
-                  scale,
-                  unscale,
-                  arguments.rule};
+    const OneLaunchRun run{arguments.rules,
+                           arguments.num_rows,
+                           arguments.num_epochs,
+                           ADAPTIVE ? 1 : scale,
+                           ADAPTIVE ? 1 : unscale,
+                           arguments.slope,
+                           arguments.loss,
+                           arguments.gram,
+                           arguments.gram_scales,
+                           arguments.exchanges,
+                           scale,
+                           unscale,
+                           arguments.rule};
     const Part units = own_units();
     make_barriers(shared);
     clear_ring(shared);

@@ -26,7 +26,7 @@
 #include "resident/rows/card_layers.cuh"
 
 // Starts to copy this rank's features of a batch, and the targets.
-__device__ inline void load_batch(Shared& shared, const Run& run, int step) {
+__device__ inline void load_batch(CardShared& shared, const CardRun& run, int step) {
     using First = WeightTile<0>;
     constexpr int CHUNKS = First::INPUTS / 8;
     const T* rows = run.batches + static_cast<int64>(step) * BATCH * X_STRIDE + First::first_input();
@@ -50,7 +50,7 @@ using Rests = Eighths::Rests;
 __device__ inline int row_of(int eighth) { return eighth * 8 + static_cast<int>(threadIdx.x) % 32 / 4; }
 
 // From outputs without biases to their gradients. Of rows that are not there they are 0.
-__device__ inline void find_gradients(Shared& shared, const Run& run, const Now& now, Rests& rests) {
+__device__ inline void find_gradients(CardShared& shared, const CardRun& run, const Now& now, Rests& rests) {
     const auto& biases = part_of<LAYERS - 1>(shared).biases[0];
     Eighths::each([&](int i, int eighth) {
         const int row = row_of(eighth), column = static_cast<int>(threadIdx.x) % 4 * 2;
@@ -69,7 +69,8 @@ __device__ inline void find_gradients(Shared& shared, const Run& run, const Now&
 }
 
 // The losses of this warp's rows.
-__device__ inline void find_losses(Shared& shared, const Run& run, const Now& now, const Rests& rests) {
+__device__ inline void find_losses(CardShared& shared, const CardRun& run, const Now& now,
+                                   const Rests& rests) {
     Eighths::each([&](int i, int eighth) {
         const int row = row_of(eighth);
         const float* target = shared.targets[now.step % 2][row];
@@ -82,7 +83,7 @@ __device__ inline void find_losses(Shared& shared, const Run& run, const Now& no
 // From the last layer's inputs to its outputs and the gradients of its inputs; `meanwhile` is done while outputs are on
 // their way.
 template <class Meanwhile>
-__device__ inline void train_last(Shared& shared, const Run& run, const Now& now, Rests& rests,
+__device__ inline void train_last(CardShared& shared, const CardRun& run, const Now& now, Rests& rests,
                                   Meanwhile meanwhile) {
     constexpr unsigned SENT_BYTES = 2 * (CLUSTER - 1) * WeightTile<HIDDEN_LAYERS - 1>::PIECE * sizeof(T);
     __syncthreads();
@@ -98,7 +99,8 @@ __device__ inline void train_last(Shared& shared, const Run& run, const Now& now
 }
 
 // The last layer's update, and the record of the step.
-__device__ inline void finish_last(Shared& shared, const Run& run, const Now& now, const Rests& rests) {
+__device__ inline void finish_last(CardShared& shared, const CardRun& run, const Now& now,
+                                   const Rests& rests) {
     if (blockIdx.x == 0) find_losses(shared, run, now, rests);
     __syncthreads();
     update_layer<LAYERS - 1>(shared, run, now, &shared.output_gradients[0][0], OUTPUT_STRIDE);
@@ -109,7 +111,7 @@ __device__ inline void finish_last(Shared& shared, const Run& run, const Now& no
 // Forward from layer L's inputs, and back to the updates of all layers from L on. A layer is updated while the gradients
 // of its inputs are on their way.
 template <int L>
-__device__ inline void train_from(Shared& shared, const Run& run, const Now& now) {
+__device__ inline void train_from(CardShared& shared, const CardRun& run, const Now& now) {
     multiply_forward<L>(shared, now);
     Derivatives<L> derivatives;
     activate_units<L>(shared, run, now, derivatives);
@@ -133,20 +135,20 @@ __device__ inline void train_from(Shared& shared, const Run& run, const Now& now
 }
 
 template <int L = 0>
-__device__ inline void read_layers(Shared& shared, const Run& run, const Arrays& arrays) {
+__device__ inline void read_layers(CardShared& shared, const CardRun& run, const Arrays& arrays) {
     read_layer<L>(shared, run, arrays);
     if constexpr (L + 1 < LAYERS) read_layers<L + 1>(shared, run, arrays);
 }
 
 template <int L = 0>
-__device__ inline void write_layers(Shared& shared, const Run& run, const Arrays& arrays) {
+__device__ inline void write_layers(CardShared& shared, const CardRun& run, const Arrays& arrays) {
     each_parameter<L, true>(shared, run, arrays, [](float number, float* place) { *place = number; });
     if constexpr (L + 1 < LAYERS) write_layers<L + 1>(shared, run, arrays);
 }
 
 // Gets shared memory ready for the first step. Rows that no batch has, and columns that no layer has, stay 0.
-__device__ inline void prepare(Shared& shared) {
-    clear_by_block<32 * WARPS>(reinterpret_cast<uint4*>(&shared), sizeof(Shared) / 16);
+__device__ inline void prepare(CardShared& shared) {
+    clear_by_block<32 * WARPS>(reinterpret_cast<uint4*>(&shared), sizeof(CardShared) / 16);
     __syncthreads();
     if (threadIdx.x == 0) {
         for (Barrier& full : shared.parts_full) mbarrier_init(&full, 1);
@@ -161,17 +163,17 @@ __device__ inline void prepare(Shared& shared) {
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     one_launch_card(const __grid_constant__ Arguments arguments) {
-    DYNAMIC_SHARED(Shared, whole);
-    Shared& shared = *whole;
-    const Run run{arguments.batches,
-                  arguments.targets,
-                  arguments.record,
-                  arguments.scale,
-                  1 / arguments.scale,
-                  arguments.loss,
-                  arguments.rule,
-                  arguments.words,
-                  arguments.far + static_cast<int64>(blockIdx.x) * far_quads_before() * 32};
+    DYNAMIC_SHARED(CardShared, whole);
+    CardShared& shared = *whole;
+    const CardRun run{arguments.batches,
+                      arguments.targets,
+                      arguments.record,
+                      arguments.scale,
+                      1 / arguments.scale,
+                      arguments.loss,
+                      arguments.rule,
+                      arguments.words,
+                      arguments.far + static_cast<int64>(blockIdx.x) * far_quads_before() * 32};
     const Arrays arrays{arguments.places};
     prepare(shared);
     read_layers(shared, run, arrays);

@@ -42,7 +42,7 @@
 #endif
 
 // A warp that has the fewest pieces starts to copy the batch of a pass, and its targets.
-__device__ inline void load_batch(Shared& shared, const Run& run, const Passes& pass) {
+__device__ inline void load_batch(LayersShared& shared, const LayersRun& run, const Passes& pass) {
     if (threadIdx.x / 32 != WARPS - 2) return;
     const int lane = threadIdx.x % 32, slot = pass.index() % X_SLOTS;
     const int count = own_rows(BATCH), first_target = SEES_ALL_TARGETS ? 0 : first_row();
@@ -75,8 +75,8 @@ __device__ inline void load_batch(Shared& shared, const Run& run, const Passes& 
 }
 
 // Rows that no batch has, and columns that no layer has, are multiplied, but never written.
-__device__ inline void clear(Shared& shared) {
-    clear_by_block<32 * WARPS>(reinterpret_cast<uint4*>(&shared), sizeof(Shared) / 16);
+__device__ inline void clear(LayersShared& shared) {
+    clear_by_block<32 * WARPS>(reinterpret_cast<uint4*>(&shared), sizeof(LayersShared) / 16);
 #if __CUDA_ARCH__ >= 900
     fence_async();
 #endif
@@ -84,7 +84,7 @@ __device__ inline void clear(Shared& shared) {
 }
 
 template <int L = 0>
-__device__ inline void make_barriers(Shared& shared) {
+__device__ inline void make_barriers(LayersShared& shared) {
     if constexpr (!Shape<L>::IS_LAST) {
         LayerRows<L>& rows = layer_of<L>(shared.layers);
         for (Barrier& full : rows.y_full) mbarrier_init(&full, 1);
@@ -102,7 +102,7 @@ __device__ inline void make_barriers(Shared& shared) {
 // f(number in shared memory, its place in memory) for this block's biases, and their optimizer state. Of
 // layers that all blocks have, to write takes only the first.
 template <bool WRITES, int L = 0, class Places, class F>
-__device__ inline void each_bias(Shared& shared, const Places& places, F f) {
+__device__ inline void each_bias(LayersShared& shared, const Places& places, F f) {
     Biases<L>& biases = layer_of<L>(shared.layers).biases;
     const bool has_part = !WRITES || ((Shape<L>::IS_SHARED_OUT || own_rank() == 0) && own_replica() == 0);
     each_of_block<32 * WARPS>(has_part ? Shape<L>::count() : 0, [&](int i) {
@@ -114,13 +114,14 @@ __device__ inline void each_bias(Shared& shared, const Places& places, F f) {
 }
 
 template <class Places>
-__device__ inline void write_biases(Shared& shared, const Places& places) {
+__device__ inline void write_biases(LayersShared& shared, const Places& places) {
     each_bias<true>(shared, places, [](float held, float* place) { *place = held; });
 }
 
 // The last warp writes the record of a pass, whose losses are there: the first block's of each replica, as all of its
 // blocks have the outputs of its rows, and so find the same. With STOPS that of each block adds up what it finds.
-__device__ inline void record_pass(Shared& shared, const Run& run, int pass, const Losses& losses) {
+__device__ inline void record_pass(LayersShared& shared, const LayersRun& run, int pass,
+                                   const Losses& losses) {
     if (threadIdx.x / 32 < WARPS - 1) return;
     if (!STOPS && !PENALIZED && own_rank() > 0) return;
     const int64 place = VALIDATES ? losses.row : pass;
@@ -142,7 +143,7 @@ __device__ inline void record_pass(Shared& shared, const Run& run, int pass, con
 
 #if STOPS
 // After the last pass of an epoch that is reported: whether the run is over. Keeps the parameters if it was the best.
-__device__ inline bool is_over(Shared& shared, const Passes& pass, int num_rows, int epochs_done,
+__device__ inline bool is_over(LayersShared& shared, const Passes& pass, int num_rows, int epochs_done,
                                StoppingMemory& memory, const BestArrays& best, Network& network) {
     StoppingState& stopping = shared.stopping;
     if (threadIdx.x / 32 == WARPS - 1) {
@@ -162,7 +163,7 @@ __device__ inline bool is_over(Shared& shared, const Passes& pass, int num_rows,
 
 // From layer L's inputs to the gradients of the outputs, and what their losses need. Returns the weight of the batch.
 template <int L>
-__device__ inline float go_forward(Shared& shared, const Run& run, const Now& now, float weight,
+__device__ inline float go_forward(LayersShared& shared, const LayersRun& run, const Now& now, float weight,
                                    Network& network, Rests& rests) {
     network.multiply_forward<L>(shared, inputs_of<L>(shared, now.pass.index()));
     __syncthreads();
@@ -187,7 +188,7 @@ __device__ inline float go_forward(Shared& shared, const Run& run, const Now& no
 
 // From the gradients of layer L's units back to those of the first.
 template <int L>
-__device__ inline void go_back(Shared& shared, const Run& run, const Now& now, const Rests& rests,
+__device__ inline void go_back(LayersShared& shared, const LayersRun& run, const Now& now, const Rests& rests,
                                Network& network) {
     if constexpr (L > 0) {
         network.multiply_backward<L>(shared, gradients_of<L>(shared));
@@ -204,21 +205,21 @@ __device__ inline void go_back(Shared& shared, const Run& run, const Now& now, c
 }
 
 // The penalty as a decay of weights: spread over the rows of the batch, or over their weights.
-__device__ inline float penalty_of_batch(const Shared& shared, const Run& run, const Now& now) {
+__device__ inline float penalty_of_batch(const LayersShared& shared, const LayersRun& run, const Now& now) {
     if (!WEIGHED_PENALTY) return run.penalty / now.count;
     const float weight = weigh_batch(shared, now.slot(), now.count);
     return weight > 0 ? run.penalty / weight : 0;
 }
 
 // From the gradients of the outputs to updates of all layers.
-__device__ inline void train(Shared& shared, const Run& run, const Now& now, const Rests& rests,
+__device__ inline void train(LayersShared& shared, const LayersRun& run, const Now& now, const Rests& rests,
                              Network& network) {
     go_back<LAYERS - 1>(shared, run, now, rests, network);
     network.finish(shared, run, now);
 }
 
 // Gets shared memory ready for the first pass.
-__device__ inline void prepare(Shared& shared, const Arrays& arrays, const Dropout* dropouts,
+__device__ inline void prepare(LayersShared& shared, const Arrays& arrays, const Dropout* dropouts,
                                [[maybe_unused]] const float* class_weights,
                                [[maybe_unused]] const StoppingMemory* stopping) {
     clear(shared);
@@ -238,7 +239,7 @@ __device__ inline void prepare(Shared& shared, const Arrays& arrays, const Dropo
 }
 
 // Goes through a pass, forward and in training back. Returns what is to be written of it.
-__device__ inline Losses take_pass(Shared& shared, const Run& run, Now& now, Network& network) {
+__device__ inline Losses take_pass(LayersShared& shared, const LayersRun& run, Now& now, Network& network) {
     const Passes& pass = now.pass;
     if (pass.trains() || pass.batch == 0) network.begin(pass.trains() ? now.step : now.step + 1);
     wait(shared.x_full[now.slot()], pass.index() / X_SLOTS);
@@ -268,24 +269,24 @@ __device__ inline Losses take_pass(Shared& shared, const Run& run, Now& now, Net
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     one_launch_layers(const __grid_constant__ Arguments arguments) {
-    DYNAMIC_SHARED(Shared, whole);
-    Shared& shared = *whole;
-    const Run run{Peers(shared),
-                  arguments.batches,
-                  arguments.validation_batches,
-                  arguments.targets,
-                  arguments.validation_targets,
-                  arguments.record,
-                  arguments.scale,
-                  1 / arguments.scale,
-                  arguments.largest_norm,
-                  arguments.loss,
-                  arguments.rule,
-                  arguments.penalty,
-                  static_cast<uint32>(arguments.first_step),
-                  {arguments.key0, arguments.key1},
-                  arguments.far_slots,
-                  arguments.exchanges};
+    DYNAMIC_SHARED(LayersShared, whole);
+    LayersShared& shared = *whole;
+    const LayersRun run{Peers(shared),
+                        arguments.batches,
+                        arguments.validation_batches,
+                        arguments.targets,
+                        arguments.validation_targets,
+                        arguments.record,
+                        arguments.scale,
+                        1 / arguments.scale,
+                        arguments.largest_norm,
+                        arguments.loss,
+                        arguments.rule,
+                        arguments.penalty,
+                        static_cast<uint32>(arguments.first_step),
+                        {arguments.key0, arguments.key1},
+                        arguments.far_slots,
+                        arguments.exchanges};
     const Arrays arrays{arguments.places};
     const Talks talks{arguments.progress, arguments.answers, arguments.talk_every};
     prepare(shared, arrays, arguments.dropouts, arguments.class_weights, arguments.stopping);

@@ -13,143 +13,20 @@
 // Users: one_launch_layers.cu.
 #pragma once
 
-#include "resident/exchange/marked_numbers.cuh"
-#include "resident/rows/layer_sums.cuh"
-
-constexpr int THREADS = 32 * WARPS;
-
-template <int L>
-struct BackwardTiles {
-    static constexpr int COUNT = Backward<L>::Weights::MINE;
-};
-template <>
-struct BackwardTiles<0> {
-    static constexpr int COUNT = 0;
-};
-
-// The numbers of layer L's first tile among a warp's, and of its first bias among a block's. Last layers come first, as
-// their gradients do.
-template <int L>
-struct First {
-    static constexpr int FORWARD = First<L + 1>::NEXT_FORWARD,
-                         NEXT_FORWARD = FORWARD + Forward<L>::Weights::MINE;
-    static constexpr int BACKWARD = First<L + 1>::NEXT_BACKWARD,
-                         NEXT_BACKWARD = BACKWARD + BackwardTiles<L>::COUNT;
-    static constexpr int BIAS = First<L + 1>::NEXT_BIAS, NEXT_BIAS = BIAS + Shape<L>::BLOCK_WIDTH;
-};
-template <>
-struct First<LAYERS> {
-    static constexpr int NEXT_FORWARD = 0, NEXT_BACKWARD = 0, NEXT_BIAS = 0;
-};
-
-constexpr int FORWARD_TILES = First<0>::NEXT_FORWARD, BACKWARD_TILES = First<0>::NEXT_BACKWARD;
-constexpr int QUADS = 2 * FORWARD_TILES, BACK_QUADS = larger(2 * BACKWARD_TILES, 1),
-              BIASES = First<0>::NEXT_BIAS;
-// Quads whose owner is the same thread, and biases of a thread.
-constexpr int OWN_QUADS = (QUADS + REPLICAS - 1) / REPLICAS, OWN_BIASES = (BIASES + THREADS - 1) / THREADS;
-static_assert(OWN_QUADS <= 32, "a bit for each");
-// Quads that a thread waits for at once.
-constexpr int AT_ONCE = 16;
-
-template <int L>
-struct LayerNumber {
-    static constexpr int VALUE = L;
-};
-
-// f(layer, the tile's number in it) for a tile of a warp.
-template <int L = LAYERS - 1, class F>
-__device__ inline void at_tile(int tile, F f) {
-    if constexpr (L > 0) {
-        if (tile >= First<L>::NEXT_FORWARD) return at_tile<L - 1>(tile, f);
-    }
-    f(LayerNumber<L>{}, tile - First<L>::FORWARD);
-}
-
-template <int L = LAYERS - 1, class F>
-__device__ inline void at_backward_tile(int tile, F f) {
-    if constexpr (L > 1) {
-        if (tile >= First<L>::NEXT_BACKWARD) return at_backward_tile<L - 1>(tile, f);
-    }
-    if constexpr (L > 0) f(LayerNumber<L>{}, tile - First<L>::BACKWARD);
-}
-
-// f(layer, unit) for a bias of a block.
-template <int L = LAYERS - 1, class F>
-__device__ inline void at_bias(int bias, F f) {
-    if constexpr (L > 0) {
-        if (bias >= First<L>::NEXT_BIAS) return at_bias<L - 1>(bias, f);
-    }
-    f(LayerNumber<L>{}, bias - First<L>::BIAS);
-}
-
-// Whether this warp has tile `tile` of a product.
-template <class Product>
-__device__ inline bool has_tile(int tile) {
-    return Product::is_mine() && Product::Weights::has_tile(tile % Product::Weights::MINE_K);
-}
-
-// Where the blocks of a rank leave numbers, and find them. None is overwritten before it is read: who sends the
-// next has seen what others made of it. Of what threads of other numbers read there are two, for even steps and odd
-// ones, as a block may be a step ahead.
-struct alignas(16) Exchange {
-    uint4 gradients[REPLICAS][QUADS][THREADS];
-    uint4 weights[QUADS][THREADS];
-    uint4 backward[2][BACK_QUADS][THREADS];
-    unsigned biases[2][REPLICAS][BIASES];
-    unsigned squares[2][up(REPLICAS, 2)];
-};
-static_assert(sizeof(Exchange) == EXCHANGE_BYTES, "the launcher gives as much to each rank");
-
-// Takes the 16-bit words of tiles in, whose quads come in this turn: quad h of tile t is at place(t, h), and has the words
-// that there(t, h) has bits of.
-template <int TILES, class Place, class There>
-__device__ inline void receive_tiles(unsigned (&fragments)[TERMS][TILES][4], int turn, Place place,
-                                     There there) {
-#pragma unroll
-    for (int first = 0; first < 2 * TILES; first += AT_ONCE) {
-        uint4 words[AT_ONCE];
-        for (Patience patience;; patience.wait()) {
-            unsigned missing = 0;
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) {
-                const int tile = (first + i) / 2, half = i % 2;
-                words[i] = uint4{};
-                if (tile < TILES && there(tile, half)) words[i] = load_relaxed(place(tile, half));
-            }
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) {
-                const int tile = (first + i) / 2, half = i % 2;
-                if (tile < TILES) missing |= missing_marks(words[i], turn, there(tile, half));
-            }
-            if (missing == 0) break;
-        }
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; ++i) {
-            const int quad = first + i;
-            if (quad >= 2 * TILES) break;
-            const Pair lower(without_last_bit(words[i].x), without_last_bit(words[i].y)),
-                upper(without_last_bit(words[i].z), without_last_bit(words[i].w));
-#pragma unroll
-            for (int term = 0; term < TERMS; ++term) {
-                fragments[term][quad / 2][quad % 2] = lower.words[term];
-                fragments[term][quad / 2][2 + quad % 2] = upper.words[term];
-            }
-        }
-    }
-}
+#include "resident/exchange/replica_exchange.cuh"
 
 // All weights of a block as products take them, and those that this thread owns.
 struct Network {
-    Exchange* exchanges;
+    LayersExchange* exchanges;
     unsigned forward[TERMS][FORWARD_TILES][4], backward[TERMS][larger(BACKWARD_TILES, 1)][4];
     float weights[OWN_QUADS][4], slots[SLOT_PLACES][OWN_QUADS][4];
     unsigned places[OWN_QUADS][2];  // where the way back takes a quad's lower and upper units from
     unsigned owned = 0;             // of quads that are there, a bit each
     unsigned counted[2] = {0, 0};   // and of those whose lower or upper units this block counts
 
-    __device__ Network(Shared&, const Run& run) : exchanges(run.exchanges) {}
+    __device__ Network(LayersShared&, const LayersRun& run) : exchanges(run.exchanges) {}
 
-    __device__ Exchange& own_exchange() const { return exchanges[own_rank()]; }
+    __device__ LayersExchange& own_exchange() const { return exchanges[own_rank()]; }
 
     // f(i, its number among a warp's quads) for each quad that this thread owns.
     template <class F>
@@ -266,7 +143,7 @@ struct Network {
 
     // What all weights have become in `step` steps.
     __device__ void begin(int step) {
-        const Exchange& exchange = own_exchange();
+        const LayersExchange& exchange = own_exchange();
         if (LAYERS > 1) {
             receive_tiles(
                 backward, step / 2,
@@ -311,17 +188,17 @@ struct Network {
     }
 
     template <int L, class Rows>
-    __device__ void multiply_forward(Shared& shared, const Rows& rows) const {
+    __device__ void multiply_forward(LayersShared& shared, const Rows& rows) const {
         multiply<Forward<L>, FORWARD_TILES>(shared, rows, forward, First<L>::FORWARD);
     }
     template <int L>
-    __device__ void multiply_backward(Shared& shared, const UnitRows& rows) const {
+    __device__ void multiply_backward(LayersShared& shared, const UnitRows& rows) const {
         multiply<Backward<L>, BACKWARD_TILES>(shared, rows, backward, First<L>::BACKWARD);
     }
 
     // By the tiles from `first` on.
     template <class Product, int TILES, class Rows>
-    __device__ static void multiply(Shared& shared, const Rows& rows,
+    __device__ static void multiply(LayersShared& shared, const Rows& rows,
                                     const unsigned (&tiles)[TERMS][TILES][4], int first) {
         if (!Product::is_mine()) return;
         typename Product::Fragments b;
@@ -334,13 +211,13 @@ struct Network {
     }
 
     // No step leaves anything to the next.
-    __device__ void catch_up(Shared&, const Run&, const Now&) {}
+    __device__ void catch_up(LayersShared&, const LayersRun&, const Now&) {}
 
     // Layer L's gradients are there: they are sent to their owners.
     template <int L>
-    __device__ void take(Shared& shared, const Run&, const Now& now) const {
+    __device__ void take(LayersShared& shared, const LayersRun&, const Now& now) const {
         using Weights = typename Forward<L>::Weights;
-        Exchange& exchange = own_exchange();
+        LayersExchange& exchange = own_exchange();
         const UnitRows dz = gradients_of<L>(shared);
         const int chunk = Shape<L>::first_gradient() / CHUNK_UNITS;
         Forward<L>::each_gradient(
@@ -355,7 +232,7 @@ struct Network {
     }
 
     // All gradients are on their way: what this thread owns takes them in, and is sent.
-    __device__ void finish(Shared& shared, const Run& run, const Now& now) {
+    __device__ void finish(LayersShared& shared, const LayersRun& run, const Now& now) {
         float sums[OWN_QUADS][4], of_biases[OWN_BIASES], unscale = run.unscale;
         if (CLIPS) {
 #pragma unroll
@@ -403,7 +280,7 @@ struct Network {
 
     // The gradients of own quads from `first` on, added up over the replicas in their order.
     __device__ void receive_gradients(int step, int first, float (&sums)[OWN_QUADS][4]) const {
-        const Exchange& exchange = own_exchange();
+        const LayersExchange& exchange = own_exchange();
         const auto place = [&](int i) {
             const int quad = (first + i / REPLICAS) * REPLICAS + own_replica();
             return &exchange.gradients[i % REPLICAS][quad][threadIdx.x];
@@ -426,7 +303,8 @@ struct Network {
         }
     }
 
-    __device__ void update(int i, const float (&sum)[4], float unscale, const Now& now, const Run& run) {
+    __device__ void update(int i, const float (&sum)[4], float unscale, const Now& now,
+                           const LayersRun& run) {
 #pragma unroll
         for (int part = 0; part < 4; ++part) {
             const auto slot = [&](int idx) -> float& { return slots[idx][i][part]; };
@@ -493,8 +371,8 @@ struct Network {
     }
 
     // The sum of a number over all threads of all replicas.
-    __device__ float sum_of_all(Shared& shared, int step, float number) const {
-        Exchange& exchange = own_exchange();
+    __device__ float sum_of_all(LayersShared& shared, int step, float number) const {
+        LayersExchange& exchange = own_exchange();
         const float sum = sum_of_cluster(shared, step, number);
         if (threadIdx.x == 0)
             store_relaxed(&exchange.squares[step % 2][own_replica()], marked(sum, step / 2));

@@ -18,12 +18,12 @@ constexpr int OUTPUT_QUADS = HIDDEN ? UNIT_TILES * (3 * OUT_TILES + 1) : OUT_TIL
 
 // Where blocks of the same rank leave numbers. None is overwritten before it is read: who sends the next has
 // seen what others made of it. Of the outputs there are two, as a replica may be a step ahead with them.
-struct Exchange {
+struct OneLaunchExchange {
     uint4 gradients[REPLICAS][Weights::MINE * 2][WEIGHT_THREADS];
     uint4 weights[Weights::MINE * 2][WEIGHT_THREADS];
     uint4 outputs[2][REPLICAS][OUTPUT_QUADS][32];
 };
-static_assert(sizeof(Exchange) == EXCHANGE_BYTES, "the launcher gives as much to each rank");
+static_assert(sizeof(OneLaunchExchange) == EXCHANGE_BYTES, "the launcher gives as much to each rank");
 
 // The tiles of a thread's weights that its replica updates: every REPLICAS-th.
 struct OwnWeights {
@@ -68,14 +68,15 @@ struct OwnWeights {
     }
 
     // Sends the gradient of a tile to the replica that updates it.
-    __device__ static void send_gradient(const Run& run, int step, int tile, const float (&gradient)[2][4]) {
+    __device__ static void send_gradient(const OneLaunchRun& run, int step, int tile,
+                                         const float (&gradient)[2][4]) {
         send(&run.exchanges[own_rank()].gradients[own_replica()][2 * tile][threadIdx.x], WEIGHT_THREADS, step,
              gradient);
     }
 
     // Updates this replica's tiles with the gradients of all, and takes all tiles in.
-    __device__ void update(const Run& run, int step, float rate, Weights::Fragments& b) {
-        Exchange& exchange = run.exchanges[own_rank()];
+    __device__ void update(const OneLaunchRun& run, int step, float rate, Weights::Fragments& b) {
+        OneLaunchExchange& exchange = run.exchanges[own_rank()];
         each([&](int i, int tile) {
             float gradient[2][4], updated[2][4];
             receive_sums<REPLICAS, 2>(gradient, step, [&](int replica, int quad) {

@@ -9,13 +9,13 @@
 #include "resident/loss/output_losses.cuh"
 
 struct BatchWarps {
-    Shared& shared;
+    ClusterShared& shared;
     const T* x;
     const float *targets, *weights;        // of all rows
     const float* class_weights;            // of each network, and their mean
     unsigned x_batches = 0, meetings = 0;  // so far, over all networks
 
-    __device__ BatchWarps(Shared& shared, const T* x, const float* targets, const float* weights,
+    __device__ BatchWarps(ClusterShared& shared, const T* x, const float* targets, const float* weights,
                           const float* class_weights)
         : shared(shared), x(x), targets(targets), weights(weights), class_weights(class_weights) {}
 

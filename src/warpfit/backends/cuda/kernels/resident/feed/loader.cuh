@@ -37,7 +37,8 @@ __device__ inline void copy_targets(float (&place)[OWN_ROWS][TARGET_WORDS], cons
 }
 
 // Keeps the ring full.
-__device__ inline void load_batches(Shared& shared, const Run& run, const T* batches, const float* targets) {
+__device__ inline void load_batches(OneLaunchShared& shared, const OneLaunchRun& run, const T* batches,
+                                    const float* targets) {
     const int num_steps = run.first_step().num_steps;
     batches +=
         ((HIDDEN ? 0 : static_cast<int64>(own_rank()) * BATCH) + own_replica() * REPLICA_ROWS) * X_STRIDE;

@@ -28,14 +28,14 @@ struct EpochSums {
 };
 
 // A step of a network's optimizer.
-struct Step {
+struct NetworkStep {
     StepSettings settings;
     RuleSettings rule;
     float unscale;
 
     // That of weights: half of the penalty times their squares, over so many rows, joins the loss with PENALIZED.
-    __device__ Step of_weights(float num_rows) const {
-        Step found = *this;
+    __device__ NetworkStep of_weights(float num_rows) const {
+        NetworkStep found = *this;
         if (PENALIZED) found.rule.decay += settings.penalty / num_rows;
         return found;
     }

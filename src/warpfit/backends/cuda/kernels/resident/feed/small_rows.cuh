@@ -68,7 +68,7 @@ struct Order {
 struct RowWarp {
     static constexpr int COUNT = ROWS < WARP ? ROWS : WARP;  // rows at once
 
-    Shared& shared;
+    GroupShared& shared;
     const T* x;
     const float* targets;
     Order order;
@@ -77,7 +77,7 @@ struct RowWarp {
     int epochs_judged = 0;               // of the network
     bool is_under_way = false;           // whether the last batch is
 
-    __device__ RowWarp(Shared& shared, const T* x, const float* targets)
+    __device__ RowWarp(GroupShared& shared, const T* x, const float* targets)
         : shared(shared), x(x), targets(targets), order(shared.order, shared.rounds) {}
 
     // The numbers among all of the lane's rows of a batch, -1 for those that it does not have.

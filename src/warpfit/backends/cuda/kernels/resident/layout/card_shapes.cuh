@@ -88,7 +88,7 @@ struct alignas(16) LayerPart : NearQuads<L> {
 };
 
 // Numbers of layers whose parity is the same take the same place: see the exchange.
-struct alignas(16) Shared {
+struct alignas(16) CardShared {
     Stack<LayerPart> layers;
     float parts[2][ROWS * MOST_UNITS];      // (CLUSTER, PIECE_ROWS, UNITS): what ranks add up
     T gradients[2][ROWS][GRADIENT_STRIDE];  // of the units of this cluster, before their activation
@@ -99,10 +99,10 @@ struct alignas(16) Shared {
     float targets[2][ROWS][TARGET_WORDS];
     Barrier parts_full[2], gradients_full[2], last_full;
 };
-static_assert(sizeof(Shared) == SHARED_BYTES, "the launcher asks for as much");
+static_assert(sizeof(CardShared) == SHARED_BYTES, "the launcher asks for as much");
 
 template <int L>
-__device__ inline LayerPart<L>& part_of(Shared& shared) {
+__device__ inline LayerPart<L>& part_of(CardShared& shared) {
     return layer_of<L>(shared.layers);
 }
 
@@ -133,7 +133,7 @@ __device__ constexpr int far_quads_before() {
 }
 
 // What does not change in a run.
-struct Run {
+struct CardRun {
     const T* batches;
     const float* targets;
     double* record;
@@ -154,12 +154,12 @@ struct Now {
     __device__ int slot() const { return step % 2; }
 };
 
-__device__ inline unsigned* words_of(const Run& run, const Now& now) {
+__device__ inline unsigned* words_of(const CardRun& run, const Now& now) {
     return run.words + now.slot() * EXCHANGED_WORDS;
 }
 
 template <int L>
-__device__ inline float4* quads_of(Shared& shared, const Run& run) {
+__device__ inline float4* quads_of(CardShared& shared, const CardRun& run) {
     if constexpr (IS_FAR[L]) {
         return run.far + far_quads_before<L>() * 32;
     } else {

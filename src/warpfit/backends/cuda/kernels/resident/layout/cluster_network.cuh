@@ -92,7 +92,7 @@ constexpr int H_AT = REUSES_SUMS ? 0 : SUMS_AT + GROUPS * SUMS_BYTES,
 constexpr int PASSED_BYTES = REUSES_SUMS ? GROUPS * SUMS_BYTES : H_AT + GROUPS * H_BYTES;
 
 // A network's run, as all warps know it.
-struct Run {
+struct ClusterRun {
     unsigned round;                   // how many networks came before
     unsigned epochs, epochs_of_last;  // theirs, those of the last one apart
     int batches;                      // of an epoch
@@ -101,7 +101,7 @@ struct Run {
     int idx;          // of the network among all
 };
 
-struct Shared {
+struct ClusterShared {
     unsigned char x[X_BOXES * BOX_BYTES];
     unsigned char passed[PASSED_BYTES];
     float4 weights[SHARED_SLICES > 0 ? SHARED_SLICES : 1][1 + SLOTS][2]
@@ -126,7 +126,7 @@ struct Shared {
     float batch_weight[STAGES];
 #endif
     alignas(16) Network network;
-    Run run;
+    ClusterRun run;
     // From those who bring rows and find losses, and back:
     Barrier x_full[STAGES], x_free[STAGES], h_full, h_free, dz_full, w2_free, losses_met, bringers_met;
     // Between parts: sums of z, dh, gradients of outputs, an epoch's sums, the next network's number. A verdict on an epoch.
@@ -134,7 +134,7 @@ struct Shared {
     Barrier group_met[REUSES_SUMS ? GROUPS : 1];
 };
 
-static_assert(sizeof(Shared) == SHARED_BYTES, "many_networks_sm90.py counts these bytes");
+static_assert(sizeof(ClusterShared) == SHARED_BYTES, "many_networks_sm90.py counts these bytes");
 
 // -- threads -------------------------------------------------------------------------------------------------------
 
@@ -168,7 +168,8 @@ struct Thread {
 // -- places --------------------------------------------------------------------------------------------------------
 
 // A piece of 8 rows of a unit of a warpgroup's h. Pieces change places so that eight units' lie in different banks.
-__device__ inline unsigned char* h_place(Shared& shared, unsigned group, unsigned unit, unsigned piece) {
+__device__ inline unsigned char* h_place(ClusterShared& shared, unsigned group, unsigned unit,
+                                         unsigned piece) {
     constexpr unsigned LINES_OF_BANKS = 8 / OWN_TILES;
     return shared.passed + H_AT + group * H_STEP + unit * (OWN_ROWS * 2) +
            (piece ^ unit / LINES_OF_BANKS % OWN_TILES) * 16;
@@ -178,15 +179,15 @@ __device__ inline unsigned char* h_place(Shared& shared, unsigned group, unsigne
 __device__ inline unsigned units_of(const Thread& own) { return own.tile() * 4 + own.warp() % 4; }
 
 // What a lane has of 8 rows of dh of 16 units: two words, next to those of the other 8 of a slice.
-__device__ inline uint2* dh_place(Shared& shared, const Thread& own, unsigned tile) {
+__device__ inline uint2* dh_place(ClusterShared& shared, const Thread& own, unsigned tile) {
     unsigned char* of_units = shared.passed + DH_AT + units_of(own) * (DH_BYTES / 4);
     const unsigned sent = tile - FIRST_SENT;
     return reinterpret_cast<uint2*>(of_units + (sent / 2 * WARP + own.lane()) * 16 + sent % 2 * 8);
 }
 
 // What a thread gets of a tile of 8 rows of z from the part that is `distance` before.
-__device__ inline unsigned char* sums_place(Shared& shared, unsigned group, unsigned distance, unsigned tile,
-                                            unsigned thread) {
+__device__ inline unsigned char* sums_place(ClusterShared& shared, unsigned group, unsigned distance,
+                                            unsigned tile, unsigned thread) {
     return shared.passed + SUMS_AT + group * SUMS_BYTES +
            (((distance - 1) * OWN_TILES + tile) * GROUP_THREADS + thread) * 16;
 }
@@ -207,12 +208,12 @@ using Batch = RunBatch<ROWS>;
 
 // The place of the network's own in an array of so many numbers for each.
 template <class Number>
-__device__ inline Number* own_numbers(Number* of_all, const Shared& shared, int count) {
+__device__ inline Number* own_numbers(Number* of_all, const ClusterShared& shared, int count) {
     return of_all + static_cast<int64>(shared.run.idx) * count;
 }
 
 // The mean loss of an epoch's rows over all blocks, in their order, and how many are right.
-__device__ inline EpochSums epoch_sums(const Shared& shared, bool of_validation,
+__device__ inline EpochSums epoch_sums(const ClusterShared& shared, bool of_validation,
                                        const double* total_weights) {
     double total = 0, correct = 0;
     for (const double (&own)[4] : shared.sums) {
@@ -227,7 +228,7 @@ __device__ inline EpochSums epoch_sums(const Shared& shared, bool of_validation,
 }
 
 // Waits for the verdict on an epoch of the network's run.
-__device__ inline int verdict_on(Shared& shared, int epoch) {
+__device__ inline int verdict_on(ClusterShared& shared, int epoch) {
     const unsigned number = shared.run.epochs + epoch;
     wait(shared.verdict_full[number % 2], number / 2);
     return shared.run.verdicts[epoch % 2];

@@ -171,7 +171,7 @@ __device__ inline const T* tile_of(const Rows& rows, int r, int chunk, int term)
 template <int L>
 using RowsOf = LayerRows<L>;
 
-struct alignas(16) Shared {
+struct alignas(16) LayersShared {
     T x[X_SLOTS][TERMS][ROWS][X_STRIDE];
     float2 sums[SUMS][2][32];  // see Parts
     Stack<RowsOf> layers;
@@ -191,7 +191,7 @@ struct alignas(16) Shared {
     float2 cluster_squares[CLUSTER];
     Barrier x_full[larger(2, X_SLOTS)], squares_full;
 };
-static_assert(sizeof(Shared) == SHARED_BYTES, "the launcher asks for as much");
+static_assert(sizeof(LayersShared) == SHARED_BYTES, "the launcher asks for as much");
 
 // The other blocks that this warp sends to. Where there are more warps than others, several partition what one
 // gets.
@@ -201,7 +201,7 @@ struct Peers {
     unsigned bases[OF_WARP];  // of their shared memory
     unsigned own_base;
 
-    __device__ explicit Peers([[maybe_unused]] const Shared& shared) {
+    __device__ explicit Peers([[maybe_unused]] const LayersShared& shared) {
 #if CLUSTER > 1
         own_base = shared_address(&shared);
 #pragma unroll
@@ -229,10 +229,10 @@ struct Peers {
     }
 };
 
-struct Exchange;  // of layer_replicas.cuh
+struct LayersExchange;  // of layer_replicas.cuh
 
 // What does not change in a run.
-struct Run {
+struct LayersRun {
     Peers peers;
     const T *batches, *validation_batches;
     const float *targets, *validation_targets;
@@ -243,5 +243,5 @@ struct Run {
     float penalty;  // of weights: half of it times the sum of their squares, over the rows, joins the loss
     uint32 first_step, key[2];  // of the dropout's random numbers
     float4* far_slots;          // see Memory
-    Exchange* exchanges;        // of each rank, where there are replicas
+    LayersExchange* exchanges;  // of each rank, where there are replicas
 };

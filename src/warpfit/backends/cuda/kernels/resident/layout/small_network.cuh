@@ -70,7 +70,7 @@ constexpr int FIRST = SHARES_FIRST ? own_biases_at(0) : 0, OWN = own_biases_at(H
 constexpr int SHARED_SLOTS = SLOTS - REGISTER_SLOTS;
 
 // A network's run, as all of its warps know it.
-struct Run {
+struct GroupRun {
     int idx;      // of the network among all, -1 for none
     int batches;  // of an epoch
     int verdicts[2], ends_rung;
@@ -79,7 +79,7 @@ struct Run {
 };
 
 // What the network of a group has.
-struct alignas(1024) Shared {
+struct alignas(1024) GroupShared {
     unsigned char x[SHARES_LINES ? TILE_BYTES : STAGES * TILE_BYTES];
     // What each hidden layer gives; later, the gradient of what it takes its activation of.
     unsigned char h[HIDDEN][TILE_BYTES];
@@ -99,12 +99,12 @@ struct alignas(1024) Shared {
     // Of an epoch so far, each thread's own: in registers they would be some too many.
     double losses[GROUP_THREADS];
     unsigned num_correct[GROUP_THREADS];
-    Run run;
+    GroupRun run;
     // From the warp that brings rows, and back; a network to it, and a verdict on an epoch.
     Barrier batch_full[STAGES], batch_free[STAGES], network_full, verdict_full[2];
 };
 
-static_assert(GROUPS * sizeof(Shared) == SHARED_BYTES, "many_small_networks_sm90.py counts these bytes");
+static_assert(GROUPS * sizeof(GroupShared) == SHARED_BYTES, "many_small_networks_sm90.py counts these bytes");
 
 struct Thread {
     unsigned idx;  // in its group
@@ -145,11 +145,11 @@ using Batch = RunBatch<ROWS>;
 // -- parameters ----------------------------------------------------------------------------------------------------
 
 struct Parameters {
-    Shared& shared;
+    GroupShared& shared;
     float numbers[OWN];  // the first FIRST are in shared memory
     float slots[REGISTER_SLOTS > 0 ? REGISTER_SLOTS : 1][OWN];
 
-    __device__ explicit Parameters(Shared& shared) : shared(shared) {}
+    __device__ explicit Parameters(GroupShared& shared) : shared(shared) {}
 
     __device__ float4& four_of_first(int i) const { return shared.first[i / 4][threadIdx.x % GROUP_THREADS]; }
 
@@ -163,15 +163,15 @@ struct Parameters {
                    : shared.slots[(idx - REGISTER_SLOTS) * OWN + i][threadIdx.x % GROUP_THREADS];
     }
 
-    __device__ void update(const Step& step, int i, float sum) { update(step, numbers[i], i, sum); }
+    __device__ void update(const NetworkStep& step, int i, float sum) { update(step, numbers[i], i, sum); }
 
-    __device__ void update(const Step& step, float& number, int i, float sum) {
+    __device__ void update(const NetworkStep& step, float& number, int i, float sum) {
         step.update(number, [&](int idx) -> float& { return slot(idx, i); }, sum);
     }
 
     // Of a hidden layer.
     template <int L>
-    __device__ void update_weights(const Step& step, const float (&sums)[padded(L) / 2]) {
+    __device__ void update_weights(const NetworkStep& step, const float (&sums)[padded(L) / 2]) {
 #pragma unroll
         for (int i = 0; i < padded(L) / 2; i += 4) {
             if constexpr (L == 0 && FIRST > 0) {

@@ -69,7 +69,7 @@ struct OutputLayer {
     float w[UNIT_WIDTH][OUT_WIDTH], slots[SLOT_PLACES][SLOTS ? UNIT_WIDTH : 1][OUT_WIDTH];
 };
 
-struct alignas(16) Shared {
+struct alignas(16) OneLaunchShared {
     T x[X_SLOTS][16][X_STRIDE];
     float4 sums[SUM_SLOTS][WARPS_K][UNIT_TILES][2][32];  // parts of the product, as a warp's lanes hold them
     T dz[ROWS][OUT_STRIDE];
@@ -92,7 +92,7 @@ struct alignas(16) Shared {
     Barrier parts_full[OWN_TILES], dz_full[GROUPS], dh_full[ROW_TILES / HIDDEN_GROUP], dh_empty;
     Barrier outputs_ready, biases_ready, losses_full[2];
 };
-static_assert(sizeof(Shared) == SHARED_BYTES, "the launcher asks for as much");
+static_assert(sizeof(OneLaunchShared) == SHARED_BYTES, "the launcher asks for as much");
 
 // What a block has of units or features: from where on, and how many.
 struct Part {
@@ -151,7 +151,7 @@ struct StepRules {
     }
 };
 
-struct Exchange;  // of replicas.cuh
+struct OneLaunchExchange;  // of replicas.cuh
 
 // A layer in memory: weights, biases, and the optimizer state of each, if there is any.
 struct LayerArrays {
@@ -160,14 +160,14 @@ struct LayerArrays {
 };
 
 // What does not change in a run.
-struct Run {
+struct OneLaunchRun {
     const StepRule* rules;
     int num_rows, num_epochs;
     float scale, unscale, slope;
     LossSettings loss;
     const RowWords* gram;  // of gram_batches.cu
     const float* gram_scales;
-    Exchange* exchanges;  // of each rank, where there are replicas
+    OneLaunchExchange* exchanges;  // of each rank, where there are replicas
     float gradient_scale, gradient_unscale;
     RuleSettings rule;
 

@@ -64,7 +64,7 @@ struct OutputWeights {
 
     // f(number, its place among parameters) for each in a slot.
     template <class F>
-    __device__ void each(Shared& shared, int slot, F f) {
+    __device__ void each(ClusterShared& shared, int slot, F f) {
         const Thread own;
 #pragma unroll
         for (int idx = 0; idx < UNIT_TILES; ++idx) {
@@ -90,7 +90,7 @@ struct OutputOperand {
 };
 
 struct LossWarps {
-    Shared& shared;
+    ClusterShared& shared;
     LossSettings loss;
     const double* total_weights;  // of the rows that each network is trained on, and validated
     const float* class_weights;   // of each network, and their mean
@@ -98,7 +98,7 @@ struct LossWarps {
     unsigned batches = 0, x_batches = 0, steps = 0;  // so far, over all networks
     OwnSums trained, validated;
 
-    __device__ LossWarps(Shared& shared, const LossSettings& loss, const double* total_weights,
+    __device__ LossWarps(ClusterShared& shared, const LossSettings& loss, const double* total_weights,
                          const float* class_weights)
         : shared(shared), loss(loss), total_weights(total_weights), class_weights(class_weights) {}
 
@@ -305,9 +305,9 @@ struct LossWarps {
     }
 
     // Takes in the gradients of all blocks, added up in their order, of so many rows.
-    __device__ void update_outputs(const Step& step, int num_rows) {
+    __device__ void update_outputs(const NetworkStep& step, int num_rows) {
         const Thread own;
-        const Step of_weights = step.of_weights(num_rows);
+        const NetworkStep of_weights = step.of_weights(num_rows);
         float squares = 0;
 #pragma unroll
         for (int idx = 0; idx < UNIT_TILES; ++idx) {

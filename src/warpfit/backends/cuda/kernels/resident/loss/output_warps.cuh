@@ -36,7 +36,7 @@ struct OutputTile {
     __device__ int first_quad() const { return number * QUADS; }
 
 #if HIDDEN
-    __device__ void find(Shared& shared, int step, float (&sums)[3][4]) const {
+    __device__ void find(OneLaunchShared& shared, int step, float (&sums)[3][4]) const {
         const int u = number / OUT_TILES, o = number % OUT_TILES;
         const unsigned one = packed<T>(1.0f, 1.0f), ones[4] = {one, one, one, one};
         float of_bias[2][4] = {};
@@ -59,7 +59,7 @@ struct OutputTile {
         for (int part = 0; part < 4; ++part) sums[2][part] = of_bias[part / 2][part % 2];
     }
 
-    __device__ void update(Shared& shared, const Run& run, const StepRule& now, int step,
+    __device__ void update(OneLaunchShared& shared, const OneLaunchRun& run, const StepRule& now, int step,
                            const float (&sums)[3][4]) const {
         OutputLayer& layer = shared.outputs;
         const int lane = threadIdx.x % 32, u = number / OUT_TILES, o = number % OUT_TILES;
@@ -88,8 +88,9 @@ struct OutputTile {
         }
     }
 #else
-    __device__ void find(Shared&, int, float (&)[3][4]) const {}
-    __device__ void update(Shared&, const Run&, const StepRule&, int, const float (&)[3][4]) const {}
+    __device__ void find(OneLaunchShared&, int, float (&)[3][4]) const {}
+    __device__ void update(OneLaunchShared&, const OneLaunchRun&, const StepRule&, int,
+                           const float (&)[3][4]) const {}
 #endif
 };
 
@@ -104,7 +105,7 @@ struct BiasTile {
     }
     __device__ int first_quad() const { return OutputTile::COUNT * OutputTile::QUADS + number; }
 
-    __device__ void find(Shared& shared, int step, float (&sums)[1][4]) const {
+    __device__ void find(OneLaunchShared& shared, int step, float (&sums)[1][4]) const {
 #if HIDDEN
         add_columns(step, shared.dh_full, shared.dh, number * 16, sums[0]);
 #else
@@ -112,7 +113,7 @@ struct BiasTile {
 #endif
     }
 
-    __device__ void update(Shared& shared, const Run& run, const StepRule& now, int,
+    __device__ void update(OneLaunchShared& shared, const OneLaunchRun& run, const StepRule& now, int,
                            const float (&sums)[1][4]) const {
         const int lane = threadIdx.x % 32, i = number * 16 + lane / 4;
         if (lane % 4 != 0) return;
@@ -134,7 +135,8 @@ __device__ inline void each_tile(int warp, F f) {
 
 // Updates tiles with the gradient of a batch.
 template <class Tile>
-__device__ inline void update_tiles(Shared& shared, const Run& run, const StepRule& now, int step, int warp) {
+__device__ inline void update_tiles(OneLaunchShared& shared, const OneLaunchRun& run, const StepRule& now,
+                                    int step, int warp) {
     each_tile<Tile>(warp, [&](const Tile& tile) {
         float sums[Tile::QUADS][4] = {};
         tile.find(shared, step, sums);
@@ -148,7 +150,7 @@ static_assert(OUTPUT_QUADS == OutputTile::COUNT * OutputTile::QUADS + BiasTile::
 
 // The gradients of tiles: sent, and later added up over the replicas for the update.
 template <class Tile>
-__device__ inline void send_tiles(Shared& shared, Exchange& exchange, int step, int warp) {
+__device__ inline void send_tiles(OneLaunchShared& shared, OneLaunchExchange& exchange, int step, int warp) {
     each_tile<Tile>(warp, [&](const Tile& tile) {
         float sums[Tile::QUADS][4] = {};
         tile.find(shared, step, sums);
@@ -158,8 +160,9 @@ __device__ inline void send_tiles(Shared& shared, Exchange& exchange, int step, 
 }
 
 template <class Tile>
-__device__ inline void update_tiles(Shared& shared, const Run& run, const Exchange& exchange,
-                                    const StepRule& now, int step, int warp) {
+__device__ inline void update_tiles(OneLaunchShared& shared, const OneLaunchRun& run,
+                                    const OneLaunchExchange& exchange, const StepRule& now, int step,
+                                    int warp) {
     each_tile<Tile>(warp, [&](const Tile& tile) {
         float sums[Tile::QUADS][4];
         receive_sums<REPLICAS, 1>(sums, step / 2, [&](int replica, int quad) {
@@ -169,23 +172,24 @@ __device__ inline void update_tiles(Shared& shared, const Run& run, const Exchan
     });
 }
 
-__device__ inline void update_outputs(Shared& shared, const Run& run, const StepRule& now, int step,
-                                      int warp) {
-    Exchange& exchange = run.exchanges[own_rank()];
+__device__ inline void update_outputs(OneLaunchShared& shared, const OneLaunchRun& run, const StepRule& now,
+                                      int step, int warp) {
+    OneLaunchExchange& exchange = run.exchanges[own_rank()];
     send_tiles<OutputTile>(shared, exchange, step, warp);
     send_tiles<BiasTile>(shared, exchange, step, warp);
     update_tiles<OutputTile>(shared, run, exchange, now, step, warp);
     update_tiles<BiasTile>(shared, run, exchange, now, step, warp);
 }
 #else
-__device__ inline void update_outputs(Shared& shared, const Run& run, const StepRule& now, int step,
-                                      int warp) {
+__device__ inline void update_outputs(OneLaunchShared& shared, const OneLaunchRun& run, const StepRule& now,
+                                      int step, int warp) {
     update_tiles<OutputTile>(shared, run, now, step, warp);
     if (!AHEAD) update_tiles<BiasTile>(shared, run, now, step, warp);
 }
 #endif
 
-__device__ inline void train_outputs(Shared& shared, const Run& run, double* record, int warp) {
+__device__ inline void train_outputs(OneLaunchShared& shared, const OneLaunchRun& run, double* record,
+                                     int warp) {
     const bool has_record = own_rank() == 0 && warp == OUTPUT_WARPS - 1;
     Step step = run.first_step();
     for (StepRules rules(run.rules, step); step.is_there(); rules.advance(step)) {

@@ -8,7 +8,7 @@
 #include "resident/products/small_layers.cuh"
 
 // The logits of the warp's rows, or other outputs, each to its row.
-__device__ inline void find_logits(Shared& shared, const Parameters& own_parameters) {
+__device__ inline void find_logits(GroupShared& shared, const Parameters& own_parameters) {
     const Thread own;
     if (own.warp() * 16 >= ROWS) return;
     unsigned b[UNITS / 16][OUT_TILES][2];
@@ -98,8 +98,8 @@ __device__ inline RowLoss replace_outputs(float (&values)[8 * OUT_TILES], const 
 #endif
 
 // Of the batch's rows, of which so many are there: the lane's loss, and to all the slopes of its outputs, times `factor`.
-__device__ inline RowLoss find_losses(Shared& shared, const Parameters& parameters, const LossSettings& loss,
-                                      int num_rows, float factor, int stage) {
+__device__ inline RowLoss find_losses(GroupShared& shared, const Parameters& parameters,
+                                      const LossSettings& loss, int num_rows, float factor, int stage) {
     find_logits(shared, parameters);
     const Thread own;
     const unsigned row = own_row(own);
@@ -124,8 +124,8 @@ __device__ inline RowLoss find_losses(Shared& shared, const Parameters& paramete
 
 // From the slopes of the outputs, which all have: those of the last hidden layer's z, in place of what it gives; and an update
 // of the outputs.
-__device__ inline void back_from_outputs(Words& words, Shared& shared, Parameters& own_parameters,
-                                         const Step& step) {
+__device__ inline void back_from_outputs(Words& words, GroupShared& shared, Parameters& own_parameters,
+                                         const NetworkStep& step) {
     const Thread own;
     float of_weights[OUT_TILES][4] = {}, of_biases[OUT_TILES][4] = {};
     unsigned weights[2 * OUT_TILES];

@@ -102,7 +102,7 @@ struct Operand {
 
 // What a layer takes: in a stage, the batch.
 template <int L>
-__device__ inline Operand inputs_of(const Shared& shared, int stage) {
+__device__ inline Operand inputs_of(const GroupShared& shared, int stage) {
     if constexpr (L == 0) return Operand(shared.x, x_at(stage));
     return Operand(shared.h[L > 0 ? L - 1 : 0]);
 }
@@ -157,7 +157,7 @@ __device__ inline void activate(unsigned (&words)[4], unsigned char* tile, int k
 
 // All hidden layers, each of which leaves its tile to all; of the last the thread's own words remain.
 template <int L = 0>
-__device__ inline void go_forward(Shared& shared, Words& last, AllSigns& signs, const Parameters& own,
+__device__ inline void go_forward(GroupShared& shared, Words& last, AllSigns& signs, const Parameters& own,
                                   int stage) {
     WeightWords<L> weights;
 #pragma unroll
@@ -194,7 +194,7 @@ __device__ inline void go_forward(Shared& shared, Words& last, AllSigns& signs, 
 // dwᵀ and, for each of its two units, the sum of slopes, for an update of a hidden layer.
 template <int L>
 __device__ inline void update_layer(Parameters& own, const Words& dz, const Operand& inputs,
-                                    const Step& step) {
+                                    const NetworkStep& step) {
     float sums[padded(L) / 2] = {};
     wgmma_fence();
 #pragma unroll
@@ -213,7 +213,7 @@ __device__ inline void update_layer(Parameters& own, const Words& dz, const Oper
 
 // dz of a hidden layer, which all have in its tile, becomes that of the one before.
 template <int L>
-__device__ inline void multiply_backward(Words& dz, const AllSigns& signs, const Shared& shared) {
+__device__ inline void multiply_backward(Words& dz, const AllSigns& signs, const GroupShared& shared) {
     const Operand weights(shared.weights[L - 1]), slopes(shared.h[L]);
 #pragma unroll
     for (int part = 0; part < ROWS / PART_ROWS; ++part) {
@@ -242,8 +242,8 @@ __device__ inline void multiply_backward(Words& dz, const AllSigns& signs, const
 
 // From dz of the last hidden layer through all of them, each of which is updated.
 template <int L = HIDDEN - 1>
-__device__ inline void go_back(Shared& shared, Words& dz, const AllSigns& signs, Parameters& own,
-                               const Step& step, int stage) {
+__device__ inline void go_back(GroupShared& shared, Words& dz, const AllSigns& signs, Parameters& own,
+                               const NetworkStep& step, int stage) {
     if constexpr (L > 0) {
         if (L < HIDDEN - 1) meet();  // all have multiplied with the tile
 #pragma unroll

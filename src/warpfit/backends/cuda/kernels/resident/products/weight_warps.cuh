@@ -21,14 +21,14 @@ struct Reader {
     }
 
     // Waits for the tiles of the next group.
-    __device__ void await(Shared& shared) {
+    __device__ void await(OneLaunchShared& shared) {
         wait(shared.x_full[group.slot], group.round);
         group.advance<1>();
     }
 
     // The next tiles and their slots.
     template <int TILES>
-    __device__ void read(const Shared& shared, const T* (&x)[TILES], int (&slots)[TILES]) {
+    __device__ void read(const OneLaunchShared& shared, const T* (&x)[TILES], int (&slots)[TILES]) {
 #pragma unroll
         for (int i = 0; i < TILES; ++i) {
             slots[i] = tile.slot;
@@ -39,8 +39,9 @@ struct Reader {
 };
 
 // The weights as products take them; with look-ahead, what is known of the next ones.
-__device__ inline void round_weights(const Run& run, const Weights& weights, const Weights& velocities,
-                                     const Forecast& forecast, Weights::Fragments& b) {
+__device__ inline void round_weights(const OneLaunchRun& run, const Weights& weights,
+                                     const Weights& velocities, const Forecast& forecast,
+                                     Weights::Fragments& b) {
     const Forecast unscaled = forecast.times(run.unscale);
     weights.round(b, velocities, [&](float weight, float velocity) {
         return AHEAD ? unscaled.value(weight, velocity) : weight * run.unscale;
@@ -48,7 +49,8 @@ __device__ inline void round_weights(const Run& run, const Weights& weights, con
 }
 
 // Multiplies the tiles of a batch by the weights, and leaves the parts of the sums to the row warps.
-__device__ inline void multiply_batch(Shared& shared, const Weights::Fragments& b, int step, Reader& reader) {
+__device__ inline void multiply_batch(OneLaunchShared& shared, const Weights::Fragments& b, int step,
+                                      Reader& reader) {
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
     for (int first = 0; first < ROW_TILES; first += GROUP) {
@@ -77,7 +79,8 @@ __device__ inline void multiply_batch(Shared& shared, const Weights::Fragments& 
 }
 
 // Decay, and what momentum does before the gradient comes; with it the gradient is added to the velocity.
-__device__ inline void begin_update(const Run& run, float rate, Weights& weights, Weights& velocities) {
+__device__ inline void begin_update(const OneLaunchRun& run, float rate, Weights& weights,
+                                    Weights& velocities) {
     if (!MOMENTUM) {
         if (run.rule.decay != 0) weights.each([&](float& weight) { weight *= 1 - rate * run.rule.decay; });
         return;
@@ -90,7 +93,8 @@ __device__ inline void begin_update(const Run& run, float rate, Weights& weights
     });
 }
 
-__device__ inline void end_update(const Run& run, float rate, Weights& weights, Weights& velocities) {
+__device__ inline void end_update(const OneLaunchRun& run, float rate, Weights& weights,
+                                  Weights& velocities) {
     if (!MOMENTUM) return;
     const float step = NESTEROV ? rate * (1 + run.rule.momentum) : rate;
     weights.each_with(velocities, [&](float& weight, float& velocity) { weight -= step * velocity; });
@@ -98,7 +102,7 @@ __device__ inline void end_update(const Run& run, float rate, Weights& weights, 
 
 // take(dz, x, whether they are the last) for groups of tiles of a batch whose gradients are there.
 template <class F>
-__device__ inline void each_gradient_group(Shared& shared, int step, Reader& reader, F take) {
+__device__ inline void each_gradient_group(OneLaunchShared& shared, int step, Reader& reader, F take) {
 #pragma unroll 1
     for (int first = 0; first < ROW_TILES; first += BACK_GROUP) {
         const T* x[BACK_GROUP];
@@ -122,7 +126,8 @@ __device__ inline void each_gradient_group(Shared& shared, int step, Reader& rea
 
 // Adds the gradient of a batch to `target`; finish(tile, numbers) for each tile that is done.
 template <class F>
-__device__ inline void add_gradients(Shared& shared, Weights& target, int step, Reader& reader, F finish) {
+__device__ inline void add_gradients(OneLaunchShared& shared, Weights& target, int step, Reader& reader,
+                                     F finish) {
     each_gradient_group(shared, step, reader, [&](const T* dz, const T* const(&x)[BACK_GROUP], bool is_last) {
         target.add_product(dz, UNIT_STRIDE, x, X_STRIDE, [&](int tile, const float (&numbers)[2][4]) {
             if (is_last) finish(tile, numbers);
@@ -132,9 +137,9 @@ __device__ inline void add_gradients(Shared& shared, Weights& target, int step, 
 
 // Multiplies the batch of a step or, with look-ahead, those up to the next one of the epoch that have not been yet.
 #if AHEAD
-__device__ inline void multiply_batches(Shared& shared, const Run& run, float rate, const Weights& weights,
-                                        const Weights& velocities, const Step& step, int& next,
-                                        Reader& reader) {
+__device__ inline void multiply_batches(OneLaunchShared& shared, const OneLaunchRun& run, float rate,
+                                        const Weights& weights, const Weights& velocities, const Step& step,
+                                        int& next, Reader& reader) {
 #pragma unroll 1
     for (; next <= step.index + !step.is_last_of_epoch(); ++next) {
         const Forecast forecast = next > step.index ? forecast_of(rate, run.rule) : Forecast{1, 0, 0};
@@ -144,8 +149,9 @@ __device__ inline void multiply_batches(Shared& shared, const Run& run, float ra
     }
 }
 #else
-__device__ inline void multiply_batches(Shared& shared, const Run& run, float, const Weights& weights,
-                                        const Weights& velocities, const Step& step, int&, Reader& reader) {
+__device__ inline void multiply_batches(OneLaunchShared& shared, const OneLaunchRun& run, float,
+                                        const Weights& weights, const Weights& velocities, const Step& step,
+                                        int&, Reader& reader) {
     Weights::Fragments b;
     round_weights(run, weights, velocities, Forecast{1, 0, 0}, b);
     multiply_batch(shared, b, step.index, reader);
@@ -153,7 +159,8 @@ __device__ inline void multiply_batches(Shared& shared, const Run& run, float, c
 #endif
 
 #if ADAPTIVE
-__device__ inline void train_weights(Shared& shared, const Run& run, const LayerArrays& layer) {
+__device__ inline void train_weights(OneLaunchShared& shared, const OneLaunchRun& run,
+                                     const LayerArrays& layer) {
     AdaptiveWeights own(shared);
     own.read(layer);
     Reader forward(0);
@@ -171,7 +178,8 @@ __device__ inline void train_weights(Shared& shared, const Run& run, const Layer
     own.write(layer);
 }
 #elif REPLICAS > 1
-__device__ inline void train_weights(Shared& shared, const Run& run, const LayerArrays& layer) {
+__device__ inline void train_weights(OneLaunchShared& shared, const OneLaunchRun& run,
+                                     const LayerArrays& layer) {
     OwnWeights own;
     own.read(own.weights, layer.w, run.scale);
     if (MOMENTUM) own.read(own.velocities, layer.w_slots[0], run.scale);
@@ -200,7 +208,8 @@ __device__ inline void train_weights(Shared& shared, const Run& run, const Layer
     if (MOMENTUM) own.write(own.velocities, layer.w_slots[0], run.unscale);
 }
 #else
-__device__ inline void train_weights(Shared& shared, const Run& run, const LayerArrays& layer) {
+__device__ inline void train_weights(OneLaunchShared& shared, const OneLaunchRun& run,
+                                     const LayerArrays& layer) {
     const Part units = own_units(), features = own_features();
     const int64 own = first_weight(features, units);
     Weights weights, velocities;

@@ -7,12 +7,12 @@
 #include "resident/exchange/card_exchange.cuh"
 
 template <int L>
-__device__ inline Rows inputs_of(Shared& shared, const Now& now) {
+__device__ inline Rows inputs_of(CardShared& shared, const Now& now) {
     return {&part_of<L>(shared).inputs[now.step % LayerPart<L>::BATCHES][0][0], WeightTile<L>::INPUT_STRIDE};
 }
 
 template <int L>
-__device__ inline T (&gradients_of(Shared& shared))
+__device__ inline T (&gradients_of(CardShared& shared))
     [ROWS][GRADIENT_STRIDE] { return shared.gradients[PARITY_OF<L>]; }
 
 // A number of the piece of layer L's units that a rank finds: its row in the batch, and its unit in the tile.
@@ -35,17 +35,17 @@ struct Derivatives {
 
 // Layer L's weights as products take them, forward and back.
 template <int L>
-__device__ inline TransposedColumns forward_weights(Shared& shared) {
+__device__ inline TransposedColumns forward_weights(CardShared& shared) {
     return {&part_of<L>(shared).weights[0][0], WeightTile<L>::STRIDE};
 }
 template <int L>
-__device__ inline Columns backward_weights(Shared& shared) {
+__device__ inline Columns backward_weights(CardShared& shared) {
     return {&part_of<L>(shared).weights[0][0], WeightTile<L>::STRIDE};
 }
 
 // This rank's part of the sums of layer L's units: each row's go to the rank that finds its units.
 template <int L>
-__device__ inline void multiply_forward(Shared& shared, const Now& now) {
+__device__ inline void multiply_forward(CardShared& shared, const Now& now) {
     using Own = WeightTile<L>;
     float* parts = shared.parts[PARITY_OF<L>] + own_rank() * Own::PIECE;
     each_tile<ROW_TILES, Own::UNITS / 16, Own::INPUTS / 16>(
@@ -60,7 +60,7 @@ __device__ inline void multiply_forward(Shared& shared, const Now& now) {
 
 // f(turn, place, z, is_there) for this rank's units, when all ranks' parts have come.
 template <int L, class F>
-__device__ inline void each_sum(Shared& shared, const Now& now, F f) {
+__device__ inline void each_sum(CardShared& shared, const Now& now, F f) {
     using Own = WeightTile<L>;
     await_bytes(shared.parts_full[PARITY_OF<L>], now.step * PHASES<L, HIDDEN_LAYERS> + L / 2,
                 CLUSTER * Own::PIECE * sizeof(float));
@@ -77,7 +77,7 @@ __device__ inline void each_sum(Shared& shared, const Now& now, F f) {
 // From the ranks' sums to layer L's units: those of the last hidden layer go to this cluster, which multiplies by them; the
 // others to all.
 template <int L>
-__device__ inline void activate_units(Shared& shared, const Run& run, const Now& now,
+__device__ inline void activate_units(CardShared& shared, const CardRun& run, const Now& now,
                                       Derivatives<L>& derivatives) {
     each_sum<L>(shared, now, [&](int turn, const Place<L>& place, float z, bool is_there) {
         auto found = activated<ACTIVATION_OF[L]>(z, SLOPE_OF[L]);
@@ -97,7 +97,7 @@ __device__ inline void activate_units(Shared& shared, const Run& run, const Now&
 
 // The derivatives of the last hidden layer's activation go to this cluster, too.
 template <int L>
-__device__ inline void share_derivatives(Shared& shared, const Derivatives<L>& derivatives) {
+__device__ inline void share_derivatives(CardShared& shared, const Derivatives<L>& derivatives) {
     each_number<WeightTile<L>::PIECE>([&](int turn, int i, bool is_there) {
         const Place<L> place(is_there ? i : 0);
         broadcast(derivatives.values[turn], &shared.derivatives[place.row][place.unit / 8 * 8],
@@ -107,7 +107,7 @@ __device__ inline void share_derivatives(Shared& shared, const Derivatives<L>& d
 
 // Layer L's inputs of this rank, from all clusters that have some.
 template <int L>
-__device__ inline void receive_inputs(Shared& shared, const Run& run, const Now& now) {
+__device__ inline void receive_inputs(CardShared& shared, const CardRun& run, const Now& now) {
     constexpr int SENT = WeightTile<L - 1>::SENT_UNITS, QUADS = WeightTile<L>::INPUTS / 4, ALL = ROWS * QUADS;
     constexpr int TURNS = (ALL + THREADS - 1) / THREADS;
     const unsigned* words = words_of(run, now) + Places<L - 1>::UNITS;
@@ -140,7 +140,7 @@ constexpr int TILES_OF_PIECE = 16 % PIECE_ROWS == 0   ? 1
                                                       : smaller(ROW_TILES, PIECE_ROWS / 16 + 2);
 
 // This cluster's part of the outputs of this rank's rows, which goes to all blocks.
-__device__ inline void multiply_last(Shared& shared, const Run& run, const Now& now) {
+__device__ inline void multiply_last(CardShared& shared, const CardRun& run, const Now& now) {
     using Last = WeightTile<LAYERS - 1>;
     unsigned* words =
         words_of(run, now) + Places<LAYERS - 1>::SUMS + own_cluster() * Places<LAYERS - 1>::SENT;
@@ -159,7 +159,7 @@ __device__ inline void multiply_last(Shared& shared, const Run& run, const Now& 
 }
 
 // The outputs of all rows, without their biases.
-__device__ inline void receive_outputs(Shared& shared, const Run& run, const Now& now) {
+__device__ inline void receive_outputs(CardShared& shared, const CardRun& run, const Now& now) {
     using Last = WeightTile<LAYERS - 1>;
     constexpr int SENT = Last::SENT_UNITS, ALL = ROWS * SENT;
     const unsigned* words = words_of(run, now) + Places<LAYERS - 1>::SUMS;
@@ -170,7 +170,7 @@ __device__ inline void receive_outputs(Shared& shared, const Run& run, const Now
 }
 
 // The gradients of all of this cluster's units of the last hidden layer.
-__device__ inline void differentiate_last(Shared& shared) {
+__device__ inline void differentiate_last(CardShared& shared) {
     constexpr int L = HIDDEN_LAYERS - 1;
     using Last = WeightTile<LAYERS - 1>;
     each_tile<ROW_TILES, Last::INPUTS / 16, Last::UNITS / 16>(
@@ -190,7 +190,7 @@ __device__ inline void differentiate_last(Shared& shared) {
 
 // This cluster's part of the gradients of layer L's inputs, which are units of the layer below.
 template <int L>
-__device__ inline void multiply_back(Shared& shared, const Run& run, const Now& now) {
+__device__ inline void multiply_back(CardShared& shared, const CardRun& run, const Now& now) {
     using Own = WeightTile<L>;
     constexpr int SENT = WeightTile<L - 1>::SENT_UNITS;
     unsigned* words = words_of(run, now) + Places<L - 1>::SUMS + own_cluster() * Places<L - 1>::SENT;
@@ -206,7 +206,7 @@ __device__ inline void multiply_back(Shared& shared, const Run& run, const Now& 
 
 // From the clusters' parts to the gradients of layer L's units, which go to this cluster.
 template <int L>
-__device__ inline void differentiate_units(Shared& shared, const Run& run, const Now& now,
+__device__ inline void differentiate_units(CardShared& shared, const CardRun& run, const Now& now,
                                            const Derivatives<L>& derivatives) {
     using Own = WeightTile<L>;
     const unsigned* words = words_of(run, now) + Places<L>::SUMS;
@@ -222,7 +222,7 @@ __device__ inline void differentiate_units(Shared& shared, const Run& run, const
 
 // Until all of them are there.
 template <int L>
-__device__ inline void await_gradients(Shared& shared, const Now& now) {
+__device__ inline void await_gradients(CardShared& shared, const Now& now) {
     constexpr int LATER = HIDDEN_LAYERS - 2 - L;
     await_bytes(shared.gradients_full[PARITY_OF<L>], now.step * PHASES<L, HIDDEN_LAYERS - 1> + LATER / 2,
                 (CLUSTER - 1) * WeightTile<L>::PIECE * sizeof(T));
@@ -231,7 +231,7 @@ __device__ inline void await_gradients(Shared& shared, const Now& now) {
 
 // Takes in the gradients of layer L's biases: `dz` are its units'.
 template <int L>
-__device__ inline void update_biases(Shared& shared, const Run& run, const Now& now, const T* dz,
+__device__ inline void update_biases(CardShared& shared, const CardRun& run, const Now& now, const T* dz,
                                      int stride) {
     auto& biases = part_of<L>(shared).biases;
     // From the last warps on, which have the fewest tiles.
@@ -250,7 +250,7 @@ template <int L>
 struct WeightQuads {
     float4* first;
 
-    __device__ WeightQuads(Shared& shared, const Run& run, int input, int unit)
+    __device__ WeightQuads(CardShared& shared, const CardRun& run, int input, int unit)
         : first(quads_of<L>(shared, run) +
                 (input / 16 * (WeightTile<L>::UNITS / 8) + unit / 8) * (1 + SLOTS) * 32 + threadIdx.x % 32) {}
 
@@ -263,7 +263,7 @@ __device__ inline float& number_of(float4& quad, int part) { return (&quad.x)[pa
 
 // Writes the rounded weights of a fragment to where products take them from.
 template <int L>
-__device__ inline void round_weights(Shared& shared, const float4& quad, int input, int unit) {
+__device__ inline void round_weights(CardShared& shared, const float4& quad, int input, int unit) {
     const int lane = threadIdx.x % 32;
     T* place = &part_of<L>(shared).weights[input + lane / 4][unit + lane % 4 * 2];
     *reinterpret_cast<unsigned*>(place) = packed<T>(quad.x, quad.y);
@@ -272,7 +272,8 @@ __device__ inline void round_weights(Shared& shared, const float4& quad, int inp
 
 // Takes the gradients of layer L's parameters in: `dz` are its units'.
 template <int L>
-__device__ inline void update_layer(Shared& shared, const Run& run, const Now& now, const T* dz, int stride) {
+__device__ inline void update_layer(CardShared& shared, const CardRun& run, const Now& now, const T* dz,
+                                    int stride) {
     using Own = WeightTile<L>;
     Gradients<Own::INPUTS / 16, Own::UNITS / 8>::each_tile(
         inputs_of<L>(shared, now), dz, stride, [&](const float (&sums)[4], int input, int unit) {
@@ -297,7 +298,7 @@ __device__ inline void update_layer(Shared& shared, const Run& run, const Now& n
 // f(number, its place in memory) for each number that a block has of layer L's parameters, and of
 // their optimizer state. Of what several blocks have alike, to write takes only one.
 template <int L, bool WRITES, class F>
-__device__ inline void each_parameter(Shared& shared, const Run& run, const Arrays& arrays, F f) {
+__device__ inline void each_parameter(CardShared& shared, const CardRun& run, const Arrays& arrays, F f) {
     using Own = WeightTile<L>;
     const bool has_biases = !WRITES || (own_rank() == 0 && (!Own::IS_LAST || own_cluster() == 0));
     for (int unit = threadIdx.x; unit < Own::UNITS && has_biases; unit += THREADS) {
@@ -325,7 +326,7 @@ __device__ inline void each_parameter(Shared& shared, const Run& run, const Arra
 
 // Layer L's parameters; those beyond the layer's are 0.
 template <int L>
-__device__ inline void read_layer(Shared& shared, const Run& run, const Arrays& arrays) {
+__device__ inline void read_layer(CardShared& shared, const CardRun& run, const Arrays& arrays) {
     float4* quads = quads_of<L>(shared, run);
     for (int i = threadIdx.x; i < WeightTile<L>::QUADS * 32; i += THREADS) quads[i] = float4{0, 0, 0, 0};
     __syncthreads();

@@ -49,7 +49,7 @@ struct Now {
 
 // The rows that layer L takes in a pass.
 template <int L>
-__device__ inline auto inputs_of(Shared& shared, int pass) {
+__device__ inline auto inputs_of(LayersShared& shared, int pass) {
     if constexpr (L == 0) {
         return BatchRows{&shared.x[pass % X_SLOTS][0][0][0]};
     } else {
@@ -58,7 +58,7 @@ __device__ inline auto inputs_of(Shared& shared, int pass) {
 }
 
 template <int L>
-__device__ inline UnitRows gradients_of(Shared& shared) {
+__device__ inline UnitRows gradients_of(LayersShared& shared) {
     return UnitRows(layer_of<L>(shared.layers).dz);
 }
 
@@ -123,7 +123,7 @@ __device__ inline float2 units_of(T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS], c
 
 // Sends this block's units of layer L, which are there, to all others.
 template <int L, int COUNT>
-__device__ inline void broadcast([[maybe_unused]] const Run& run,
+__device__ inline void broadcast([[maybe_unused]] const LayersRun& run,
                                  [[maybe_unused]] const T (&units)[TERMS][COUNT][ROWS][CHUNK_UNITS],
                                  [[maybe_unused]] const Barrier& full) {
 #if CLUSTER > 1
@@ -150,7 +150,8 @@ __device__ inline void broadcast([[maybe_unused]] const Run& run,
 
 // What dropout multiplies this lane's two units of a piece by.
 template <int L>
-__device__ inline float2 dropout_of(const Shared& shared, const Run& run, int step, const Piece& piece) {
+__device__ inline float2 dropout_of(const LayersShared& shared, const LayersRun& run, int step,
+                                    const Piece& piece) {
     const Dropout& dropout = shared.dropouts[L];
     const uint32 unit = Shape<L>::first() + piece.unit(), row = first_row() + piece.row();
     const Words words =
@@ -164,8 +165,8 @@ __device__ inline float2 dropout_of(const Shared& shared, const Run& run, int st
 
 // From z, which a unit's inputs and bias add up to, to layer L's units of a piece, and the activation's derivatives.
 template <int L>
-__device__ inline void activate_piece(Shared& shared, const Run& run, const Passes& pass, const Piece& piece,
-                                      const float2& z) {
+__device__ inline void activate_piece(LayersShared& shared, const LayersRun& run, const Passes& pass,
+                                      const Piece& piece, const float2& z) {
     LayerRows<L>& rows = layer_of<L>(shared.layers);
     const int unit = piece.unit(), count = Shape<L>::count();
     const auto low = activated<ACTIVATION_OF[L]>(z.x, SLOPE_OF[L]);
@@ -183,7 +184,7 @@ __device__ inline void activate_piece(Shared& shared, const Run& run, const Pass
 
 // Sends this block's units of layer L to all others, when all of its threads have found theirs.
 template <int L>
-__device__ inline void send_units(Shared& shared, const Run& run, int pass) {
+__device__ inline void send_units(LayersShared& shared, const LayersRun& run, int pass) {
     LayerRows<L>& rows = layer_of<L>(shared.layers);
     LayerRows<L>::MUST_MEET ? barrier_of_cluster() : __syncthreads();
     broadcast<L>(run, rows.units(pass), rows.y_full[pass % LayerRows<L>::COPIES]);
@@ -191,7 +192,7 @@ __device__ inline void send_units(Shared& shared, const Run& run, int pass) {
 
 // From the sums of the product to layer L's units, which go to all blocks.
 template <int L>
-__device__ inline void activate_units(Shared& shared, const Run& run, const Passes& pass) {
+__device__ inline void activate_units(LayersShared& shared, const LayersRun& run, const Passes& pass) {
     each_piece<L>([&](const Piece& piece) {
         const float2 sums = Forward<L>::sums_of(shared.sums, piece.eighth, piece.chunk);
         const float2 bias =
@@ -204,7 +205,7 @@ __device__ inline void activate_units(Shared& shared, const Run& run, const Pass
 // From the sums of the product with the weights of the layer above to the gradients before layer L's
 // activation, which go to all blocks if any block needs them.
 template <int L>
-__device__ inline void differentiate_units(Shared& shared, const Run& run) {
+__device__ inline void differentiate_units(LayersShared& shared, const LayersRun& run) {
     using Weights = Backward<L + 1>;
     LayerRows<L>& rows = layer_of<L>(shared.layers);
     each_piece<L>([&](const Piece& piece) {
@@ -221,7 +222,7 @@ using Eighths = RowEighths<ROWS, WARPS>;
 using Rests = Eighths::Rests;
 
 // What classes weigh.
-__device__ inline auto own_classes([[maybe_unused]] const Shared& shared) {
+__device__ inline auto own_classes([[maybe_unused]] const LayersShared& shared) {
 #if CLASS_WEIGHTS
     return classes_of(shared.class_weights, shared.mean_class_weight);
 #else
@@ -233,12 +234,12 @@ __device__ inline auto own_classes([[maybe_unused]] const Shared& shared) {
 __device__ inline float sample_weight(const float* target) { return WEIGHTED ? target[TARGET_WORDS] : 1; }
 
 // A row's target.
-__device__ inline const float* target_of(const Shared& shared, int slot, int row) {
+__device__ inline const float* target_of(const LayersShared& shared, int slot, int row) {
     return shared.targets[slot][SEES_ALL_TARGETS ? first_row() + row : row];
 }
 
 // The weight of a batch: its rows', added up.
-__device__ inline float weigh_batch(const Shared& shared, int slot, int count) {
+__device__ inline float weigh_batch(const LayersShared& shared, int slot, int count) {
     if (!WEIGHTED && !CLASS_WEIGHTS) return count;
     float sum = 0;
     for (int row = threadIdx.x % 32; row < count; row += 32) {
@@ -253,8 +254,8 @@ __device__ inline float weigh_batch(const Shared& shared, int slot, int count) {
 }
 
 // From the sums of the last product to the gradients of the outputs. Of rows that are not there they are 0.
-__device__ inline void find_gradients(Shared& shared, const Run& run, int slot, int count, float weight,
-                                      Rests& rests) {
+__device__ inline void find_gradients(LayersShared& shared, const LayersRun& run, int slot, int count,
+                                      float weight, Rests& rests) {
     using Weights = Forward<LAYERS - 1>;
     LayerRows<LAYERS - 1>& outputs = layer_of<LAYERS - 1>(shared.layers);
     const float factor = weight > 0 ? run.scale / weight : 0;
@@ -278,7 +279,7 @@ __device__ inline void find_gradients(Shared& shared, const Run& run, int slot, 
 }
 
 // The losses of this warp's rows.
-__device__ inline void find_losses(Shared& shared, const Run& run, int pass, int slot, int count,
+__device__ inline void find_losses(LayersShared& shared, const LayersRun& run, int pass, int slot, int count,
                                    const Rests& rests) {
     Eighths::each([&](int i, int eighth) {
         const int row = Piece{eighth, 0}.row();
@@ -302,14 +303,14 @@ __device__ inline void find_losses(Shared& shared, const Run& run, int pass, int
 
 // Until all units of layer L are there.
 template <int L>
-__device__ inline void await_units(Shared& shared, int pass) {
+__device__ inline void await_units(LayersShared& shared, int pass) {
     constexpr int COPIES = LayerRows<L>::COPIES;
     await_rows(layer_of<L>(shared.layers).y_full[pass % COPIES], pass / COPIES, Shape<L>::bytes_of_others());
 }
 
 // Until all gradients that the backward pass needs of layer L are there.
 template <int L>
-__device__ inline void await_gradients(Shared& shared, int step) {
+__device__ inline void await_gradients(LayersShared& shared, int step) {
     if constexpr (L > 0) {
         await_rows(layer_of<L>(shared.layers).dz_full, step, Shape<L>::bytes_of_others());
     }

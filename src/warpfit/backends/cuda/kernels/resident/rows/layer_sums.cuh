@@ -7,7 +7,7 @@
 #include "resident/rows/layer_rows.cuh"
 
 // The sum of a number over all threads of the block, in a fixed order.
-__device__ inline float sum_of_block(Shared& shared, float number) {
+__device__ inline float sum_of_block(LayersShared& shared, float number) {
     number = reduce_warp<Sum>(number);
     if (threadIdx.x % 32 == 0) shared.squares[threadIdx.x / 32] = number;
     __syncthreads();
@@ -17,7 +17,7 @@ __device__ inline float sum_of_block(Shared& shared, float number) {
 }
 
 // The sum of a number over all threads of the cluster, in a fixed order.
-__device__ inline float sum_of_cluster(Shared& shared, [[maybe_unused]] int step, float number) {
+__device__ inline float sum_of_cluster(LayersShared& shared, [[maybe_unused]] int step, float number) {
     float sum = sum_of_block(shared, number);
 #if CLUSTER > 1
     if (threadIdx.x < CLUSTER) {
@@ -68,7 +68,7 @@ __device__ inline void add_up_recorders(Sums& sums, StoppingMemory& memory, unsi
 #endif
 
 // What gradients are multiplied by, lest their norm be larger than it may; of the sum of their squares.
-__device__ inline float clip_factor(const Run& run, float squares) {
+__device__ inline float clip_factor(const LayersRun& run, float squares) {
     constexpr float EPS = 1e-6f;
     const float norm = square_root(squares) * run.unscale;
     return norm > run.largest_norm - EPS ? run.largest_norm / (norm + EPS) : 1;

@@ -22,7 +22,7 @@ struct TileAhead {
     float gram_scale;
 
     // The tile's rows of the Gram matrix of a batch and the one before, as A fragments.
-    __device__ void read_gram(const Run& run, int step, int r) {
+    __device__ void read_gram(const OneLaunchRun& run, int step, int r) {
 #pragma unroll
         for (int i = 0; i < 2 * ROW_TILES; ++i) {
             const int other = i / 2, below = i % 2;
@@ -35,7 +35,8 @@ struct TileAhead {
     }
 
     // The sums of a tile that the weight warps have multiplied, with biases as `forecast` has them.
-    __device__ void take_sums(Shared& shared, const Run& run, const Forecast& forecast, int step, int r) {
+    __device__ void take_sums(OneLaunchShared& shared, const OneLaunchRun& run, const Forecast& forecast,
+                              int step, int r) {
         const unsigned place = place_of_sums(step, r), slot = place % SUM_SLOTS;
         float bias[UNIT_TILES][2][2];
 #pragma unroll
@@ -55,7 +56,7 @@ struct TileAhead {
     }
 
     // Adds what the gradient of batch `step` adds to the sums of the next.
-    __device__ void add_gradients(Shared& shared, int step, float factor) {
+    __device__ void add_gradients(OneLaunchShared& shared, int step, float factor) {
         wait(shared.dh_full[0], step);
 #pragma unroll
         for (int u = 0; u < UNIT_TILES; ++u) {
@@ -74,7 +75,7 @@ struct TileAhead {
     }
 
     // The outputs, as far as this block's units make them up, without the bias.
-    __device__ void find_outputs(Shared& shared, const Run& run, int step, int r,
+    __device__ void find_outputs(OneLaunchShared& shared, const OneLaunchRun& run, int step, int r,
                                  unsigned (&derivatives)[UNIT_TILES][4], Outputs& outputs) const {
         unsigned a[UNIT_TILES][4];
 #pragma unroll
@@ -101,12 +102,12 @@ struct StepNumbers {
     float factor;
     Forecast forecast;
 
-    __device__ StepNumbers(const Run& run, const Step& step, float rate)
+    __device__ StepNumbers(const OneLaunchRun& run, const Step& step, float rate)
         : count(step.count()), factor(factor_of(run, rate, count)), forecast(forecast_of(rate, run.rule)) {}
 };
 
 // Takes tile r of each batch through its stages.
-__device__ inline void look_ahead(Shared& shared, const Run& run, int r) {
+__device__ inline void look_ahead(OneLaunchShared& shared, const OneLaunchRun& run, int r) {
     if (r >= ROW_TILES) return;
     TileAhead tile;
     Step step = run.first_step();
@@ -143,5 +144,5 @@ __device__ inline void look_ahead(Shared& shared, const Run& run, int r) {
     }
 }
 #else
-__device__ inline void look_ahead(Shared&, const Run&, int) {}
+__device__ inline void look_ahead(OneLaunchShared&, const OneLaunchRun&, int) {}
 #endif

@@ -9,7 +9,7 @@
 #include "resident/layout/trained_block.cuh"
 
 // The product of a tile of x with tile u of units, added up over the groups of weight warps.
-__device__ inline void add_sums(const Shared& shared, int slot, int u, float (&z)[2][4]) {
+__device__ inline void add_sums(const OneLaunchShared& shared, int slot, int u, float (&z)[2][4]) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -32,7 +32,7 @@ struct UnitTile {
     float2 bias[2];
     unsigned low[OUT_TILES][2], high[OUT_TILES][2];
 
-    __device__ UnitTile(const Shared& shared, const Run& run, int step, int u) {
+    __device__ UnitTile(const OneLaunchShared& shared, const OneLaunchRun& run, int step, int u) {
         const int lane = threadIdx.x % 32;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -54,8 +54,8 @@ struct UnitTile {
 };
 
 // f(z) and f'(z) of 16 rows and units, as words of an A fragment.
-__device__ inline void activate_units(const Run& run, int u, const float (&z)[2][4], unsigned (&a)[4],
-                                      unsigned (&derivatives)[4]) {
+__device__ inline void activate_units(const OneLaunchRun& run, int u, const float (&z)[2][4],
+                                      unsigned (&a)[4], unsigned (&derivatives)[4]) {
     const int lane = threadIdx.x % 32, num_units = own_units().count;
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
@@ -86,7 +86,8 @@ __device__ inline void store_units(T (&rows)[ROWS][UNIT_STRIDE], int r, int u, c
 #endif
 
 // The outputs of tile r, as far as this block's units or features make them up, without the bias.
-__device__ inline void find_outputs(Shared& shared, const Run& run, int step, int r, Outputs& z) {
+__device__ inline void find_outputs(OneLaunchShared& shared, const OneLaunchRun& run, int step, int r,
+                                    Outputs& z) {
     const unsigned place = place_of_sums(step, r), slot = place % SUM_SLOTS;
     wait(shared.outputs_ready, step + 1);
 #if HIDDEN
@@ -124,8 +125,8 @@ __device__ inline void find_outputs(Shared& shared, const Run& run, int step, in
 
 // Of the rows in z that are the upper or the lower ones, `row` being this lane's: adds the bias, and replaces
 // outputs by the derivatives of the loss. What is left of the outputs is enough for the loss.
-__device__ inline OutputRest replace_outputs(const Shared& shared, const Run& run, int step, int count,
-                                             float factor, int row, int below, Outputs& z) {
+__device__ inline OutputRest replace_outputs(const OneLaunchShared& shared, const OneLaunchRun& run, int step,
+                                             int count, float factor, int row, int below, Outputs& z) {
     OutputRows<2 * OUT_TILES, OUTPUTS> rows{z};
     const float own_factor = row < count ? factor : 0;
     const float* target = shared.targets[step % TARGET_STEPS][row - own_rank() * OWN_ROWS];
@@ -134,7 +135,7 @@ __device__ inline OutputRest replace_outputs(const Shared& shared, const Run& ru
 }
 
 // What the derivatives of the loss are multiplied by.
-__device__ inline float factor_of(const Run& run, float rate, int count) {
+__device__ inline float factor_of(const OneLaunchRun& run, float rate, int count) {
     return (MOMENTUM || ADAPTIVE ? run.gradient_scale : -rate * run.gradient_scale) / count;
 }
 
@@ -162,7 +163,7 @@ __device__ constexpr int gradient_messages(int o) {
 }
 
 // Sends this block's part of the outputs of tile r to the blocks whose rows they are.
-__device__ inline void send_outputs(Shared& shared, int r, const Outputs& z) {
+__device__ inline void send_outputs(OneLaunchShared& shared, int r, const Outputs& z) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int below = 0; below < 2; ++below) {
@@ -181,7 +182,7 @@ __device__ inline void send_outputs(Shared& shared, int r, const Outputs& z) {
 }
 
 // The outputs of this block's row `own` of its tile, added up in a fixed order, to the upper or the lower row of z.
-__device__ inline void add_outputs(const Shared& shared, int tile, int own, int below, Outputs& z) {
+__device__ inline void add_outputs(const OneLaunchShared& shared, int tile, int own, int below, Outputs& z) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int o = 0; o < OUT_TILES; ++o) {
@@ -202,7 +203,7 @@ __device__ inline void add_outputs(const Shared& shared, int tile, int own, int 
 
 // Sends a row of gradients to all blocks. Groups of 4 lanes that have the same row partition the blocks; a lane sends
 // 8 numbers at once.
-__device__ inline void send_gradients(Shared& shared, int row, int below, const Outputs& z) {
+__device__ inline void send_gradients(OneLaunchShared& shared, int row, int below, const Outputs& z) {
     constexpr int ROWS_AT_ONCE = OWN_OF_TILE < 8 ? OWN_OF_TILE : 8, RANKS_AT_ONCE = 16 / ROWS_AT_ONCE;
     const int lane = threadIdx.x % 32, half = lane % 2;
 #pragma unroll
@@ -228,8 +229,8 @@ __device__ inline void send_gradients(Shared& shared, int row, int below, const 
 
 // From all blocks' parts of the outputs of this block's rows of tile r to their gradients, which go to all, and what is
 // left for their losses.
-__device__ inline void exchange_rows(Shared& shared, const Run& run, int step, int count, float factor, int r,
-                                     OutputRest (&rests)[2]) {
+__device__ inline void exchange_rows(OneLaunchShared& shared, const OneLaunchRun& run, int step, int count,
+                                     float factor, int r, OutputRest (&rests)[2]) {
     const int lane = threadIdx.x % 32, first = own_rank() * OWN_ROWS, tile = r - first_own_tile();
     if (lane == 0) mbarrier_expect(&shared.parts_full[tile], CLUSTER * OWN_OF_TILE * 16 * output_messages(0));
     wait(shared.parts_full[tile], step);
@@ -244,8 +245,8 @@ __device__ inline void exchange_rows(Shared& shared, const Run& run, int step, i
 }
 
 // Sends the losses of this block's rows of tile r to the first block.
-__device__ inline void send_losses(Shared& shared, const Run& run, int step, int count, int r,
-                                   const OutputRest (&rests)[2]) {
+__device__ inline void send_losses(OneLaunchShared& shared, const OneLaunchRun& run, int step, int count,
+                                   int r, const OutputRest (&rests)[2]) {
     const int lane = threadIdx.x % 32, first = own_rank() * OWN_ROWS, tile = r - first_own_tile();
 #pragma unroll
     for (int below = 0; below < (OWN_OF_TILE + 7) / 8; ++below) {
@@ -261,8 +262,8 @@ __device__ inline void send_losses(Shared& shared, const Run& run, int step, int
 
 // From this block's part of the outputs of tile r to their gradients, or in a cluster to what other blocks need for
 // them.
-__device__ inline void begin_tile(Shared& shared, const Run& run, int step, int count, float factor, int r,
-                                  Outputs& z) {
+__device__ inline void begin_tile(OneLaunchShared& shared, const OneLaunchRun& run, int step, int count,
+                                  float factor, int r, Outputs& z) {
 #if CLUSTER > 1
     send_outputs(shared, r, z);
     arrive_warp(shared.dz_full[r / GROUP], 16 * 16 * gradient_messages(0));
@@ -288,7 +289,7 @@ __device__ inline void begin_tile(Shared& shared, const Run& run, int step, int 
 // The gradients of the hidden units of tile r, from those of its outputs and `derivatives` (unit tile, part), which may
 // lie where the gradients go.
 template <class F>
-__device__ inline void find_unit_gradients(Shared& shared, int step, int r, F derivatives) {
+__device__ inline void find_unit_gradients(OneLaunchShared& shared, int step, int r, F derivatives) {
     wait(shared.dz_full[r / GROUP], step);
     unsigned a[OUT_TILES][4];
 #pragma unroll
@@ -315,7 +316,7 @@ __device__ inline void find_unit_gradients(Shared& shared, int step, int r, F de
 #endif
 
 // Takes every ROW_WARPS-th tile of a batch through its stages; while one waits for other blocks, others go on.
-__device__ inline void pass_tiles(Shared& shared, const Run& run, int warp) {
+__device__ inline void pass_tiles(OneLaunchShared& shared, const OneLaunchRun& run, int warp) {
     Step step = run.first_step();
     for (StepRules rules(run.rules, step); step.is_there(); rules.advance(step)) {
         const int count = own_rows(step.count());

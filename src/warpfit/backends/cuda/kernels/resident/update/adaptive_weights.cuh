@@ -21,11 +21,11 @@ struct AdaptiveWeights {
         float slots[8][SLOTS];
     };
 
-    Shared& shared;
+    OneLaunchShared& shared;
     Weights weights;
     TileState held[Weights::MINE_U][HELD_K > 0 ? HELD_K : 1];
 
-    __device__ explicit AdaptiveWeights(Shared& shared) : shared(shared) {}
+    __device__ explicit AdaptiveWeights(OneLaunchShared& shared) : shared(shared) {}
 
     __device__ void read(const LayerArrays& layer) {
         const Part units = own_units(), features = own_features();
@@ -42,7 +42,7 @@ struct AdaptiveWeights {
     }
 
     // What need not wait for the gradients: weights decay, and what registers have of averages fades.
-    __device__ void begin_update(const Run& run, const StepRule& now) {
+    __device__ void begin_update(const OneLaunchRun& run, const StepRule& now) {
         weights.each([&](float& w) { w *= now.kept; });
 #pragma unroll
         for (int u = 0; u < Weights::MINE_U; ++u) {
@@ -53,7 +53,7 @@ struct AdaptiveWeights {
 
     // Takes in the gradients of a batch, whose tiles lie at x. While one tile is updated, tensor cores find the gradient of
     // the next one.
-    __device__ void end_update(const Run& run, const StepRule& now, const T* dz,
+    __device__ void end_update(const OneLaunchRun& run, const StepRule& now, const T* dz,
                                const T* const (&x)[ROW_TILES]) {
         const StepRule rest{now.rate, now.eps, 1};
         // A number that the compiler does not know: so each tile has a branch, beyond which instructions do not go. Else it
@@ -74,12 +74,13 @@ struct AdaptiveWeights {
     }
 
   private:
-    __device__ static void fade(const Run& run, TileState& numbers) {
+    __device__ static void fade(const OneLaunchRun& run, TileState& numbers) {
 #pragma unroll
         for (int part = 0; part < 8; ++part) fade_slots(numbers.slots[part], run.rule);
     }
 
-    __device__ void end_tile(const Run& run, const StepRule& rest, int u, int j, const float (&sums)[2][4]) {
+    __device__ void end_tile(const OneLaunchRun& run, const StepRule& rest, int u, int j,
+                             const float (&sums)[2][4]) {
         TileState numbers = load(u, j);
         if (j >= HELD_K) fade(run, numbers);
 #pragma unroll

@@ -15,11 +15,11 @@ struct TileState {
 // The optimizer state of all weights of a thread, tile by tile: of the first in registers, then in shared memory,
 // and of those for which neither has room, in memory. Nobody but the thread looks at it.
 struct Memory {
-    Shared& shared;
+    LayersShared& shared;
     float4* far;
     TileState held[HELD_TILES > 0 ? HELD_TILES : 1];
 
-    __device__ Memory(Shared& shared, const Run& run)
+    __device__ Memory(LayersShared& shared, const LayersRun& run)
         : shared(shared), far(run.far_slots + own_rank() * FAR_TILES * QUADS * THREADS) {}
 
     __device__ TileState load(int tile) const {
@@ -222,7 +222,7 @@ struct Update {
 
 // Layer L's weights by this block's units, and its biases, take their gradients in, found with rows x.
 template <int L, class Rows>
-__device__ inline void update_forward(Shared& shared, const Update& update, Memory& memory,
+__device__ inline void update_forward(LayersShared& shared, const Update& update, Memory& memory,
                                       HeldLayer<L>& held, const Rows& x) {
     const UnitRows dz = gradients_of<L>(shared);
     const int chunk = Shape<L>::first_gradient() / CHUNK_UNITS;
@@ -235,7 +235,7 @@ __device__ inline void update_forward(Shared& shared, const Update& update, Memo
 
 // All of layer L's take their gradients of a pass in.
 template <int L>
-__device__ inline void update_layer(Shared& shared, const Update& update, int pass, Memory& memory,
+__device__ inline void update_layer(LayersShared& shared, const Update& update, int pass, Memory& memory,
                                     HeldLayer<L>& held) {
     const auto x = inputs_of<L>(shared, pass);
     update_forward<L>(shared, update, memory, held, x);
@@ -245,7 +245,7 @@ __device__ inline void update_layer(Shared& shared, const Update& update, int pa
 }
 
 template <int L = LAYERS - 1>
-__device__ inline void update_layers(Shared& shared, const Update& update, int pass, Memory& memory,
+__device__ inline void update_layers(LayersShared& shared, const Update& update, int pass, Memory& memory,
                                      Stack<HeldLayer>& held) {
     update_layer(shared, update, pass, memory, layer_of<L>(held));
     if constexpr (L > 0) update_layers<L - 1>(shared, update, pass, memory, held);
@@ -253,7 +253,7 @@ __device__ inline void update_layers(Shared& shared, const Update& update, int p
 
 // The sum of the squares of what this thread finds of all gradients, each by one block.
 template <int L = 0>
-__device__ inline float sum_squares(Shared& shared, const Now& now) {
+__device__ inline float sum_squares(LayersShared& shared, const Now& now) {
     float squares = 0;
     if (Shape<L>::IS_SHARED_OUT || own_rank() == 0) {
         using Weights = typename Forward<L>::Weights;
@@ -288,7 +288,7 @@ struct Network {
     Stack<HeldLayer> layers;
     Memory memory;
 
-    __device__ Network(Shared& shared, const Run& run) : memory(shared, run) {}
+    __device__ Network(LayersShared& shared, const LayersRun& run) : memory(shared, run) {}
 
     __device__ void read(const Arrays& arrays) { read_weights(layers, memory, arrays); }
     __device__ void write(const Arrays& arrays) { write_weights(layers, memory, arrays); }
@@ -298,24 +298,24 @@ struct Network {
     __device__ void begin(int) {}
 
     template <int L, class Rows>
-    __device__ void multiply_forward(Shared& shared, const Rows& rows) const {
+    __device__ void multiply_forward(LayersShared& shared, const Rows& rows) const {
         layer_of<L>(layers).forward.multiply(shared.sums, rows);
     }
     template <int L>
-    __device__ void multiply_backward(Shared& shared, const UnitRows& rows) const {
+    __device__ void multiply_backward(LayersShared& shared, const UnitRows& rows) const {
         layer_of<L>(layers).backward.multiply(shared.sums, rows);
     }
 
     // Layer L's gradients are there: where their norm need not be known, they are taken in.
     template <int L>
-    __device__ void take(Shared& shared, const Run& run, const Now& now) {
+    __device__ void take(LayersShared& shared, const LayersRun& run, const Now& now) {
         if (CLIPS || (L == 1 && now.leads_on())) return;
         const Update update{run.unscale, now.settings, now.of_weights, run.rule};
         update_layer(shared, update, now.pass.index(), memory, layer_of<L>(layers));
     }
 
     // All gradients are there.
-    __device__ void finish(Shared& shared, const Run& run, const Now& now) {
+    __device__ void finish(LayersShared& shared, const LayersRun& run, const Now& now) {
         if (!CLIPS) return;
         const float squares = sum_of_cluster(shared, now.step, sum_squares(shared, now));
         const float unscale = run.unscale * clip_factor(run, squares);
@@ -325,7 +325,7 @@ struct Network {
 
     // The second layer takes in what the step before has left to this one.
     template <int SECOND = 1>
-    __device__ void catch_up(Shared& shared, const Run& run, const Now& now) {
+    __device__ void catch_up(LayersShared& shared, const LayersRun& run, const Now& now) {
         const Update update{run.unscale, now.last_settings, run.rule, run.rule};
         if constexpr (SECOND < LAYERS)
             update_layer(shared, update, now.pass.index() - 1, memory, layer_of<SECOND>(layers));
