@@ -65,6 +65,11 @@ on_gpu = pytest.mark.skipif(NO_GPU is not None, reason=str(NO_GPU))
 ON_A_GPU = [] if NO_GPU else [pytest.param("gpu", marks=pytest.mark.gpu)]
 
 
+def cases_on_a_gpu(cases: list[Any]) -> list[Any]:
+    """Return the cases of a test for a GPU; where there is none, the first, which says so."""
+    return cases[:1] if NO_GPU else cases
+
+
 class PoisonedRuntime(runtime.Runtime):
     """A device whose memory is full of NaN when it is allocated, so that what is not written shows."""
 

@@ -83,9 +83,9 @@ def build(source: Path, entry: str, defines: Mapping[str, str], *, sanitize: boo
     }
     arguments = (*flags, *(f"-D{name}={value}" for name, value in macros.items()))
     scheduler = build_scheduler()
-    inputs = [source, *sorted(source.parent.glob("*.cuh")), *sorted(KERNELS.rglob("*.cuh"))]
+    own = () if KERNELS in source.parents else sorted(source.parent.glob("*.cuh"))
     link = [str(scheduler), *LINK_FLAGS, *(() if sanitize else ALONE)]
-    target = _cache() / f"{entry}-{_digest([*arguments, *link], inputs)}.so"
+    target = _cache() / f"{entry}-{_digest([*arguments, *link, _parts_digest()], [source, *own])}.so"
     if not target.exists():
         header = _compiled_header((*flags, f"-D__CUDA_ARCH__={macros['__CUDA_ARCH__']}"))
         source_files = [*_folders(header.parent), "-include", HEADER, str(EMULATOR / "entry.cpp")]
@@ -114,7 +114,7 @@ def _folders(first: Path | None = None) -> list[str]:
 @functools.cache
 def _compiled_header(flags: tuple[str, ...]) -> Path:
     """Compile the emulator's headers, once for all kernels with these flags; g++ takes the first that it finds."""
-    folder = _cache() / f"headers-{_digest(flags, sorted(KERNELS.rglob('*.cuh')))}"
+    folder = _cache() / f"headers-{_digest([*flags, _parts_digest()], ())}"
     target = folder / f"{HEADER}.gch"
     if not target.exists():
         folder.mkdir(exist_ok=True)
@@ -158,6 +158,15 @@ def _digest(arguments: Iterable[str], files: Iterable[Path]) -> str:
     for file in files:
         digest.update(file.read_bytes() + b"\0")
     return digest.hexdigest()[:24]
+
+
+@functools.cache
+def _parts_digest() -> str:
+    """Return a hash over what kernels include."""
+    digest = hashlib.sha256()
+    for part in sorted(KERNELS.rglob("*.cuh")):
+        digest.update(f"{part}\0".encode() + part.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 @functools.cache

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import warpfit as wf
-from conftest import on_emulator, on_gpu
+from conftest import cases_on_a_gpu, on_emulator, on_gpu
 from emulator.runtime import EmulatedRuntime
 from support.devices import open_in_both_orders
 from support.one_launch import ACTIVATIONS, BATCH, LIMITS, NUM_ROWS, assert_follows_numpy, data, fit, flat
@@ -598,7 +598,7 @@ def many_cases() -> list[Case]:
 
 @pytest.mark.gpu
 @on_gpu
-@pytest.mark.parametrize("case", many_cases(), ids=str)
+@pytest.mark.parametrize("case", cases_on_a_gpu(many_cases()), ids=str)
 def test_many_cases(case: Case) -> None:
     assert_follows_numpy(case.sizes, **case.settings)
 

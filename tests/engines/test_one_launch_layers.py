@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import warpfit as wf
-from conftest import on_emulator, on_gpu
+from conftest import cases_on_a_gpu, on_emulator, on_gpu
 from support.devices import open_in_both_orders
 from support.one_launch import (
     ACTIVATIONS,
@@ -556,7 +556,9 @@ def clipped(make: MakeOptimizer, norm: float, model: nn.Module) -> optim.Optimiz
 
 @pytest.mark.gpu
 @on_gpu
-@pytest.mark.parametrize("design", designed(), ids=lambda design: "-".join(map(str, design.values())))
+@pytest.mark.parametrize(
+    "design", cases_on_a_gpu(designed()), ids=lambda design: "-".join(map(str, design.values()))
+)
 def test_designed_cases(
     only_cluster: Callable[..., None], only_replicas: Callable[[int], None], design: dict[str, Any]
 ) -> None:

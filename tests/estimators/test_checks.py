@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from conftest import on_gpu
+from conftest import cases_on_a_gpu, on_gpu
 from warpfit.estimators import MLPClassifier, MLPRegressor
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -53,11 +53,13 @@ ROUNDED = {
 @pytest.mark.gpu
 @on_gpu
 @parametrize_with_checks(
-    [
-        kind(device="cuda", **SMALL, **settings)
-        for kind in (MLPClassifier, MLPRegressor)
-        for settings in ({}, {"precision": "float32"}, {"precision": "float64"})
-    ],
+    cases_on_a_gpu(
+        [
+            kind(device="cuda", **SMALL, **settings)
+            for kind in (MLPClassifier, MLPRegressor)
+            for settings in ({}, {"precision": "float32"}, {"precision": "float64"})
+        ]
+    ),
     expected_failed_checks=lambda estimator: {} if estimator.precision == "float64" else ROUNDED,
 )
 def test_checks_on_a_gpu(estimator: Any, check: Check) -> None:

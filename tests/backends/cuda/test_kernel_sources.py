@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from warpfit.backends.base import ACTIVATIONS, BINARY, COMPARISONS, UNARY
 from warpfit.backends.cuda.jit import KERNELS
@@ -28,8 +28,27 @@ def relative(path: Path) -> str:
     return str(path.relative_to(KERNELS))
 
 
-def each(paths: list[Path]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("path", paths, ids=relative)
+def each(paths: list[Path]) -> Callable[[Callable[[Path], None]], Callable[[], None]]:
+    """Let a test look at every file, and name those that fail: a thousand tests take seconds."""
+
+    def of_all(test: Callable[[Path], None]) -> Callable[[], None]:
+        def looks_at_all() -> None:
+            assert paths
+            failed = {relative(path): failure for path in paths if (failure := failure_of(test, path))}
+            assert failed == {}
+
+        looks_at_all.__name__, looks_at_all.__doc__ = test.__name__, test.__doc__
+        return looks_at_all
+
+    return of_all
+
+
+def failure_of(test: Callable[[Path], None], path: Path) -> str | None:
+    try:
+        test(path)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
 
 
 def opening_comment(path: Path) -> list[str]:
@@ -42,6 +61,7 @@ def opening_comment(path: Path) -> list[str]:
     return lines
 
 
+@functools.cache
 def code(path: Path) -> str:
     """Return the text of a file without its comments."""
     return re.sub(r"//[^\n]*|/\*.*?\*/", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
