@@ -13,12 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit.backends import Array
+from warpfit.backends.launch_structs import STOPPING_FIELDS
 from warpfit.data.order import domain_bits
 from warpfit.engines.base import Plan, Stopping, TrainingData, TrainState
 from warpfit.engines.launch_network import layers_of
 from warpfit.engines.launch_settings import (
-    STOPPING_BYTES,
-    STOPPING_FIELDS,
     dropout_settings,
     loss_settings,
     rule_settings,
@@ -154,7 +153,7 @@ class Resident:
         """Return after how many epochs of a launch the rule ended the run, 0 if it did not; it takes over the best."""
         if self._rule is None:
             return 0
-        found = self.ops.to_numpy(self.stopping)[:STOPPING_BYTES].view(STOPPING_FIELDS)[0]
+        found = self.ops.to_numpy(self.stopping)[: STOPPING_FIELDS.itemsize].view(STOPPING_FIELDS)[0]
         if found["has_improved"] and self._rule.keeps_best:
             # Copies, as the next launch may find better ones.
             kept = zip(self.names, self._best, strict=True)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from warpfit.backends.launch_structs import DROPOUT_FIELDS, NETWORK_DROPOUT_FIELDS, STOPPING_FIELDS
 from warpfit.backends.update_rules import UPDATE_RULES
 from warpfit.engines.base import Plan, Stopping
 from warpfit.errors import ConfigError
@@ -26,8 +27,6 @@ from warpfit.random import DROPOUT, stream_key
 
 __all__ = [
     "LOSSES",
-    "STOPPING_BYTES",
-    "STOPPING_FIELDS",
     "dropout_settings",
     "loss_settings",
     "network_dropout_settings",
@@ -50,21 +49,6 @@ LOSSES: tuple[type[Loss], ...] = (
 LARGEST_SCALE = 2.0**60
 # Of an eps: what two denominators share is the reciprocal of their product, which must not be 0.
 LEAST_EPS = 2.0**-60
-# ``Dropout`` of the kernel.
-DROPOUT_FIELDS = [("dropped_below", np.uint64), ("scale", np.float32), ("layer", np.uint32)]
-# ``NetworkDropout`` of the kernels.
-NETWORK_DROPOUT_FIELDS = np.dtype(
-    [("of_layer", DROPOUT_FIELDS), ("key", np.uint32, 2), ("first_step", np.uint32), ("unused", np.uint32)]
-)
-# ``Stopping`` of the kernels.
-STOPPING_FIELDS = [
-    *((name, np.dtype("float64")) for name in ("min_delta", "best")),
-    ("patience", np.dtype("int32")),
-    *((name, np.dtype("int16")) for name in ("of_validation", "of_accuracy")),
-    *((name, np.dtype("int32")) for name in ("keeps_best", "any_gain_is_best", "has_best", "bad_epochs")),
-    *((name, np.dtype("int32")) for name in ("has_improved", "epochs_done")),
-]
-STOPPING_BYTES = np.dtype(STOPPING_FIELDS).itemsize
 # Columns of a step's settings.
 RATE, EPS, KEPT, PENALTY = 0, 1, 2, 3
 

@@ -7,13 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from warpfit.backends.launch_structs import PROGRESS_FIELDS
+
 __all__ = ["NEVER", "SharedRecord", "Talk"]
 
-# ``Progress`` of the kernel.
-PROGRESS_FIELDS = [
-    (name, np.dtype("uint32")) for name in ("epochs_done", "is_asked_to_end", "has_ended", "unused")
-]
-PROGRESS_BYTES = np.dtype(PROGRESS_FIELDS).itemsize
 # Of a record for which there is room at first: to pin more takes the host longer than many a launch.
 RECORD_BYTES = 1 << 22
 # Passes that a kernel makes before it looks whether it is to end.
@@ -30,17 +27,17 @@ class SharedRecord:
         self._take(RECORD_BYTES)
 
     def _take(self, nbytes: int) -> None:
-        self.memory = self.runtime.share(PROGRESS_BYTES + nbytes)
-        self.progress = self.memory.host[:PROGRESS_BYTES].view(PROGRESS_FIELDS)[0]
+        self.memory = self.runtime.share(PROGRESS_FIELDS.itemsize + nbytes)
+        self.progress = self.memory.host[: PROGRESS_FIELDS.itemsize].view(PROGRESS_FIELDS)[0]
 
     def records(self, shape: tuple[int, int, int, int]) -> npt.NDArray[np.float64]:
         """Return zeros for the record of the next launch, with zeros for the progress before it."""
         size = 8 * int(np.prod(shape))
-        if len(self.memory.host) < PROGRESS_BYTES + size:
+        if len(self.memory.host) < PROGRESS_FIELDS.itemsize + size:
             self._take(2 * size)
-        host = self.memory.host[: PROGRESS_BYTES + size]
+        host = self.memory.host[: PROGRESS_FIELDS.itemsize + size]
         host[:] = 0
-        return host[PROGRESS_BYTES:].view(np.float64).reshape(shape)
+        return host[PROGRESS_FIELDS.itemsize :].view(np.float64).reshape(shape)
 
 
 class Talk:
@@ -50,7 +47,7 @@ class Talk:
         epochs, passes, _, _ = shape
         self.records = memory.records(shape)
         self.progress, pointer = memory.progress, memory.memory.pointer
-        self.progress_pointer, self.record_pointer = pointer, pointer + PROGRESS_BYTES
+        self.progress_pointer, self.record_pointer = pointer, pointer + PROGRESS_FIELDS.itemsize
         self.every = min(epochs, -(-PASSES_BETWEEN_TALKS // passes))
 
     @property

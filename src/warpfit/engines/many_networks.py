@@ -14,13 +14,12 @@ import numpy.typing as npt
 
 from warpfit import backends
 from warpfit.backends import Array
+from warpfit.backends.launch_structs import NETWORK_FIELDS, STANDING_FIELDS, STOPPING_FIELDS
 from warpfit.backends.update_rules import UPDATE_RULES
 from warpfit.data.order import domain_bits, round_keys_of
 from warpfit.engines.base import EpochReport, Plan, Stopping, TrainingData, TrainState
 from warpfit.engines.launch_network import layers_of, trained_network
 from warpfit.engines.launch_settings import (
-    STOPPING_BYTES,
-    STOPPING_FIELDS,
     loss_settings,
     network_dropout_settings,
     rule_settings,
@@ -28,7 +27,7 @@ from warpfit.engines.launch_settings import (
     stopping_settings,
 )
 from warpfit.engines.reports import Reports
-from warpfit.engines.rungs import STANDING_FIELDS, DeviceQueue, Halved, Rungs, halved_of
+from warpfit.engines.rungs import DeviceQueue, Halved, Rungs, halved_of
 from warpfit.errors import ConfigError, DivergedError, Obstacle
 from warpfit.nn.dropout import DropoutSpec
 from warpfit.nn.network import NetworkSpec
@@ -228,9 +227,7 @@ class Launch:
     """A launch that trains networks."""
 
     def __init__(self, members: Sequence[Member], rows: DeviceRows, rungs: Rungs | None) -> None:
-        from warpfit.backends.cuda.many_networks import NETWORK_FIELDS
-
-        self.members, self.rows, self.rungs, self.fields = members, rows, rungs, NETWORK_FIELDS
+        self.members, self.rows, self.rungs = members, rows, rungs
         self.ops, self.launch = rows.ops, rows.launch
         self.reports = [Reports(member.plan, member.state, self._num_rows(member)) for member in members]
         self.kept: dict[Hashable, Array] = {}
@@ -339,7 +336,7 @@ class Launch:
 
     def _networks(self, record: Array, standings: Array, rules: Array) -> npt.NDArray[Any]:
         """Return ``Network`` of each member."""
-        found = np.zeros(len(self.members), self.fields)
+        found = np.zeros(len(self.members), NETWORK_FIELDS)
         rule = rules.pointer
         for i, (member, reports) in enumerate(zip(self.members, self.reports, strict=True)):
             plan, state, own = member.plan, member.state, found[i]
@@ -362,7 +359,7 @@ class Launch:
             own["record"] = record.pointer + i * record[0].nbytes
             own["standing"] = standings.pointer + i * STANDING_FIELDS.itemsize
             if member.stopping is not None:
-                own["stopping"], rule = rule, rule + STOPPING_BYTES * self.launch.cluster
+                own["stopping"], rule = rule, rule + STOPPING_FIELDS.itemsize * self.launch.cluster
             own["scale"] = plan.loss_scale
             own["num_rows"], own["bits"], own["num_epochs"] = num_rows, domain_bits(num_rows), len(epochs)
             own["rule"] = rule_settings(plan.optimizer)

@@ -10,25 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit.backends import Array
+from warpfit.backends.launch_structs import CANDIDATE_BYTES, QUEUE_FIELDS
 
-__all__ = ["STANDING_FIELDS", "DeviceQueue", "Halved", "Rungs", "halved_of"]
+__all__ = ["DeviceQueue", "Halved", "Rungs", "halved_of"]
 
-# ``Standing`` and ``Queue`` of the kernels, and how many bytes of theirs a ``Candidate`` has.
-STANDING_FIELDS = np.dtype(
-    [
-        *((name, np.int32) for name in ("epochs_done", "halved_after", "place", "num_compared")),
-        *((name, np.float64) for name in ("loss", "correct", "val_loss", "val_correct")),
-    ]
-)
-QUEUE_FIELDS = np.dtype(
-    [
-        ("factor", np.float64),
-        *((name, np.int64) for name in ("rungs", "numbers", "results")),
-        *((name, np.int32) for name in ("num_folds", "of_validation", "of_accuracy", "rung")),
-        *((name, np.uint32) for name in ("taken", "end", "returned", "published")),
-    ]
-)
-CANDIDATE_BYTES = 24
 # After the last rung, when networks are not compared any more.
 NO_RUNG = np.iinfo(np.int32).max
 

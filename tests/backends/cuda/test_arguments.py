@@ -16,6 +16,7 @@ from warpfit.backends.cuda import DeviceArray, arguments, jit
 from warpfit.backends.cuda.arguments import Arguments, Float, Int, Place
 from warpfit.backends.cuda.launch import Kernel
 from warpfit.backends.cuda.resident_arguments import ARGUMENTS
+from warpfit.backends.launch_structs import STRUCTS
 from warpfit.errors import CompileError, ShapeError
 
 C_TYPES: dict[str, Any] = {
@@ -40,6 +41,14 @@ class Probe(Arguments):
     last: Int
 
 
+EXPECTED = {
+    "CardArguments": {"StepSettings"},
+    "LayersArguments": {"StepSettings", "Dropout", "Progress", "StoppingMemory"},
+    "ManyArguments": {"Network", "NetworkDropout"},
+    "ManyClustersArguments": {"Network", "NetworkDropout"},
+    "ManySmallArguments": {"Network"},
+    "OneLaunchArguments": set(),
+}
 VALUES = {"count": 3, "place": None, "factor": 0.5, "loss": (1.0, 2.0, 3.0), "last": -1}
 SOURCE = """#include <arguments>  // struct Arguments
 extern "C" __global__ void probe(const __grid_constant__ Arguments arguments) {}
@@ -117,3 +126,14 @@ def test_all_fields_are_asked_for_by_name() -> None:
         Probe(**{name: value for name, value in VALUES.items() if name != "last"})
     with pytest.raises(TypeError, match="unexpected keyword argument 'more'"):
         Probe(**VALUES, more=1)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("kind", ARGUMENTS.values(), ids=lambda kind: kind.__name__)
+def test_structs_that_addresses_lead_to_are_checked(kind: type[Arguments]) -> None:
+    declaration = kind.declaration()
+    found = {kind.removeprefix("const ").rstrip("*") for kind in kind.members().values()} & {*STRUCTS}
+    for name in found:
+        for struct, fields_of in STRUCTS[name].items():
+            assert f"static_assert(sizeof({struct}) == {fields_of.itemsize}, " in declaration
+            assert declaration.count(f"__builtin_offsetof({struct}, ") == len(fields_of.names or ())
+    assert found == EXPECTED[kind.__name__]

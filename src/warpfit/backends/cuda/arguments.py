@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Annotated, Any, get_args, get_type_hints
 
 from warpfit.backends.cuda.array import DeviceArray
+from warpfit.backends.launch_structs import STRUCTS
 from warpfit.errors import CompileError
 
 __all__ = ["FORMATS", "Arguments", "Float", "Int", "Place", "Unsigned", "format_of"]
@@ -82,8 +84,22 @@ class Arguments:
             checks.append((f"__builtin_offsetof(Arguments, {name}) == {offset}", f"{name} is elsewhere"))
         checks.append((f"sizeof(Arguments) == {cls.layout().size}", "another size"))
         members = [f"    {kind} {name};" for name, kind in cls.members().items()]
-        tests = [f'static_assert({test}, "for the host: {what}");' for test, what in checks]
+        tests = [
+            f'static_assert({test}, "for the host: {what}");' for test, what in [*checks, *cls._of_structs()]
+        ]
         return "\n".join(["struct Arguments {", *members, "};", *tests])
+
+    @classmethod
+    def _of_structs(cls) -> Iterator[tuple[str, str]]:
+        """Yield what the compiler checks of the structs whose addresses are handed over, and what is wrong if not."""
+        for kind in cls.members().values():
+            for name, fields_of in STRUCTS.get(kind.removeprefix("const ").removesuffix("*"), {}).items():
+                yield f"sizeof({name}) == {fields_of.itemsize}", f"another size of {name}"
+                for member, (_, offset, *_) in (fields_of.fields or {}).items():
+                    yield (
+                        f"__builtin_offsetof({name}, {member}) == {offset}",
+                        f"{member} of {name} is elsewhere",
+                    )
 
     def values(self) -> list[Any]:
         """Return the numbers that `layout` packs."""

@@ -13,8 +13,6 @@ from itertools import product
 from math import ceil
 from typing import Any
 
-import numpy as np
-
 from warpfit.backends.base import Activation
 from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.driver import is_debugging
@@ -24,22 +22,12 @@ from warpfit.backends.cuda.resident_arguments import ManyArguments
 from warpfit.backends.cuda.trained_network import TrainedNetwork, check_network, padded
 from warpfit.errors import ConfigError
 
-__all__ = ["NETWORK_FIELDS", "ManyNetworks", "choose", "variants"]
+__all__ = ["ManyNetworks", "choose", "variants"]
 
 WARPS = (8, 4, 2, 1)
 # Registers of a multiprocessor, the most of a thread, and those that it needs beside parameters, sums and rows.
 REGISTERS, MOST_REGISTERS, OTHER_REGISTERS = 65536, 255, 64
 MOST_BLOCKS = 8
-# ``Network`` of the kernel.
-NETWORK_FIELDS = np.dtype(
-    [
-        *((name, np.int64) for name in ("steps", "keys", "rows", "validation_rows")),
-        *((name, np.int64) for name in ("record", "standing", "stopping")),
-        ("scale", np.float32),
-        *((name, np.int32) for name in ("num_rows", "bits", "num_epochs", "num_validated", "step_stride")),
-        ("rule", np.float32, 4),
-    ]
-)
 
 
 @dataclass(frozen=True)

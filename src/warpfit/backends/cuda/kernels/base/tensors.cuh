@@ -33,8 +33,6 @@ constexpr int TILE_VECTORS = sizeof(T) == 2 ? 1 : 2;
 template <class T>
 constexpr int64 TENSOR_TILE = TENSOR_THREADS * Vec<T>::SIZE * TILE_VECTORS<T>;
 
-static_assert(sizeof(TensorList) == 3848, "launch.py packs this struct, and 4096 bytes hold all parameters");
-
 // The last tensor whose blocks begin at or before `block`.
 __device__ inline int tensor_of_block(const TensorList& list, int64 block) {
     int low = 0;

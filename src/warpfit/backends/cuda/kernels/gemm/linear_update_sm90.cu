@@ -64,8 +64,7 @@ struct UpdateList {
     UpdatedLayer layers[MAX_LAYERS];
 };
 
-static_assert(sizeof(UpdatedLayer) == 768 && sizeof(UpdateList) == 3904,
-              "joined_updates.py packs these structs");
+static_assert(sizeof(UpdatedLayer) == 768, "joined_updates.py packs this struct");
 
 constexpr int THIN_ROWS = 64;
 

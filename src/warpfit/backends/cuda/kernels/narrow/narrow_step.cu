@@ -26,8 +26,6 @@ struct NarrowNetwork {
     const T* biases[MOST_LAYERS];
 };
 
-static_assert(sizeof(NarrowNetwork) == 128, "narrow_step.py packs this struct");
-
 // -- what stays in shared memory --------------------------------------------------------------------------------------
 
 template <int L = 0>

@@ -28,8 +28,6 @@ struct NarrowParts {
     NarrowPart parts[MOST_PARTS];
 };
 
-static_assert(sizeof(NarrowParts) == 648, "joined_updates.py packs these structs");
-
 __device__ inline void update(const NarrowPart& part, int idx, const Rule& rule, float gradient) {
     float value = part.values[idx], slots[2];
 #pragma unroll

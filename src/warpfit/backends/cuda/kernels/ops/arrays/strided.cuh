@@ -16,8 +16,6 @@ struct Layout {
     int64 strides[MAX_AXES];
 };
 
-static_assert(sizeof(Layout) == 136, "launch.py packs this struct");
-
 // Offset of the element that is number `index` in row-major order.
 __device__ inline int64 offset_of(const Layout& layout, int64 index) {
     int64 offset = 0;

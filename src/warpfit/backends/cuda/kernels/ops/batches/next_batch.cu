@@ -24,8 +24,6 @@ struct Windows {
     Window windows[MAX_WINDOWS];
 };
 
-static_assert(sizeof(Windows) == 72, "next_batch.py packs these structs");
-
 template <class From, class To>
 __device__ inline void take_rows(const Window& window, const int64* order, int64 num_rows) {
     const From* source = static_cast<const From*>(window.source);

@@ -26,5 +26,3 @@ struct NetworkDropout {
         return found;
     }
 };
-
-static_assert(sizeof(NetworkDropout) == 32, "launch_settings.py packs this struct");

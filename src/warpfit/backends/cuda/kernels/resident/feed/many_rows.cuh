@@ -155,5 +155,3 @@ __device__ inline auto weight_of_rows([[maybe_unused]] const Network& network,
     return of_validation ? network.num_validated : network.num_rows;
 #endif
 }
-
-static_assert(sizeof(Network) == 96 && sizeof(Standing) == 48, "many_networks.py packs these structs");

@@ -165,7 +165,7 @@ struct Queue {
     }
 };
 
-static_assert(sizeof(Candidate) == 24 && sizeof(Queue) == 64, "engines/rungs.py packs these structs");
+static_assert(sizeof(Candidate) == 24 && sizeof(Queue) == 64, "launch_structs.py has these structs");
 
 #else
 
