@@ -36,7 +36,6 @@ WITHOUT_BACKENDS = ("nn", "losses", "optim", "autograd")
 MOST_LINES = 500
 # Longer ones. The list is exact: a file that is no longer too long leaves it.
 KNOWN_LONG = {
-    "backends/cuda/kernels/resident/products/unit_warps.cuh",
     "backends/cuda/one_launch.py",
     "backends/cuda/one_launch_layers.py",
     "losses.py",
