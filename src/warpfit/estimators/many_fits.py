@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import clone
 from sklearn.metrics._scorer import _BaseScorer, _MultimetricScorer, _PassthroughScorer
-from sklearn.model_selection._validation import _fit_and_score, _score
+from sklearn.model_selection._validation import _score
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import _check_method_params, _num_samples
@@ -263,16 +263,12 @@ class _Started:
 
 def fit_in_processes(fits: Fits, num_processes: int) -> list[Result]:
     """Fit and score on the CPU, `num_processes` at once, each with one BLAS thread."""
-    parallel = Parallel(n_jobs=num_processes)
-    common = replace(fits, pairs=())
+    alone = (delayed(fit_together)(replace(fits, pairs=[pair])) for pair in fits.pairs)
     try:
-        found: list[Result] = parallel(
-            delayed(_fit_alone)(common, parameters, *split) for parameters, split in fits.pairs
-        )
+        return [result for results in Parallel(n_jobs=num_processes)(alone) for result in results]
     except Exception as error:
         _check_worker(fits, error, "joblib", joblibs_pickle())
         raise
-    return found
 
 
 def _check_worker(fits: Fits, error: Exception, kind: str, dumps: Callable[[Any], bytes]) -> None:
@@ -282,27 +278,6 @@ def _check_worker(fits: Fits, error: Exception, kind: str, dumps: Callable[[Any]
         raise DeviceError(
             f"a worker of {kind} was killed, most likely because memory ran out: {error}"
         ) from error
-
-
-def _fit_alone(fits: Fits, parameters: dict[str, Any], train: Indices, test: Indices) -> Result:
-    with one_blas_thread():
-        found: Result = _fit_and_score(
-            clone(fits.estimator),
-            fits.X,
-            fits.y,
-            scorer=fits.scorer,
-            train=train,
-            test=test,
-            verbose=0,
-            parameters=parameters,
-            fit_params=fits.fit_params,
-            score_params=fits.score_params,
-            return_train_score=fits.return_train_score,
-            return_n_test_samples=True,
-            return_times=True,
-            error_score=fits.error_score,
-        )
-    return found
 
 
 def fit_by_executor(fits: Fits, executor: Executor, num_shards: int) -> list[Result]:
