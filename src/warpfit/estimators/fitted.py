@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from math import sqrt
 from typing import Any
 
 import numpy as np
 from sklearn.utils import check_random_state
 
 from warpfit.errors import ConfigError
-from warpfit.estimators.initial_values import initial_values
 from warpfit.estimators.parameters import STOCHASTIC_SOLVERS
-from warpfit.estimators.recipes import weights_of
+from warpfit.estimators.recipes import Weights, weights_of
 from warpfit.estimators.rows import SEEN
+from warpfit.nn.init import memory_for
 
 __all__ = [
     "COUNTS",
@@ -42,6 +44,25 @@ CURVES = ("loss_curve_", "validation_scores_", "validation_loss_curve_")
 WEIGHTS = ("coefs_", "intercepts_")
 OTHERS = ("out_activation_", "_best_weights", "_optimizer_state")
 NETWORK = (*COUNTS, *NUMBERS, *CURVES, *WEIGHTS, *OTHERS)
+
+
+def initial_values(rng: np.random.RandomState, sizes: Sequence[int], activation: str, dtype: Any) -> Weights:
+    """Return all layers' weights (fan_in, fan_out) and their biases (fan_out,), drawn in float64.
+
+    As scikit-learn's, they are uniform within √(6 / (fan_in + fan_out)); for ``'logistic'`` the 6 is a 2.
+    Sizes are those of features, hidden layers and outputs. A layer's weights come before its biases.
+
+    References
+    ----------
+    Glorot, Bengio: Understanding the difficulty of training deep feedforward neural networks (2010).
+    """
+    weights, biases = [], []
+    for fan_in, fan_out in pairwise(sizes):
+        with memory_for("hidden_layer_sizes", "weight", (fan_in, fan_out)):
+            bound = sqrt((2.0 if activation == "logistic" else 6.0) / (fan_in + fan_out))
+            weights.append(rng.uniform(-bound, bound, (fan_in, fan_out)).astype(dtype, copy=False))
+            biases.append(rng.uniform(-bound, bound, fan_out).astype(dtype, copy=False))
+    return weights, biases
 
 
 def begin(holder: Any, sizes: Sequence[int], rng: np.random.RandomState, dtype: Any) -> None:

@@ -26,10 +26,9 @@ from sklearn.utils.validation import _check_method_params, _num_samples
 from warpfit.backends import resolve_device
 from warpfit.blas import one_blas_thread
 from warpfit.errors import DeviceError
-from warpfit.estimators.fitting import ending_of, finish, tasks_of
+from warpfit.estimators.fitting import ending_of, finish, prepare, tasks_of
 from warpfit.estimators.mlp import BaseMLP
 from warpfit.estimators.predictions import PredictedRows, predicting
-from warpfit.estimators.prepared import prepare
 from warpfit.estimators.rows import Rows, check
 from warpfit.sweep.folds import Fold, SweepData
 from warpfit.sweep.here import run_here

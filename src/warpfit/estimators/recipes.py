@@ -23,10 +23,12 @@ __all__ = [
     "OUTPUT_FUNCTIONS",
     "POLICIES",
     "REGRESSION_LOSSES",
+    "Weights",
     "hidden_activation",
     "make_model",
     "make_optimizer",
     "make_schedule",
+    "optimizer_of",
     "weights_of",
 ]
 
@@ -138,3 +140,22 @@ def make_optimizer(estimator: Any, model: nn.Sequential, schedule: Schedule) -> 
         l2_by_weight=True,
         eps_before_correction=True,
     )
+
+
+def optimizer_of(holder: Any, model: nn.Sequential, num_rows: int, *, incremental: bool) -> optim.Optimizer:
+    """Return the optimizer of a run: one that goes on where the last one was, if incremental."""
+    goes_on = incremental and hasattr(holder, "_optimizer_state")
+    if not goes_on:
+        holder._rate_scale = 1.0
+    policy = holder.learning_rate
+    if holder.solver != "sgd" and not isinstance(policy, Schedule) and policy not in SCHEDULES:
+        policy = "constant"
+    schedule = make_schedule(
+        policy, holder.learning_rate_init, power=holder.power_t, num_rows=num_rows, seen=holder.t_
+    )
+    if goes_on and policy == "invscaling":
+        schedule = optim.Constant(holder.learning_rate_init / (holder.t_ + 1) ** holder.power_t)
+    optimizer = make_optimizer(holder, model, schedule)
+    if goes_on and holder._optimizer_state["slots"].keys() == optimizer.make_slots().keys():
+        optimizer.load_state_dict(holder._optimizer_state)
+    return optimizer
