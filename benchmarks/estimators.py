@@ -52,11 +52,11 @@ LEAST_SPEED = {"gpu": 60.0, "search": 5.0}
 # Stages of a fit, with the functions that are theirs; a stage within another counts for itself.
 STAGES: dict[str, tuple[tuple[str, str], ...]] = {
     "checks and encoding of the input": (
-        ("warpfit.estimators.prepared", "check"),
+        ("warpfit.estimators.fitting", "check"),
         ("warpfit.estimators.targets", "Labels.as_loss_takes"),
         ("warpfit.training.fit", "as_rows"),
     ),
-    "initial values": (("warpfit.estimators.prepared", "begin"),),
+    "initial values": (("warpfit.estimators.fitted", "begin"),),
     "copies to the device": (
         ("warpfit.engines.base", "TrainingData.on"),
         ("warpfit.training.fit", "state_of"),
@@ -65,7 +65,7 @@ STAGES: dict[str, tuple[tuple[str, str], ...]] = {
     "snapshots": (("warpfit.training.loop", "TrainingLoop._snapshot"),),
     "copies back": (
         ("warpfit.training.loop", "write_back"),
-        ("warpfit.estimators.fitting", "hold"),
+        ("warpfit.estimators.fitted", "hold"),
     ),
 }
 TRAINING = "training"

@@ -97,23 +97,15 @@ def _is_default(ours: Any, name: str) -> bool:
 
 def _make_optimizer(ours: Any, fitted: Any) -> Any:
     """Return scikit-learn's optimizer with the state of ours, for scikit-learn's estimator."""
-    parameters = fitted.coefs_ + fitted.intercepts_
+    parameters, rate = fitted.coefs_ + fitted.intercepts_, fitted.learning_rate_init
     optimizer: Any
     if ours.solver == "sgd":
-        optimizer = SGDOptimizer(
-            parameters,
-            fitted.learning_rate_init,
-            fitted.learning_rate,
-            fitted.momentum,
-            fitted.nesterovs_momentum,
-            fitted.power_t,
-        )
+        momentum = fitted.momentum, fitted.nesterovs_momentum
+        optimizer = SGDOptimizer(parameters, rate, fitted.learning_rate, *momentum, fitted.power_t)
         optimizer.learning_rate *= ours._rate_scale
         optimizer.iteration_ends(ours.t_)
     else:
-        optimizer = AdamOptimizer(
-            parameters, fitted.learning_rate_init, fitted.beta_1, fitted.beta_2, fitted.epsilon
-        )
+        optimizer = AdamOptimizer(parameters, rate, fitted.beta_1, fitted.beta_2, fitted.epsilon)
     state = getattr(ours, "_optimizer_state", {"step_count": 0, "slots": {}})
     for slot, name in SLOTS[type(optimizer)].items():
         if slot in state["slots"]:

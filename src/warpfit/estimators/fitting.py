@@ -18,16 +18,8 @@ from sklearn.model_selection import train_test_split
 from warpfit.backends import resolve_device
 from warpfit.callers import warn
 from warpfit.errors import DivergedError, TrainingWarning
+from warpfit.estimators import fitted
 from warpfit.estimators.convergence import Convergence, EpochLog, reported_score
-from warpfit.estimators.fitted import (
-    begin,
-    begin_validation,
-    check_members,
-    hold,
-    holders_of,
-    networks_of,
-    show_members,
-)
 from warpfit.estimators.parameters import LBFGS, batch_rows, hidden_sizes
 from warpfit.estimators.recipes import OUTPUT_FUNCTIONS, make_model, optimizer_of
 from warpfit.estimators.rows import Indices, Rows, Split, check, row_weights, validation_rows
@@ -95,20 +87,13 @@ def prepare(
 ) -> Prepared:
     """Return all that a fit needs to be trained; random numbers are drawn in scikit-learn's order.
 
-    Parameters
-    ----------
-    estimator : BaseMLP
-    X, y, sample_weight, X_val, y_val
-        As `BaseMLP.fit` takes them.
-    incremental : bool
-        Whether it is a partial fit.
-    checked : Rows, optional
-        X and y, if they were checked before, for another estimator of this class.
+    Arguments are `BaseMLP.fit`'s, but for `incremental`, which says that it is a partial fit, and
+    `checked`: X and y, if they were checked before, for another estimator of this class.
     """
     sizes = hidden_sizes(estimator.hidden_layer_sizes)
     goes_on = hasattr(estimator, "coefs_") and (estimator.warm_start or incremental)
     if goes_on:
-        check_members(estimator)
+        fitted.check_members(estimator)
     rows = checked or check(estimator, X, y, incremental=incremental, reset=not goes_on)
     estimator.__dict__.update(rows.seen)
     rows = replace(rows, weight=row_weights(estimator, rows.X, y, sample_weight, incremental=incremental))
@@ -116,9 +101,9 @@ def prepare(
     split = Split(rows, given=validation_rows(estimator, X_val, y_val))
     _check_validation(estimator, split, incremental=incremental)
     holders, networks = list[Any](), list[Network]()
-    for holder, rng in holders_of(estimator, goes_on=goes_on):
+    for holder, rng in fitted.holders_of(estimator, goes_on=goes_on):
         if not goes_on:
-            begin(holder, [rows.X.shape[1], *sizes, estimator.n_outputs_], rng, rows.X.dtype)
+            fitted.begin(holder, [rows.X.shape[1], *sizes, estimator.n_outputs_], rng, rows.X.dtype)
         holders.append(holder)
         if estimator.solver == LBFGS:
             continue
@@ -157,7 +142,7 @@ def _set_aside(holder: Any, rows: Rows, rng: np.random.RandomState) -> tuple[Ind
 def _network(holder: Any, split: Split, rng: np.random.RandomState, *, incremental: bool) -> Network:
     """Return a holder's network, to be trained up to `max_iter` epochs, or for one if incremental."""
     if split.validation is not None:
-        begin_validation(holder)
+        fitted.begin_validation(holder)
     model = make_model(holder, (holder.coefs_, holder.intercepts_), holder.dropout)
     return Network(
         holder=holder,
@@ -259,8 +244,8 @@ def finish(prepared: Prepared, endings: Sequence[Ending]) -> None:
         num_trained = len(prepared.holders)
         for holder in prepared.holders:
             _minimize(holder, prepared.split.rows)
-    untouched = networks_of(estimator)[num_trained:] if prepared.goes_on else []
-    show_members(estimator, prepared.holders[:num_trained] + untouched)
+    untouched = fitted.networks_of(estimator)[num_trained:] if prepared.goes_on else []
+    fitted.show_members(estimator, prepared.holders[:num_trained] + untouched)
 
 
 def _take_over(network: Network, ending: Ending, *, incremental: bool) -> None:
@@ -271,7 +256,7 @@ def _take_over(network: Network, ending: Ending, *, incremental: bool) -> None:
     elif isinstance(ending, Exception):
         raise ending
     else:
-        hold(holder, network.model, network.optimizer)
+        fitted.hold(holder, network.model, network.optimizer)
     if ending == INTERRUPT:
         warn("Training interrupted by user.", TrainingWarning)
     elif ending == EPOCHS and not incremental:
@@ -311,7 +296,7 @@ def _minimize(holder: Any, rows: Rows) -> None:
         tolerance=holder.tol,
         on_iteration=_print_iteration if holder.verbose else None,
     )
-    hold(holder, model)
+    fitted.hold(holder, model)
     holder.n_iter_, holder.loss_ = min(result.num_iterations, holder.max_iter), result.loss
     if not result.converged:
         warn(

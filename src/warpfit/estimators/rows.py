@@ -37,22 +37,11 @@ SEEN = ("n_features_in_", "feature_names_in_", "classes_", "_label_binarizer")
 
 @dataclass(frozen=True)
 class Rows:
-    """Checked rows.
+    """Checked rows, and the attributes that the estimator has since, which `SEEN` names."""
 
-    Parameters
-    ----------
-    X : ndarray (N, K)
-        Dense, float32 or float64.
-    y : ndarray (N, outputs)
-        Encoded as the network's outputs.
-    weight : ndarray (N,), optional
-    seen : dict
-        What an estimator knows since it checked them, by the names of its attributes.
-    """
-
-    X: Array
-    y: Array
-    weight: Array | None = None
+    X: Array  # (N, K), dense, float32 or float64
+    y: Array  # (N, outputs), encoded as the network's outputs
+    weight: Array | None = None  # (N,)
     seen: dict[str, Any] = field(default_factory=dict)
 
     def part(self, indices: Indices) -> Rows:

@@ -28,6 +28,9 @@ Array = npt.NDArray[Any]
 PathLike = str | os.PathLike[str]
 E = TypeVar("E")
 
+# What reading raises if a file's description is none.
+MALFORMED = (WarpfitError, LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+
 
 def save_estimator(estimator: Any, path: PathLike) -> None:
     """Write a fitted estimator; see `BaseMLP.save`."""
@@ -48,15 +51,7 @@ def load_estimator(kind: type[E], path: PathLike) -> E:
         raise FileFormatError(f"expected {path} to hold a {kind.__name__}, found {header.get('estimator')!r}")
     try:
         return _Reader(kind, header["parameters"], arrays).estimator(header["fitted"])
-    except (
-        WarpfitError,
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-    ) as error:
+    except MALFORMED as error:
         raise FileFormatError(f"{path} holds no {kind.__name__}: {error}") from error
 
 
@@ -172,8 +167,6 @@ class _Reader:
 
 
 INTEGERS = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
-
-
 BINARIZED = ("binary", "multiclass", "multilabel-indicator")
 
 
@@ -204,22 +197,18 @@ def _are_arrays(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, np.ndarray) for item in value)
 
 
+def _are_weights(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and all(map(_are_arrays, value))
+
+
 # What attributes must be, if they are there and not None.
 ATTRIBUTES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("n_features_in_", *COUNTS), _is_count, "a count"),
     (NUMBERS, _is_number, "a number"),
     (CURVES, lambda value: isinstance(value, list) and all(map(_is_number, value)), "a list of numbers"),
     (WEIGHTS, _are_arrays, "a list of arrays"),
-    (
-        ("_best_weights",),
-        lambda value: isinstance(value, tuple) and len(value) == 2 and all(map(_are_arrays, value)),
-        "two lists of arrays",
-    ),
-    (
-        ("feature_names_in_", "classes_"),
-        lambda value: isinstance(value, np.ndarray) and value.ndim == 1,
-        "an array",
-    ),
+    (("_best_weights",), _are_weights, "two lists of arrays"),
+    (("feature_names_in_", "classes_"), lambda value: _are_arrays([value]) and value.ndim == 1, "an array"),
 )
 
 
