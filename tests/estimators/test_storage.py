@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from sklearn.datasets import make_classification, make_multilabel_classification
 from sklearn.exceptions import NotFittedError
 
 import warpfit
-from support.files import rewrite
+from support.files import rewrite, write_sealed
 from warpfit import losses, nn, optim
 from warpfit.errors import ConfigError, DataWarning, FileFormatError
 from warpfit.estimators import MLPClassifier, MLPRegressor
@@ -157,6 +158,54 @@ def test_loading_needs_no_device(path: Path, cuda: str) -> None:
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60, env=environment)
     rows = np.array([[0.5] * 6, [2.0] * 6], np.float32)
     assert done.stdout.split() == [str(label) for label in fitted.set_params(device="cpu").predict(rows)]
+
+
+def test_files_of_earlier_releases_are_read(path: Path) -> None:
+    """What version 2 of the format holds, name by name; nothing else is written today."""
+    weights = {
+        "coefs_/0": [[1.0], [-2.0]],
+        "intercepts_/0": [0.5],
+        "coefs_/1": [[3.0]],
+        "intercepts_/1": [-1.0],
+    }
+    arrays = {name: np.array(values) for name, values in weights.items()}
+    velocities = {f"velocity/{idx}": np.zeros_like(array) for idx, array in enumerate(arrays.values())}
+    fitted: dict[str, Any] = {
+        "n_features_in_": 2,
+        "n_outputs_": 1,
+        "n_layers_": 3,
+        "n_iter_": 3,
+        "t_": 30,
+        "out_activation_": "identity",
+        "coefs_": [{"array": "coefs_/0"}, {"array": "coefs_/1"}],
+        "intercepts_": [{"array": "intercepts_/0"}, {"array": "intercepts_/1"}],
+        "loss_": 1.0,
+        "loss_curve_": [3.0, 2.0, 1.0],
+        "best_loss_": 1.0,
+        "best_validation_score_": None,
+        "validation_scores_": None,
+        "validation_loss_curve_": None,
+        "_no_improvement_count": 0,
+        "_best_weights": None,
+        "_rate_scale": 0.2,
+        "_optimizer_state": {
+            "dict": [
+                ["step_count", 3],
+                ["slots", {"dict": [["velocity", [{"array": name} for name in velocities]]]}],
+            ]
+        },
+    }
+    parameters = {"solver": "sgd", "hidden_layer_sizes": 1, "device": "cpu"}
+    header = {"estimator": "MLPRegressor", "parameters": parameters, "fitted": fitted}
+    text = json.dumps({"format": "warpfit-estimator", "version": 2, **header})
+    write_sealed(path, text, arrays | velocities)
+    loaded = MLPRegressor.load(path)
+    np.testing.assert_array_equal(loaded.predict([[1.0, 0.25], [0.0, 9.0]]), [2.0, -1.0])
+    loaded.partial_fit([[1.0, 0.25]], [2.0]).save(path)
+    assert (loaded.t_, loaded.loss_curve_[:3]) == (31, [3.0, 2.0, 1.0])
+    written: list[set[str]] = []
+    rewrite(path, lambda header, arrays: written.append(set(header["fitted"])))
+    assert written == [set(fitted)]
 
 
 def test_what_only_pickle_stores_is_refused(path: Path) -> None:
