@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +15,7 @@ from warpfit.backends import Array, Backend
 from warpfit.backends.base import Number
 from warpfit.backends.transfer import device_of, moved, to_host
 from warpfit.backends.update_rules import UPDATE_RULES, UpdateNumbers
-from warpfit.checks import brief, check_count, check_fields, check_number, register
+from warpfit.checks import as_tuple, brief, check_count, check_fields, check_number, register
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.optim.schedules import Constant, Schedule
 
@@ -63,6 +64,14 @@ class OptimizerSpec:
         """Raise ConfigError unless `condition` holds."""
         if not condition:
             raise ConfigError(f"{self.kind}: expected {what}, got {came!r}")
+
+    def checked_betas(self, came: Any) -> tuple[float, float]:
+        """Return two shares of averages as floats, or raise ConfigError unless each is in [0, 1)."""
+        betas = as_tuple(came, Real)
+        if betas is None or len(betas) != 2:
+            raise ConfigError(f"{self.kind}: expected betas as two numbers, got {came!r}")
+        self.require(all(0 <= beta < 1 for beta in betas), "betas in [0, 1)", came)
+        return float(betas[0]), float(betas[1])
 
     @property
     def slot_names(self) -> tuple[str, ...]:
