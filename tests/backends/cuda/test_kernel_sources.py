@@ -226,7 +226,7 @@ def chosen_by_define() -> set[str]:
     activations = {f"{name}_{way}" for name in ACTIVATIONS for way in ("forward", "derivative")}
     epilogues = {f"epilogue_{name}" for name in ("store", "activation", "mask")}
     rules = {f"{name}_{part}" for name in UPDATE_RULES for part in ("rule", "fade", "quotient", "take")}
-    losses = {f"{name}_{part}" for name in ELEMENT_LOSSES for part in ("term", "slope")}
+    losses = {f"{name}_{part}" for name in ELEMENT_LOSSES for part in ("term", "derivative")}
     return elementwise | activations | epilogues | rules | losses
 
 
