@@ -73,6 +73,11 @@ class Adam(Optimizer):
     eps_before_correction : bool
         scikit-learn's form: eps is added before the bias correction.
 
+    Raises
+    ------
+    ConfigError
+        If there are no parameters, or a number is out of range.
+
     References
     ----------
     Kingma, Ba: Adam (2015); torch.optim.Adam, whose formulas these are.
@@ -112,7 +117,17 @@ class Adam(Optimizer):
 class AdamW(Adam):
     """Adam whose weight decay shrinks the weights instead of joining the gradients.
 
-    Parameters as `Adam`'s, with a weight decay of 0.01.
+    Parameters
+    ----------
+    parameters, lr, betas, eps, clip_norm
+        As `Adam`'s.
+    weight_decay : float
+        Shrinks every parameter by lr · weight_decay before the update.
+
+    Raises
+    ------
+    ConfigError
+        If there are no parameters, or a number is out of range.
 
     References
     ----------

@@ -38,6 +38,11 @@ class OptimizerSpec:
         scikit-learn's alpha: l2 / (2 n) · Σ w² joins the loss, n the rows of the batch, biases left out.
     l2_by_weight : bool
         Whether n is the sum of the sample weights, as scikit-learn's is.
+
+    Raises
+    ------
+    ConfigError
+        If a number is out of range.
     """
 
     kind: ClassVar[str] = ""
@@ -61,7 +66,21 @@ class OptimizerSpec:
         self.require(self.l2 >= 0, "l2 of at least 0", self.l2)
 
     def require(self, condition: bool, what: str, came: Any) -> None:
-        """Raise ConfigError unless `condition` holds."""
+        """Raise ConfigError unless `condition` holds.
+
+        Parameters
+        ----------
+        condition : bool
+        what : str
+            What was expected.
+        came : Any
+            What came in its place.
+
+        Raises
+        ------
+        ConfigError
+            Which says both, and of which optimizer.
+        """
         if not condition:
             raise ConfigError(f"{self.kind}: expected {what}, got {came!r}")
 
@@ -103,9 +122,27 @@ class OptimizerSpec:
         lr: float,
         numbers: Array | None = None,
     ) -> None:
-        """Update parameters and slots in place; `step` counts from 1.
+        """Update parameters and slots in place.
 
-        `numbers`, float64 on the device, are those of `self.numbers`, in place of step and learning rate.
+        Parameters
+        ----------
+        ops : Backend
+            That all arrays belong to.
+        parameters, gradients : sequence of array
+            Gradients have their parameters' shapes.
+        slots : mapping of str to sequence of array
+            The optimizer state: for each of `slot_names` an array for every parameter.
+        step : int
+            From 1.
+        lr : float
+            The learning rate of this step.
+        numbers : array (n,) float64, optional
+            Those of `self.numbers`, on the device, in place of step and learning rate.
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            If arrays that belong together differ.
         """
         if numbers is None:
             found = self.update_numbers(step, lr)
@@ -120,7 +157,19 @@ class OptimizerSpec:
     ) -> Array | None:
         """Add the penalty's gradient to the gradients, and return the penalty that joins the loss, if any.
 
-        `num_rows` is the sum of the sample weights with `l2_by_weight`: an array of shape (), which stays where it is.
+        Parameters
+        ----------
+        ops : Backend
+            That all arrays belong to.
+        parameters, gradients : sequence of array
+            Gradients have their parameters' shapes, and are added to in place.
+        num_rows : int or array ()
+            Rows of the batch; with `l2_by_weight` the sum of the sample weights, which stays on the device.
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            If a gradient does not fit its parameter.
         """
         if not self.l2:
             return None
@@ -142,7 +191,18 @@ class OptimizerSpec:
         lr: float,
         numbers: Array | None = None,
     ) -> None:
-        """Clip the gradients, and apply them; see `apply`."""
+        """Clip the gradients to `clip_norm`, and apply them.
+
+        Parameters
+        ----------
+        ops, parameters, gradients, slots, step, lr, numbers
+            As `apply` takes them.
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            As `apply` raises them.
+        """
         if self.clip_norm is not None:
             ops.clip_by_norm(gradients, self.clip_norm)
         self.apply(ops, parameters, gradients, slots, step=step, lr=lr, numbers=numbers)

@@ -52,6 +52,11 @@ class Lion(Optimizer):
     clip_norm : float, optional
         Largest joint norm of all gradients.
 
+    Raises
+    ------
+    ConfigError
+        If there are no parameters, or a number is out of range.
+
     References
     ----------
     Chen, Liang, Huang, Real, Wang, Liu, Pham, Dong, Luong, Hsieh, Lu, Le: Symbolic Discovery of Optimization Algorithms
