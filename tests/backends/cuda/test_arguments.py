@@ -1,4 +1,4 @@
-"""A kernel's one parameter: where C has each member, what the compiler refuses, and what the host does."""
+"""A kernel's one parameter: where C has each member, and what compiler and host refuse."""
 
 from __future__ import annotations
 

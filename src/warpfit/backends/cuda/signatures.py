@@ -1,4 +1,4 @@
-"""The parameters of the kernels that take several: the host packs by these types, and the compiler checks them.
+"""The parameters of all other kernels: the host packs by these types, which the compiler checks.
 
 Kernels of whole runs take one struct instead: `resident_arguments.py`.
 """
@@ -125,7 +125,7 @@ def formats_of(name: str) -> tuple[str, ...]:
 
 
 def check_of(name: str) -> str:
-    """Return what follows a kernel's source, so that its entry takes what the host packs or it does not compile."""
+    """Return what follows a kernel's source: it compiles only if it takes what the host packs."""
     types = SIGNATURES[name]
     structs = sorted(kind for kind in {*types.split(", ")} & {*FORMATS} if kind[0].isupper())
     sizes = [f"sizeof({kind}) == {calcsize(format_of(kind))}" for kind in structs]
