@@ -142,6 +142,7 @@ def test_rows_are_measured_kept_and_rendered(
     case = bench.Case((5, 8, 3), 4, 3, 22)
     monkeypatch.setattr(bench, "CASES", (case,))
     monkeypatch.setattr(bench, "EPOCHS", 1)
+    monkeypatch.setattr(bench, "MOST_EPOCHS", 30)
     arguments = bench.parsed(["--device", "cpu", "--ours", "float32", "--peers", "torch_bmm"])
     arguments.precisions, arguments.parts = ["float32"], ["ours", "peers"]
     bench.measure(arguments)

@@ -12,6 +12,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from warpfit.backends.cuda import driver
@@ -333,8 +334,8 @@ class _Buffer:
         if driver is not None:
             driver.take(nbytes)
             self._driver = driver
-        self._content = ctypes.create_string_buffer(nbytes)
-        self.handle = ctypes.addressof(self._content)
+        self._content = np.zeros(nbytes, np.uint8)  # no page of it is there until it is used
+        self.handle = self._content.ctypes.data
 
     def __del__(self) -> None:
         if self._driver is not None:
