@@ -174,7 +174,7 @@ class Loss:
         """Return the weight of each class, or None for a loss without."""
         return None
 
-    def slope(self, distance: float) -> float:
+    def largest_derivative(self, distance: float) -> float:
         """Return the largest derivative of a row's loss where its outputs are this far off, at least 1."""
         return 1.0
 
@@ -476,7 +476,7 @@ class MeanSquaredError(_ElementLoss):
     operation: ClassVar[str] = "mean_squared_error"
     half: bool = False
 
-    def slope(self, distance: float) -> float:
+    def largest_derivative(self, distance: float) -> float:
         return max(1.0, distance if self.half else 2 * distance)
 
     def _settings(self) -> dict[str, Any]:
@@ -509,7 +509,7 @@ class Huber(_ElementLoss):
         if not 0 < self.delta < float("inf"):
             raise ConfigError(f"expected a Huber delta above 0, got {self.delta!r}")
 
-    def slope(self, distance: float) -> float:
+    def largest_derivative(self, distance: float) -> float:
         return max(1.0, min(self.delta, distance))
 
     def _settings(self) -> dict[str, Any]:
@@ -573,7 +573,7 @@ class Poisson(Loss):
 
     name: ClassVar[str] = "poisson"
 
-    def slope(self, distance: float) -> float:
+    def largest_derivative(self, distance: float) -> float:
         return max(1.0, distance)
 
     def vjp(

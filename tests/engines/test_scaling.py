@@ -31,10 +31,10 @@ def test_auto_is_a_power_of_two_near_1024_times_the_smallest_batch(
 
 
 @pytest.mark.parametrize(
-    ("slope", "scale"), [(1.0, 2**16), (1.1, 2**15), (2.0, 2**15), (100.0, 2**9), (1e30, 2**-24)]
+    ("derivative", "scale"), [(1.0, 2**16), (1.1, 2**15), (2.0, 2**15), (100.0, 2**9), (1e30, 2**-24)]
 )
-def test_steep_losses_are_scaled_less(slope: float, scale: float) -> None:
-    assert resolve_loss_scale("auto", "float16", 64, 640, slope) == scale
+def test_steep_losses_are_scaled_less(derivative: float, scale: float) -> None:
+    assert resolve_loss_scale("auto", "float16", 64, 640, derivative) == scale
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64", "tf32", "bfloat16"])

@@ -32,6 +32,6 @@ def _too_large(loss: Loss, data: TrainingData) -> tuple[str, float] | None:
     """Return numbers of the data that are too large for float16, by name and with the largest, or None."""
     if data.largest_x > LARGEST:
         return "x", data.largest_x
-    if loss.slope(LARGEST) >= LARGEST and data.largest_y > LARGEST:
+    if loss.largest_derivative(LARGEST) >= LARGEST and data.largest_y > LARGEST:
         return "y", data.largest_y
     return None

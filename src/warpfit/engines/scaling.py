@@ -22,13 +22,14 @@ PIECE_BYTES = 1 << 25
 
 
 def resolve_loss_scale(
-    loss_scale: Any, precision: str, batch_size: int, num_rows: int, slope: float = 1.0
+    loss_scale: Any, precision: str, batch_size: int, num_rows: int, largest_derivative: float = 1.0
 ) -> float | str:
     """Return the loss scale of a plan, also for one that has it: a power of two, or ``'dynamic'``.
 
-    ``'auto'`` is a power of two near 1024 times the rows of the smallest batch, an epoch's last, over `slope`. The
-    gradient of a mean over a batch has entries of at most slope / rows at the outputs, so this puts them below 1024,
-    with six bits of room above, and everything down to 2**-34 of the largest above underflow.
+    ``'auto'`` is a power of two near 1024 times the rows of the smallest batch, an epoch's last, over
+    `largest_derivative`. The gradient of a mean over a batch has entries of at most that derivative
+    over the rows at the outputs. So this puts them below 1024, with six bits of room above, and
+    everything down to 2**-34 of the largest above underflow.
 
     Parameters
     ----------
@@ -36,7 +37,7 @@ def resolve_loss_scale(
     precision : str
         That of gradients between layers.
     batch_size, num_rows : int
-    slope : float
+    largest_derivative : float
         The largest derivative that a row's loss may have to begin with, at least 1.
 
     Raises
@@ -48,7 +49,7 @@ def resolve_loss_scale(
         return 1.0
     if loss_scale == AUTO:
         least = num_rows % batch_size or batch_size
-        power = 10 + least.bit_length() - 1 - ceil(log2(slope))
+        power = 10 + least.bit_length() - 1 - ceil(log2(largest_derivative))
         return max(SMALLEST, min(LARGEST, 2.0**power)) if precision == "float16" else 1.0
     is_number = isinstance(loss_scale, (int, float)) and isfinite(loss_scale)
     is_power = is_number and SMALLEST <= loss_scale <= LARGEST and frexp(loss_scale)[0] == 0.5

@@ -119,11 +119,11 @@ def _why(draft: Plan, engine: str, obstacles: Sequence[str]) -> tuple[str, ...]:
 
 
 def _loss_scale(draft: Plan, precision: str, data: TrainingData) -> float | str:
-    """Return the loss scale for gradients in a precision; outputs may be off by as much as x is large to begin with."""
-    slope, loss = 1.0, draft.loss
-    if precision == "float16" and draft.loss_scale == AUTO and loss.slope(inf) > 1:
-        slope = loss.slope(max(data.largest_x, data.largest_y))
-    return resolve_loss_scale(draft.loss_scale, precision, draft.batch_size, len(data), slope)
+    """Return the loss scale for gradients in a precision; at first, outputs may be off by as much as x is large."""
+    derivative, loss = 1.0, draft.loss
+    if precision == "float16" and draft.loss_scale == AUTO and loss.largest_derivative(inf) > 1:
+        derivative = loss.largest_derivative(max(data.largest_x, data.largest_y))
+    return resolve_loss_scale(draft.loss_scale, precision, draft.batch_size, len(data), derivative)
 
 
 def engine_of(plan: Plan) -> Engine:
