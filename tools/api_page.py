@@ -230,7 +230,6 @@ SECTIONS = (
             "KernelError",
             "CompileError",
             "DivergedError",
-            "Obstacle",
             "WarpfitWarning",
             "DataWarning",
             "ConfigWarning",

@@ -1,4 +1,4 @@
-"""The parameters of both estimators: their allowed values, and values derived from them."""
+"""The parameters that both estimators have: what each may be, and what follows from some."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predictions of fitted estimators: their networks' outputs, in batches, and the mean of them."""
+"""What fitted estimators predict: their networks' outputs, some rows at a time, and the mean of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A kernel's one parameter: where C has each member, and what compiler and host refuse."""
+"""A kernel's one parameter: where C has each member, what the compiler refuses, and what the host does."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ VALUES = {"count": 3, "place": None, "factor": 0.5, "loss": (1.0, 2.0, 3.0), "la
 SOURCE = """#include <arguments>  // struct Arguments
 extern "C" __global__ void probe(const __grid_constant__ Arguments arguments) {}
 """
-STRUCT = "struct LossNumbers {\n    double setting, of_term, of_derivative;\n};\n"
+STRUCT = "struct LossNumbers {\n    double setting, of_term, of_slope;\n};\n"
 
 
 @pytest.mark.parametrize("kind", [*ARGUMENTS.values(), Probe], ids=lambda kind: kind.__name__)
@@ -67,7 +67,13 @@ def test_members_are_where_c_has_them(kind: type[Arguments]) -> None:
     assert kind.layout().size == ctypes.sizeof(of_c)
     for name in members:
         offset = getattr(of_c, name).offset
-        assert f"static_assert(__builtin_offsetof(Arguments, {name}) == {offset}, " in kind.declaration()
+        assert f"static_assert(OFFSET_OF(Arguments, {name}) == {offset}, " in kind.declaration()
+
+
+def test_compilers_without_offsetof_for_constants_check_it_too() -> None:
+    text = ARGUMENTS["one_launch"].declaration()
+    of_nvrtc = text.split("#ifdef __CUDACC_RTC__\n")[1].split("#else")[0]
+    assert "offsetof" not in of_nvrtc + text.split("#endif")[1]
 
 
 def test_arrays_are_addresses_and_structs_are_their_numbers() -> None:
@@ -135,5 +141,5 @@ def test_structs_that_addresses_lead_to_are_checked(kind: type[Arguments]) -> No
     for name in found:
         for struct, fields_of in STRUCTS[name].items():
             assert f"static_assert(sizeof({struct}) == {fields_of.itemsize}, " in declaration
-            assert declaration.count(f"__builtin_offsetof({struct}, ") == len(fields_of.names or ())
+            assert declaration.count(f"OFFSET_OF({struct}, ") == len(fields_of.names or ())
     assert found == EXPECTED[kind.__name__]

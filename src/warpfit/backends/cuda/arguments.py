@@ -1,4 +1,4 @@
-"""A kernel's one parameter: a struct that the host declares and packs, and the compiler checks."""
+"""The one parameter of a kernel: a struct, declared here, that the host packs and the compiler holds the kernel to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from warpfit.errors import CompileError
 
 __all__ = ["FORMATS", "Arguments", "Float", "Int", "Place", "Unsigned", "format_of"]
 
-# How `struct` packs each type of C but pointers: some structs as numbers, others as bytes.
+# How `struct` packs each type of C that is no pointer: some structs as their numbers, others as bytes.
 FORMATS = {
     "int": "i",
     "unsigned": "I",
@@ -36,6 +36,14 @@ FORMATS = {
     "Windows": "0q72s",
 }
 
+# NVRTC has offsetof for constants from a release after 13.0 on; what its macro stood for before only NVRTC knows.
+OFFSET_OF = """\
+#ifdef __CUDACC_RTC__
+#define OFFSET_OF(type, member) __INTADDR__(&((type*)0)->member)
+#else
+#define OFFSET_OF(type, member) __builtin_offsetof(type, member)
+#endif"""
+
 # An array's address, or one; none is a null pointer.
 Place = DeviceArray | int | None
 Int = Annotated[int, "int"]
@@ -54,7 +62,7 @@ def format_of(kind: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
-    """What a kernel is handed over by value: a subclass's fields are ``struct Arguments``, in order.
+    """What a kernel is handed over, by value. A subclass's fields are the members of ``struct Arguments``, in order.
 
     Each field is `Annotated` with its type of C; several numbers in a tuple are a struct of theirs.
     """
@@ -81,23 +89,23 @@ class Arguments:
             own = format_of(kind)
             formats += own
             offset = struct.calcsize(formats) - struct.calcsize("@" + own)
-            checks.append((f"__builtin_offsetof(Arguments, {name}) == {offset}", f"{name} is elsewhere"))
+            checks.append((f"OFFSET_OF(Arguments, {name}) == {offset}", f"{name} is elsewhere"))
         checks.append((f"sizeof(Arguments) == {cls.layout().size}", "another size"))
         members = [f"    {kind} {name};" for name, kind in cls.members().items()]
         tests = [
             f'static_assert({test}, "for the host: {what}");' for test, what in [*checks, *cls._of_structs()]
         ]
-        return "\n".join(["struct Arguments {", *members, "};", *tests])
+        return "\n".join([OFFSET_OF, "struct Arguments {", *members, "};", *tests])
 
     @classmethod
     def _of_structs(cls) -> Iterator[tuple[str, str]]:
-        """Yield each check of a struct whose address is handed over, and what is wrong if it fails."""
+        """Yield what the compiler checks of the structs whose addresses are handed over, and what is wrong if not."""
         for kind in cls.members().values():
             for name, fields_of in STRUCTS.get(kind.removeprefix("const ").removesuffix("*"), {}).items():
                 yield f"sizeof({name}) == {fields_of.itemsize}", f"another size of {name}"
                 for member, (_, offset, *_) in (fields_of.fields or {}).items():
                     yield (
-                        f"__builtin_offsetof({name}, {member}) == {offset}",
+                        f"OFFSET_OF({name}, {member}) == {offset}",
                         f"{member} of {name} is elsewhere",
                     )
 

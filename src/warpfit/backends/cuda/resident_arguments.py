@@ -1,4 +1,4 @@
-"""What kernels of whole runs are handed over; the comments they open with explain each field."""
+"""What the kernels that train whole networks are handed over; their headers say what each field means."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@
 #pragma once
 
 #include "ops/dropout/dropout.cuh"
-#include "ops/optim/update_rules.cuh"
 #include "ptx/barriers.cuh"
 #include "ptx/cluster.cuh"
 #include "resident/layout/layer_stack.cuh"
@@ -13,6 +12,7 @@
 #include "resident/products/held_weights.cuh"
 #include "resident/record/early_stopping.cuh"
 #include "resident/record/progress.cuh"
+#include "ops/optim/update_rules.cuh"
 
 using T = DTYPE;
 

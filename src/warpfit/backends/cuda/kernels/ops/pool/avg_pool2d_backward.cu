@@ -1,0 +1,53 @@
+// Computes: dx = the sum of share · dy over the windows that cover this pixel, share = 1 / (KH · KW).
+// Layout:   dy (M, OH, OW, C), dx (M, H, W, C), contiguous, below 2^31 elements. Where wide, C is a multiple
+//           of a vector's elements and all arrays are aligned.
+// Launch:   1-D blocks of 256 threads, a thread for every pixel and vector of channels (num_threads, without
+//           vectors a channel); no shared memory; define DTYPE.
+// Numerics: sums in accumulator<DTYPE>, by growing tap.
+// Cost:     sizeof DTYPE · (pixels + windows) bytes; an addition for every window.
+// Reference: avg_pool2d_backward of backends/numpy/pool.py.
+#include "ops/pool/pool.cuh"
+
+using T = DTYPE;
+using Acc = accumulator<T>;
+
+template <int W>
+__device__ inline void spread(const T* dy, T* dx, Acc share, int thread, int channels, const Axis& rows,
+                              const Axis& columns) {
+    const Spot spot = spot_of<W>(thread, rows.size, columns.size, channels);
+    const Range over_rows = windows_over(rows, spot.row);
+    const Range over_columns = windows_over(columns, spot.column);
+    Acc sum[W] = {};
+#pragma unroll 1
+    for (int row = over_rows.end - 1; row >= over_rows.first; --row) {
+        const int line = (spot.image * rows.num_windows + row) * columns.num_windows;
+#pragma unroll 1
+        for (int column = over_columns.end - 1; column >= over_columns.first; --column) {
+            const int at = (line + column) * channels + spot.channel;
+            const auto group = *reinterpret_cast<const Group<T, W>*>(dy + at);
+#pragma unroll
+            for (int e = 0; e < W; ++e) sum[e] += load(group.element[e]) * share;
+        }
+    }
+    Group<T, W> result;
+#pragma unroll
+    for (int e = 0; e < W; ++e) result.element[e] = store<T>(sum[e]);
+    *reinterpret_cast<Group<T, W>*>(dx + thread * W) = result;
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    avg_pool2d_backward(const T* __restrict__ dy, T* __restrict__ dx, double share, int num_threads,
+                        int channels, int wide, int height, int out_height, int kernel_height,
+                        int stride_height, int padding_height, int width, int out_width, int kernel_width,
+                        int stride_width, int padding_width) {
+    take_turn();
+    const int thread = blockIdx.x * POOL_THREADS + threadIdx.x;
+    if (thread >= num_threads) return;
+    const Axis rows{height, out_height, kernel_height, stride_height, padding_height};
+    const Axis columns{width, out_width, kernel_width, stride_width, padding_width};
+    if (wide) {
+        spread<Vec<T>::SIZE>(dy, dx, static_cast<Acc>(share), thread, channels, rows, columns);
+    } else {
+        spread<1>(dy, dx, static_cast<Acc>(share), thread, channels, rows, columns);
+    }
+}
