@@ -9,7 +9,8 @@ import typer
 from warpfit.cli.console import DEVICE_HELP, Printer
 
 if TYPE_CHECKING:
-    from warpfit.apps.ladder.results import Record, Step
+    from warpfit.apps.ladder.results import Record
+    from warpfit.apps.ladder.steps import Step
 
 __all__ = ["ladder"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from warpfit.backends import Activation, Array, Backend
 from warpfit.checks import brief
@@ -58,10 +58,6 @@ class ActivationSpec(LayerSpec):
     ) -> tuple[Array, Pullback]:
         y, backward = activate(ops, x, self.activation)
         return y, lambda dy: (backward(dy) if needs_dx else None, {})
-
-    @classmethod
-    def parse(cls, fields: dict[str, Any]) -> LayerSpec:
-        return cls(Activation(**fields["activation"]))
 
 
 @dataclass(frozen=True)

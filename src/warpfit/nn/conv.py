@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import IDENTITY, Pair
@@ -12,7 +12,7 @@ from warpfit.backends.checks import window_counts
 from warpfit.errors import ShapeError
 from warpfit.nn.layer import Layer
 from warpfit.nn.sizes import as_pair, as_size
-from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape
+from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape, named
 
 __all__ = ["Conv2d", "Conv2dSpec", "conv2d"]
 
@@ -100,16 +100,7 @@ class Conv2dSpec(LayerSpec):
             dilation=self.dilation,
             needs_dx=needs_dx,
         )
-
-        def pullback(dy: Array) -> tuple[Array | None, dict[str, Array]]:
-            dx, dw, db = backward(dy)
-            return dx, {"weight": dw} if db is None else {"weight": dw, "bias": db}
-
-        return y, pullback
-
-    @classmethod
-    def parse(cls, fields: dict[str, Any]) -> LayerSpec:
-        return cls(**{**fields, "activation": Activation(**fields["activation"])})
+        return y, named(backward)
 
 
 class Conv2d(Layer):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import IDENTITY
 from warpfit.errors import ShapeError
 from warpfit.nn.layer import Layer
 from warpfit.nn.sizes import as_size
-from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape
+from warpfit.nn.spec import Call, LayerSpec, ParameterSpec, Pullback, Shape, named
 
 __all__ = ["Linear", "LinearSpec", "linear"]
 
@@ -96,16 +96,7 @@ class LinearSpec(LayerSpec):
             x_activation=x_activation,
             takes_dz=takes_dz,
         )
-
-        def pullback(dy: Array) -> tuple[Array | None, dict[str, Array]]:
-            dx, dw, db = backward(dy)
-            return dx, {"weight": dw} if db is None else {"weight": dw, "bias": db}
-
-        return y, pullback
-
-    @classmethod
-    def parse(cls, fields: dict[str, Any]) -> LayerSpec:
-        return cls(**{**fields, "activation": Activation(**fields["activation"])})
+        return y, named(backward)
 
 
 class Linear(Layer):

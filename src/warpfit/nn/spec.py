@@ -6,17 +6,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from warpfit.backends import Array, Backend
+from warpfit.backends import Activation, Array, Backend
 from warpfit.backends.base import Number
 from warpfit.checks import check_fields, register
 from warpfit.errors import FileFormatError
 
-__all__ = ["Call", "LayerSpec", "ParameterSpec", "Pullback", "Shape"]
+__all__ = ["Call", "LayerSpec", "ParameterSpec", "Pullback", "Shape", "named"]
 
 Shape = tuple[int, ...]
 
 # From dy to (dx or None, the gradients of the layer's parameters by name).
 Pullback = Callable[[Array], tuple[Array | None, dict[str, Array]]]
+
+
+def named(backward: Callable[[Array], tuple[Array | None, Array, Array | None]]) -> Pullback:
+    """Return the pullback of a layer with a weight, from the function of dy to (dx, dw, db or None)."""
+
+    def pullback(dy: Array) -> tuple[Array | None, dict[str, Array]]:
+        dx, dw, db = backward(dy)
+        return dx, {"weight": dw} if db is None else {"weight": dw, "bias": db}
+
+    return pullback
 
 
 class Call(NamedTuple):
@@ -119,5 +129,8 @@ class LayerSpec:
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> LayerSpec:
-        """Return a spec from its fields as JSON has them; lists become tuples."""
-        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()})
+        """Return a spec from its fields as JSON has them: lists become tuples, an activation's fields one."""
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
+        if "activation" in cls.__dataclass_fields__:
+            values["activation"] = Activation(**values["activation"])
+        return cls(**values)

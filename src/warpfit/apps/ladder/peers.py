@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 import warpfit
+from warpfit.apps.ladder.steps import Step
 from warpfit.apps.ladder.task import Task
 
 __all__ = ["MARK", "PEERS", "Measured", "Peer", "run_peers"]
@@ -42,13 +43,11 @@ _PACKAGES = {"numpy": "NumPy", "torch": "PyTorch", "jax": "JAX"}
 
 
 @dataclass(frozen=True)
-class Peer:
+class Peer(Step):
     """A program beside the ladder.
 
     Attributes
     ----------
-    name, title, changes, saves, if_little : str
-        As `Rung` has them.
     library : str
         The package that it needs.
     seconds : float
@@ -56,11 +55,6 @@ class Peer:
     needs_gpu : bool
     """
 
-    name: str
-    title: str
-    changes: str
-    saves: str
-    if_little: str
     library: str
     seconds: float = 20.0
     needs_gpu: bool = False

@@ -12,22 +12,17 @@ import numpy as np
 import numpy.typing as npt
 
 import warpfit
-from warpfit.apps.ladder.peers import Peer
-from warpfit.apps.ladder.rungs import Rung
+from warpfit.apps.ladder.steps import Step
 
-__all__ = ["Record", "Result", "Step"]
-
-Step = Rung | Peer
+__all__ = ["Record", "Result"]
 
 
 @dataclass(frozen=True)
-class Record:
+class Record(Step):
     """What a rung, or a peer, did.
 
     Attributes
     ----------
-    name, title, changes, saves, if_little : str
-        As `Rung` has them.
     is_peer : bool
         Whether it is a program of others, or uses one, beside the ladder.
     ms_per_epoch : float or None
@@ -52,11 +47,6 @@ class Record:
     step_losses : ndarray (steps of the epochs with losses,) float64, or None
     """
 
-    name: str
-    title: str
-    changes: str
-    saves: str
-    if_little: str
     is_peer: bool
     ms_per_epoch: float | None = None
     device_ms: float | None = None

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from warpfit.apps.ladder.batches import Pinned, Preloaded
 from warpfit.apps.ladder.by_engine import ByEngine
+from warpfit.apps.ladder.steps import Step
 from warpfit.apps.ladder.task import Task
 from warpfit.apps.ladder.trainer import Epoch, Recipe, StepByStep
 from warpfit.backends.base import HALF_DTYPES
@@ -33,19 +34,11 @@ class Program(Protocol):
 
 
 @dataclass(frozen=True)
-class Rung:
+class Rung(Step):
     """A rung of the ladder.
 
     Attributes
     ----------
-    name, title : str
-        As it is chosen, and as tables have it.
-    changes : str
-        What it changes in the rung before.
-    saves : str
-        What that should save.
-    if_little : str
-        Why it may save little.
     source : tuple of str
         Where to read it, below ``src/warpfit``.
     recipe : Recipe or None
@@ -55,11 +48,6 @@ class Rung:
     needs_gpu : bool
     """
 
-    name: str
-    title: str
-    changes: str
-    saves: str
-    if_little: str
     source: tuple[str, ...]
     recipe: Recipe | None = None
     engine: str = ""

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from math import log10
 from typing import Any
 
-from warpfit.apps.ladder.results import Record, Result, Step
+from warpfit.apps.ladder.results import Record, Result
+from warpfit.apps.ladder.steps import Step
 from warpfit.apps.ladder.words import milliseconds, times
 from warpfit.extras import needs
 

@@ -17,7 +17,12 @@ __all__ = ["candidates", "configure", "configure_for"]
 
 
 @lru_cache(maxsize=4096)
-def configure(
+def configure(m: int, n: int, k: int, dtype: str, **settings: Any) -> MatmulConfig:
+    """Return how to compute op(A) (m, k) @ op(B) (k, n): the first of `candidates`, which takes the same."""
+    return candidates(m, n, k, dtype, **settings)[0]
+
+
+def candidates(
     m: int,
     n: int,
     k: int,
@@ -30,8 +35,8 @@ def configure(
     arch: str = "sm_90a",
     vector: bool = False,
     out: str | None = None,
-) -> MatmulConfig:
-    """Return how to compute op(A) (m, k) @ op(B) (k, n).
+) -> Sequence[MatmulConfig]:
+    """Return the configurations worth a measurement, those of which most is expected first.
 
     Half types, and float32 at precision ``'tf32'``, go to the tensor cores of cards that take them.
 
@@ -59,41 +64,26 @@ def configure(
     ConfigError
         For an unknown dtype or precision.
     """
-    return candidates(
-        m,
-        n,
-        k,
-        dtype,
-        precision=precision,
-        transpose_a=transpose_a,
-        transpose_b=transpose_b,
-        num_multiprocessors=num_multiprocessors,
-        arch=arch,
-        vector=vector,
-        out=out,
-    )[0]
-
-
-def candidates(
-    m: int,
-    n: int,
-    k: int,
-    dtype: str,
-    *,
-    precision: str = "float32",
-    transpose_a: bool = False,
-    transpose_b: bool = False,
-    num_multiprocessors: int = 132,
-    arch: str = "sm_90a",
-    vector: bool = False,
-    out: str | None = None,
-) -> Sequence[MatmulConfig]:
-    """Return the configurations worth a measurement, those of which most is expected first.
-
-    Parameters and errors are those of `configure`.
-    """
-    settings = (precision, transpose_a, transpose_b, num_multiprocessors, arch, vector, out)
-    return [config for _, config in _ranked(m, n, k, dtype, *settings)]
+    if dtype not in BYTES:
+        raise ConfigError(f"expected a dtype among {', '.join(BYTES)}, got {dtype!r}")
+    if precision not in ("float32", "tf32"):
+        raise ConfigError(f"expected precision 'float32' or 'tf32', got {precision!r}")
+    choices: list[tuple[float, MatmulConfig]] = []
+    is_tensor_product = dtype in HALF_DTYPES or (dtype == "float32" and precision == "tf32")
+    if is_tensor_product and supports(arch, dtype):
+        settings: dict[str, Any] = {
+            "transpose_a": transpose_a,
+            "transpose_b": transpose_b,
+            "num_multiprocessors": num_multiprocessors,
+            "out": out,
+        }
+        choices += mma_choices(m, n, k, dtype, arch=arch, vector=vector, **settings)
+        if takes(arch, dtype, m, n, k, vector=vector):
+            choices += wgmma_choices(m, n, k, dtype, **settings)
+    else:
+        stored = MatmulConfig("matmul_register", dtype, transpose_a, transpose_b, vector)
+        choices = register_choices(stored, m, n, k, num_multiprocessors=num_multiprocessors, arch=arch)
+    return [config for _, config in sorted(choices, key=lambda choice: choice[0])]
 
 
 def configure_for(kernel: str, m: int, n: int, k: int, dtype: str, **settings: Any) -> MatmulConfig:
@@ -105,7 +95,7 @@ def configure_for(kernel: str, m: int, n: int, k: int, dtype: str, **settings: A
         The kernel file's stem: ``'matmul_naive'``, ``'matmul_tiled'``, ``'matmul_register'``, ``'matmul_mma'`` or
         ``'gemm_sm90'``.
     m, n, k, dtype, **settings
-        As `configure` takes them.
+        As `candidates` takes them.
 
     Raises
     ------
@@ -120,38 +110,3 @@ def configure_for(kernel: str, m: int, n: int, k: int, dtype: str, **settings: A
             return config
     arch = settings.get("arch", "this device")
     raise ConfigError(f"expected a product that {kernel} computes on {arch}, got {m} x {n} x {k} of {dtype}")
-
-
-def _ranked(
-    m: int,
-    n: int,
-    k: int,
-    dtype: str,
-    precision: str,
-    transpose_a: bool,
-    transpose_b: bool,
-    num_multiprocessors: int,
-    arch: str,
-    vector: bool,
-    out: str | None,
-) -> list[tuple[float, MatmulConfig]]:
-    """Return configurations with guesses of their times in cycles, the shortest first."""
-    if dtype not in BYTES:
-        raise ConfigError(f"expected a dtype among {', '.join(BYTES)}, got {dtype!r}")
-    if precision not in ("float32", "tf32"):
-        raise ConfigError(f"expected precision 'float32' or 'tf32', got {precision!r}")
-    is_tensor_product = dtype in HALF_DTYPES or (dtype == "float32" and precision == "tf32")
-    if is_tensor_product and supports(arch, dtype):
-        settings: dict[str, Any] = {
-            "transpose_a": transpose_a,
-            "transpose_b": transpose_b,
-            "num_multiprocessors": num_multiprocessors,
-            "out": out,
-        }
-        choices: list[tuple[float, MatmulConfig]] = []
-        choices += mma_choices(m, n, k, dtype, arch=arch, vector=vector, **settings)
-        if takes(arch, dtype, m, n, k, vector=vector):
-            choices += wgmma_choices(m, n, k, dtype, **settings)
-        return sorted(choices, key=lambda choice: choice[0])
-    stored = MatmulConfig("matmul_register", dtype, transpose_a, transpose_b, vector)
-    return register_choices(stored, m, n, k, num_multiprocessors=num_multiprocessors, arch=arch)

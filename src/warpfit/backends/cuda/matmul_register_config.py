@@ -19,7 +19,7 @@ _TILE_LINES = 256
 def register_choices(
     stored: MatmulConfig, m: int, n: int, k: int, *, num_multiprocessors: int, arch: str
 ) -> list[tuple[float, MatmulConfig]]:
-    """Return configurations with guesses of their times in cycles, the shortest first.
+    """Return configurations with guesses of their times in cycles.
 
     Rows too long for matmul_register to count are matmul_tiled's.
 
@@ -36,8 +36,7 @@ def register_choices(
     if max(min(rows, _TILE_LINES) * length for rows, length in _stored_shapes(stored, m, n, k)) >= 2**32:
         return [(inf, replace(stored, kernel="matmul_tiled", vector=False))]
     device = _Device(num_multiprocessors, shared_bytes_of(arch))
-    found = sorted(_choices(stored, device, m, n, k), key=lambda choice: choice.cycles)
-    return [(choice.cycles, choice.config) for choice in found]
+    return list(_choices(stored, device, m, n, k))
 
 
 def _stored_shapes(config: MatmulConfig, m: int, n: int, k: int) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -47,12 +46,6 @@ def _stored_shapes(config: MatmulConfig, m: int, n: int, k: int) -> tuple[tuple[
 class _Device(NamedTuple):
     num_multiprocessors: int
     shared_bytes: int
-
-
-@dataclass(frozen=True)
-class _Choice:
-    config: MatmulConfig
-    cycles: float
 
 
 @dataclass(frozen=True)
@@ -119,7 +112,9 @@ _SPLIT = 4000  # write, fence, count, read
 _BUSY_WARPS = 8.5  # that hide the latencies of the inner loop
 
 
-def _choices(stored: MatmulConfig, device: _Device, m: int, n: int, k: int) -> Iterator[_Choice]:
+def _choices(
+    stored: MatmulConfig, device: _Device, m: int, n: int, k: int
+) -> Iterator[tuple[float, MatmulConfig]]:
     """Yield all tilings that fit the device, with all useful numbers of splits."""
     for tiling in _TILINGS["float64" if stored.dtype == "float64" else "float32"]:
         config = fitted(_config(stored, tiling), device.shared_bytes)
@@ -127,7 +122,7 @@ def _choices(stored: MatmulConfig, device: _Device, m: int, n: int, k: int) -> I
             continue
         for splits in _useful_splits(config.tiles(m, n), k, device.num_multiprocessors * tiling.min_blocks):
             split = replace(config, splits=splits)
-            yield _Choice(split, _cycles(split, tiling.efficiency, m, n, k, device.num_multiprocessors))
+            yield _cycles(split, tiling.efficiency, m, n, k, device.num_multiprocessors), split
 
 
 def _config(stored: MatmulConfig, tiling: _Tiling) -> MatmulConfig:
