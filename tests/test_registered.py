@@ -237,7 +237,7 @@ IN_ONE_KERNEL = {"cross_entropy", *loss.ELEMENT_LOSSES}
 PLACES_OF_LOSSES: dict[Callable[[Loss], None], Iterable[str]] = {
     in_kernels_settings: IN_ONE_KERNEL,
     in_one_launch: IN_ONE_KERNEL,
-    in_graph: IN_ONE_KERNEL,  # poisson with sample weights only
+    in_graph: Loss.by_name,
     in_steps_at_once: IN_ONE_KERNEL,
     as_setting_of_loss: set(LOSSES) - {"auto"},
 }

@@ -525,7 +525,7 @@ class Poisson(Loss):
         sample_weight: Array | None = None,
     ) -> tuple[Array, Array, Callable[[], Array]]:
         dtype = str(outputs.dtype)
-        weights = ops.asarray(np.ones(len(outputs)), dtype) if sample_weight is None else sample_weight
+        weights = ops.full((len(outputs),), 1.0, dtype) if sample_weight is None else sample_weight
         total = ops.reduce("sum", weights)
         rates = ops.unary("exp", outputs)
         log_targets = ops.unary("log", ops.binary("maximum", targets, _TINY))

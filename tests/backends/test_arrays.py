@@ -91,6 +91,15 @@ def test_asarray_takes_any_layout(backend: Backend, layout: str) -> None:
 # -- allocation and copying --------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(), (5,), (0, 3), (2, 3)])
+def test_full(backend: Backend, shape: tuple[int, ...], dtype: str) -> None:
+    for value in (0.0, 1.5):
+        found = backend.to_numpy(backend.full(shape, value, dtype))
+        np.testing.assert_array_equal(found, np.full(shape, value, dtype))
+        assert found.dtype == dtype
+
+
 @pytest.mark.parametrize("reuse", [False, True])
 @pytest.mark.parametrize("shape", [(), (3,), (0, 2), (2, 3, 4)])
 def test_zeros(make_backend: MakeBackend, shape: tuple[int, ...], reuse: bool) -> None:

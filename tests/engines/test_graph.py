@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -566,7 +567,6 @@ def test_the_cpu_has_no_graphs() -> None:
     ("settings", "message"),
     [
         ({"model": Taped(small())}, "expected a Sequential of the package's layers, got a module of its own"),
-        ({"loss": "poisson"}, "expected sample weights for the loss 'poisson'"),
         ({"precision": "float16", "loss_scale": "dynamic"}, "expected a fixed loss_scale, got 'dynamic'"),
     ],
 )
@@ -586,17 +586,100 @@ def test_what_needs_the_host_is_refused(cuda: str, settings: dict[str, Any], mes
         )
 
 
-def test_a_loss_of_ones_own_is_refused(cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(losses.Loss, "by_name", dict(losses.Loss.by_name))
+@dataclass(frozen=True)
+class Quartic(losses.Loss):
+    """The mean of (p - t)^4, of the backend's operations alone."""
 
-    class Other(losses.MeanSquaredError):
-        name = "other"
+    name: ClassVar[str] = ""
 
+    def vjp(self, ops: Any, outputs: Any, targets: Any, **weights: Any) -> Any:
+        distance = ops.binary("sub", outputs, targets)
+        cube = ops.binary("mul", ops.unary("square", distance), distance)
+        loss = ops.reduce("mean", ops.binary("mul", cube, distance))
+        total = ops.reduce("sum", ops.full((len(outputs),), 1.0, str(outputs.dtype)))
+        return loss, total, lambda: ops.binary("mul", cube, 4 / outputs.size)
+
+
+class Taped4(Quartic):
+    """The same by tensors, which ask for memory of their own."""
+
+    name: ClassVar[str] = ""
+
+    def vjp(self, ops: Any, outputs: Any, targets: Any, **weights: Any) -> Any:
+        prediction = wf.Tensor(outputs, requires_grad=True)
+        loss = ((prediction - targets) ** 4).mean()
+        return loss.data, ops.full((), 1.0, str(outputs.dtype)), lambda: outputs
+
+
+@dataclass(frozen=True)
+class SlowSpec(optim.OptimizerSpec):
+    """w ← w - lr / step · m with m ← m / 2 + g."""
+
+    kind: ClassVar[str] = ""
+    slot_names = ("sum",)
+
+    def numbers(self, step: int, lr: float) -> tuple[float, ...]:
+        return (lr / step,)
+
+    def apply(self, ops: Any, parameters: Any, gradients: Any, slots: Any, **now: Any) -> None:
+        (rate,) = self.numbers(now["step"], now["lr"]) if now["numbers"] is None else [now["numbers"][0]]
+        for w, g, m in zip(parameters, gradients, slots["sum"], strict=True):
+            ops.assign(m, ops.binary("add", ops.binary("mul", m, 0.5), g))
+            ops.assign(w, ops.binary("sub", w, ops.binary("mul", m, rate)))
+
+
+class DeafSpec(SlowSpec):
+    kind: ClassVar[str] = ""
+
+    def apply(self, ops: Any, parameters: Any, gradients: Any, slots: Any, **now: Any) -> None:
+        super().apply(ops, parameters, gradients, slots, **(now | {"numbers": None, "step": now["step"] + 1}))
+
+
+class ReadingSpec(SlowSpec):
+    kind: ClassVar[str] = ""
+
+    def apply(self, ops: Any, parameters: Any, gradients: Any, slots: Any, **now: Any) -> None:
+        if np.isfinite(ops.to_numpy(gradients[0])).all():
+            super().apply(ops, parameters, gradients, slots, **now)
+
+
+def own(spec: type[SlowSpec] = SlowSpec) -> Any:
+    return lambda model: optim.Optimizer(model.parameters(), spec(schedules.Cosine(0.1)))
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_losses_and_optimizers_of_ones_own(cuda: str, runs: list[Any], precision: str) -> None:
     x, labels = blobs(NUM_ROWS)
-    with pytest.raises(
-        ConfigError, match="layers, loss and optimizer of the package, got Other, which may need"
-    ):
-        fit("graph", small(), x, np.eye(3, dtype="f4")[labels], loss=Other(), device=cuda)
+    settings = {"loss": Quartic(), "device": cuda, "precision": precision}
+    assert_same_bits(small, x, np.eye(3, dtype="f4")[labels], own(), **settings)
+    model = small()
+    history = wf.fit(model, x, labels, optimizer=own()(model), epochs=1, device=cuda, verbose=False)
+    assert history.plan.engine == "graph"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"loss": Taped4()}, "a loss of the backend's operations alone, got Taped4: .*an allocation"),
+        ({"optimizer": own(DeafSpec)}, "got DeafSpec: its update does not follow `numbers`"),
+        (
+            {"optimizer": own(ReadingSpec)},
+            "an optimizer of the backend's operations alone, got ReadingSpec: ",
+        ),
+    ],
+    ids=str,
+)
+def test_what_needs_the_host_of_ones_own_is_refused(
+    cuda: str, settings: dict[str, Any], message: str
+) -> None:
+    x, labels = blobs(NUM_ROWS)
+    model = small()
+    optimizer = settings.get("optimizer", sgd)(model)
+    y, loss = np.eye(3, dtype="f4")[labels], settings.get("loss", "mse")
+    with pytest.raises(ConfigError, match=message):
+        fit("graph", model, x, y, optimizer, loss=loss, device=cuda)
+    history = fit("auto", model, x, y, optimizer, loss=loss, device=cuda, epochs=1)
+    assert history.plan.engine == "layerwise"
 
 
 @pytest.mark.parametrize("num_layers", [1, 3, 40, 1000])

@@ -94,6 +94,10 @@ class Backend(LossContract, OptimizerContract, LayerContract, ElementContract):
         """Return an uninitialised array; from the step's buffers if the backend reuses them."""
 
     @abstractmethod
+    def full(self, shape: tuple[int, ...], value: float, dtype: Any) -> Array:
+        """Return an array of one number; from the step's buffers if the backend reuses them."""
+
+    @abstractmethod
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return an array of zeros that belongs to the caller."""
 

@@ -31,11 +31,11 @@ from warpfit.engines.base import (
     TrainState,
     every_epoch,
 )
+from warpfit.engines.composed import needs_host
 from warpfit.engines.half_precision import suitable
 from warpfit.engines.scaling import AUTO, DYNAMIC
 from warpfit.engines.steps import Run, StepNumbers, row_sources
 from warpfit.errors import Obstacle
-from warpfit.losses import Poisson
 from warpfit.nn.network import NetworkSpec
 
 __all__ = ["GraphEngine", "sizes_of_graphs", "steps_of_graph"]
@@ -153,14 +153,15 @@ def _in_the_way(plan: Plan, data: TrainingData) -> Iterator[str]:
     if not isinstance(plan.network, NetworkSpec):
         yield "expected a Sequential of the package's layers, got a module of its own"
         return
-    for value in (*(spec for _, spec in plan.network.layers), plan.loss, plan.optimizer):
-        if not is_of_package(value):
-            kind = type(value).__name__
-            yield f"expected layers, loss and optimizer of the package, got {kind}, which may need the host in a step"
-    if isinstance(plan.loss, Poisson) and data.sample_weight is None:
-        yield "expected sample weights for the loss 'poisson', whose own come from the host, got none"
+    for _, spec in plan.network.layers:
+        if not is_of_package(spec):
+            yield f"expected layers of the package, got {type(spec).__name__}, which may need the host in a step"
     if plan.loss_scale == DYNAMIC:
         yield "expected a fixed loss_scale, got 'dynamic', which the host finds after each step"
+    for kind, value in (("a loss", plan.loss), ("an optimizer", plan.optimizer)):
+        why = None if is_of_package(value) else needs_host(plan, data, value)
+        if why is not None:
+            yield f"expected {kind} of the backend's operations alone, got {type(value).__name__}: {why}"
 
 
 def _own_precision(draft: Plan, data: TrainingData) -> tuple[str, str]:

@@ -149,6 +149,11 @@ class ArrayOps(Backend):
             return DeviceArray.allocate(self.runtime, shape, dtype)
         return self._buffers.take(shape, dtype)
 
+    def full(self, shape: tuple[int, ...], value: float, dtype: Any) -> Array:
+        out: Any = self.empty(shape, dtype)
+        self.runtime.fill(out.pointer, out.nbytes)
+        return self.binary("add", out, value) if value else out
+
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
         out = DeviceArray.allocate(self.runtime, shape, dtype)
         self.runtime.fill(out.pointer, out.nbytes)

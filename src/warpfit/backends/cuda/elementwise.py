@@ -142,11 +142,17 @@ class ElementwiseOps(ReductionOps, IndexingOps):
             return self._in_order(a), _number(op, b)
         if a.dtype != b.dtype:
             if not b.shape:
-                b = self.asarray(b, a.dtype)
+                b = self._number_as(b, a.dtype)
             elif not a.shape:
-                a = self.asarray(a, b.dtype)
+                a = self._number_as(a, b.dtype)
         check_float(op, a, b)
         return self._in_order(a), self._in_order(b)
+
+    def _number_as(self, x: DeviceArray, dtype: Any) -> DeviceArray:
+        """Return x () as another dtype, in a buffer of the step: a captured one may ask for no other memory."""
+        out: DeviceArray = self.empty((), dtype)
+        self._copy_into(out, x)
+        return out
 
     def _in_order(self, x: DeviceArray) -> DeviceArray:
         """Return x, or a contiguous copy where the kernels would read its memory across."""

@@ -73,6 +73,11 @@ class ArrayOps(Backend):
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         return np.empty(shape, dtype) if self._buffers is None else self._buffers.take(shape, dtype)
 
+    def full(self, shape: tuple[int, ...], value: float, dtype: Any) -> Array:
+        out = self.empty(shape, dtype)
+        out.fill(value)
+        return out
+
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
         return np.zeros(shape, dtype)
 
