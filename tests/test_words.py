@@ -31,6 +31,7 @@ TERMS = {
     r"finds? out by itself": "decides",
     r"looking ahead": "look-ahead",
     r"for want of": "for lack of",
+    r"slopes (?:of|along|come)": "derivatives or gradients",
 }
 SOURCE = [path for path in (ROOT / "src").rglob("*") if path.suffix in (".py", ".cu", ".cuh")]
 
