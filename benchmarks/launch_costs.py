@@ -5,7 +5,9 @@ of some epochs: what disturbs them is not the plan's to expect. Compiles all ker
 table, and writes results/launch_costs.json.
 
     python benchmarks/launch_costs.py
-    python benchmarks/launch_costs.py --fit    # the nanoseconds of each cost, from the results
+    python benchmarks/launch_costs.py --fit    # writes the prices of the card from the results
+
+Prices lie in src/warpfit/backends/cuda/prices/, a file for each card: plans choose kernels by them.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import json
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -151,27 +154,45 @@ def warm(case: Case) -> None:
     fitted(case, 1)
 
 
-def fit() -> None:
-    """Print the nanoseconds of each cost that leave the least relative errors, none of them negative."""
+def prices_of(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return the nanoseconds of each kernel's costs with the least relative errors; none is negative."""
     from scipy.optimize import nnls
 
-    rows = json.loads((RESULTS / "launch_costs.json").read_text())["rows"]
+    found: dict[str, dict[str, float]] = {}
     for kernel in dict.fromkeys(row["kernel"] for row in rows):
         own = [row for row in rows if row["kernel"] == kernel]
         names = list(own[0]["costs"])
         least = np.array([row["microseconds"]["min"] for row in own])
         counts = np.array([[row["costs"][name] for name in names] for row in own]) / least[:, None]
-        found, _ = nnls(counts, np.ones(len(own)))
-        ratios = counts @ found
-        print(kernel, {name: round(1000 * value, 6) for name, value in zip(names, found, strict=True)})
-        print(f"expected over measured: {ratios.min():.2f} to {ratios.max():.2f}")
+        prices, _ = nnls(counts, np.ones(len(own)))
+        found[kernel] = {name: round(1000 * price, 6) for name, price in zip(names, prices, strict=True)}
+        ratios = counts @ prices
+        print(f"{kernel}: expected over measured {ratios.min():.2f} to {ratios.max():.2f}")
+    return found
+
+
+def write_prices(results: dict[str, Any], path: Path | None = None) -> Path:
+    """Write the prices that results give into the file of their card, with the date; others stay as they are."""
+    from warpfit.backends.cuda.prices import path_of
+
+    environment = results["environment"]
+    path = path or path_of(environment["gpu"].split()[-1].lower())
+    known = json.loads(path.read_text()) if path.exists() else {"kernels": {}}
+    kernels = known["kernels"]
+    for kernel, prices in prices_of(results["rows"]).items():
+        nanoseconds = {**kernels.get(kernel, {}).get("nanoseconds", {}), **prices}
+        kernels[kernel] = {"date": environment["date"].split()[0], "nanoseconds": nanoseconds}
+    script = "benchmarks/launch_costs.py --fit"
+    found = {"card": environment["gpu"], "script": script, "kernels": kernels}
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    return path
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fit", action="store_true")
     if parser.parse_args().fit:
-        fit()
+        print(write_prices(json.loads((RESULTS / "launch_costs.json").read_text())))
         return
     with ProcessPoolExecutor(WORKERS, mp_context=get_context("spawn")) as pool:
         list(pool.map(warm, CASES))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import fuzz
-from fuzzing import FAMILIES, harness, run_family
+from fuzzing import FAMILIES, feed_inputs, harness, run_family
 from warpfit.errors import ConfigError
 
 INPUTS = 120
@@ -19,11 +19,12 @@ MAX_IMAGE_BYTES = 1_000_000_000  # Pillow's own limit, of pixels
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_malformed_input(name: str, tmp_path: Path) -> None:
-    (tmp_path / "first").mkdir()
-    run_family(FAMILIES[name], tmp_path / "first", [0])  # what is imported for it is no memory of an input's
+    family = FAMILIES[name]
+    feed = family.prepare(tmp_path)
+    feed_inputs(family, feed, [0])  # what is imported for it is no memory of an input's
     tracemalloc.start()
     try:
-        counts = run_family(FAMILIES[name], tmp_path, range(INPUTS))
+        counts = feed_inputs(family, feed, range(INPUTS))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

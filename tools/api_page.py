@@ -230,6 +230,7 @@ SECTIONS = (
             "KernelError",
             "CompileError",
             "DivergedError",
+            "Obstacle",
             "WarpfitWarning",
             "DataWarning",
             "ConfigWarning",

@@ -91,7 +91,24 @@ class Loss:
         class_weight: Array | None = None,
         sample_weight: Array | None = None,
     ) -> tuple[Array, Array, Callable[[], Array]]:
-        """Return the mean loss (), the total weight (), and the function that gives d loss / d outputs."""
+        """Return the mean loss (), the total weight (), and the function that gives d loss / d outputs.
+
+        Parameters
+        ----------
+        ops : Backend
+            That the arrays belong to.
+        outputs : array (M, ...)
+            Of the network.
+        targets : array
+            As `prepare_targets` returns them, for these rows.
+        class_weight : array (C,), optional
+        sample_weight : array (M,), optional
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            If arrays that belong together differ.
+        """
         raise NotImplementedError
 
     def train_step(
@@ -109,6 +126,27 @@ class Loss:
         """Write (loss, weight, rows that are right) to record[row], and return d loss / d outputs times `scale`.
 
         That is one operation, for outputs in half precision too; None, and nothing is written, where there is none.
+
+        Parameters
+        ----------
+        ops : Backend
+            That the arrays belong to.
+        outputs : array (M, ...)
+            Of the network.
+        targets : array
+            As `prepare_targets` returns them, for these rows.
+        record : array (steps, 3) float64
+        row : int or array ()
+            Of the record.
+        scale : float
+            What the gradient is multiplied by: the loss scale.
+        class_weight : array (C,), optional
+        sample_weight : array (M,), optional
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            If arrays that belong together differ.
         """
         return None
 
@@ -116,6 +154,14 @@ class Loss:
         """Return the targets as this loss needs them, checked against the shape of one sample's output.
 
         They are checked on the host, wherever `y` lives.
+
+        Parameters
+        ----------
+        y : array_like (N, ...)
+        output_shape : tuple of int
+            Of one sample.
+        dtype : {'float32', 'float64'}
+            Of the parameters.
 
         Raises
         ------
@@ -133,7 +179,22 @@ class Loss:
         return 1.0
 
     def count_correct(self, ops: Backend, outputs: Array, targets: Array) -> Array | None:
-        """Return how many rows are right, (), or None unless `counts_correct`."""
+        """Return how many rows are right, (), or None unless `counts_correct`.
+
+        Parameters
+        ----------
+        ops : Backend
+            That the arrays belong to.
+        outputs : array (M, ...)
+            Of the network.
+        targets : array
+            As `prepare_targets` returns them, for these rows.
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            If arrays that belong together differ.
+        """
         return None
 
     def num_outputs(self, num_classes: int) -> int:

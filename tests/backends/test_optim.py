@@ -15,6 +15,7 @@ from warpfit.backends.update_rules import UpdateNumbers
 from warpfit.errors import ConfigError
 from warpfit.optim.adam import AdamSpec
 from warpfit.optim.base import OptimizerSpec
+from warpfit.optim.lion import LionSpec
 from warpfit.optim.rmsprop import RMSpropSpec
 from warpfit.optim.schedules import Constant
 from warpfit.optim.sgd import SGDSpec
@@ -190,6 +191,7 @@ def test_adams_first_step_is_the_learning_rate(backend: Backend) -> None:
         AdamSpec(Constant(0.1), weight_decay=0.1, decoupled=True),
         AdamSpec(Constant(0.1), eps_before_correction=True),
         RMSpropSpec(Constant(0.1), momentum=0.5),
+        LionSpec(Constant(0.1), weight_decay=0.1),
     ],
 )
 def test_numbers_on_the_device_come_to_the_same(backend: Backend, spec: OptimizerSpec, dtype: str) -> None:
@@ -259,6 +261,39 @@ def test_rmsprop_without_momentum(backend: Backend, weight_decay: float, dtype: 
         np.testing.assert_array_equal(backend.to_numpy(result), expected)
 
 
+# -- Lion --------------------------------------------------------------------------------------------------
+
+
+def naive_lion(
+    *, lr: float, beta1: float = 0.9, beta2: float = 0.99, weight_decay: float = 0.0
+) -> list[list[Any]]:
+    w, m = start(), [np.zeros(shape) for shape in SHAPES]
+    for grads in gradients():
+        for i, g in enumerate(grads):
+            w[i] = (1 - lr * weight_decay) * w[i] - lr * np.sign(beta1 * m[i] + (1 - beta1) * g)
+            m[i] = beta2 * m[i] + (1 - beta2) * g
+    return [w, m]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "options", [{}, {"weight_decay": 0.5}, {"beta1": 0.5, "beta2": 0.3}, {"beta1": 0.0, "beta2": 0.0}]
+)
+def test_lion(backend: Backend, options: dict[str, Any], dtype: str) -> None:
+    options = {"lr": 0.05} | options
+    for results, references in zip(
+        run_updates(backend, "lion", 1, dtype, options), naive_lion(**options), strict=True
+    ):
+        assert_lists_close(results, references, dtype)
+
+
+def test_lion_leaves_what_has_no_gradient_and_hides_no_nan(backend: Backend) -> None:
+    w, m, g = np.ones(3), np.zeros(3), np.array([0.0, np.nan, -1e-30])
+    on_device = owned(backend, [w, g, m])
+    update(backend, "lion", *([array] for array in on_device), lr=0.5)
+    np.testing.assert_array_equal(backend.to_numpy(on_device[0]), [1.0, np.nan, 1.5])
+
+
 # -- all of them ---------------------------------------------------------------------------------------------
 
 
@@ -286,6 +321,7 @@ def test_rules_keep_their_slots(
         ("sgd", 1, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
         ("adam", 2, {"step": 1, "weight_decay": 0.1}),
         ("rmsprop", 2, {"momentum": 0.9, "weight_decay": 0.1}),
+        ("lion", 1, {"weight_decay": 0.1}),
     ],
 )
 def test_updates_reach_into_views(backend: Backend, op: str, num_slots: int, options: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.one_launch import ADAPTIVE, LIMITS, activated, data, fit, flat
+from support.one_launch import ADAPTIVE, LIMITS, LIONS, activated, data, fit, flat
 from warpfit import backends, losses, nn, optim
 from warpfit.engines import many_networks
 from warpfit.engines.base import Plan, TrainingData
@@ -33,6 +33,7 @@ OPTIMIZERS: dict[str, Any] = {
         model.parameters(), 0.01, eps=0.05, l2=1.0 + i, eps_before_correction=True
     ),
     "too fast": lambda model, i: optim.SGD(model.parameters(), 1e6 if i == 1 else 0.05),
+    "lion": lambda model, i: optim.Lion(model.parameters(), 0.002 * (i + 1), weight_decay=0.1),
     **{name: (lambda model, i, make=make: make(model)) for name, make in ADAPTIVE.items()},
 }
 
@@ -244,6 +245,24 @@ RELU_LIMITS = {"float16": 0.06, "bfloat16": 0.12}
 def test_relu_follows_numpy(cuda: str, precision: str) -> None:
     case: dict[str, Any] = {"sizes": (32, 64, 64, 2), "batch": 64, "num_rows": 200, "precision": precision}
     assert_follows_numpy(RELU_LIMITS[precision], **case, activations=("relu",))
+
+
+LION: dict[str, Any] = {"batch": 32, "optimizer": "lion"}
+
+
+@pytest.mark.usefixtures("in_blocks")
+def test_lion_follows_numpy(cuda: str) -> None:
+    assert_follows_numpy(LIONS * LIMITS["float16"], sizes=(12, 24, 5), **LION)
+
+
+def test_lion_follows_numpy_in_clusters(cuda: str, in_clusters: Callable[[int], None]) -> None:
+    in_clusters(2)
+    assert_follows_numpy(LIONS * LIMITS["float16"], sizes=(60, 70, 3), **LION)
+
+
+@pytest.mark.usefixtures("as_small")
+def test_lion_follows_numpy_in_small_ones(cuda: str) -> None:
+    assert_follows_numpy(LIONS * LIMITS["float16"], sizes=(16, 20, 20, 12), **LION)
 
 
 # All layers in tiles of 64 units, batches of 16 to 128 rows.

@@ -12,7 +12,7 @@ import pytest
 import warpfit as wf
 from conftest import on_emulator, on_gpu
 from support.devices import open_in_both_orders
-from support.one_launch import ADAPTIVE, LIMITS, NUM_ROWS, assert_follows_numpy, data, fit, flat
+from support.one_launch import ADAPTIVE, LIMITS, LIONS, NUM_ROWS, assert_follows_numpy, data, fit, flat, lion
 from support.training import adam, assert_same_weights, blobs, mlp
 from warpfit import nn, optim
 from warpfit.backends.cuda import one_launch
@@ -38,6 +38,11 @@ def assert_in_roles_follows_numpy(sizes: tuple[int, ...], **settings: Any) -> wf
 @pytest.mark.parametrize("sizes", [(6, 3), (6, 8, 3)], ids=str)
 def test_optimizers(cuda: str, sizes: tuple[int, ...], name: str) -> None:
     assert_in_roles_follows_numpy(sizes, optimizer=ADAPTIVE[name])
+
+
+@pytest.mark.parametrize("sizes", [(6, 3), (40, 37, 10)], ids=str)
+def test_lion(cuda: str, sizes: tuple[int, ...]) -> None:
+    assert_in_roles_follows_numpy(sizes, optimizer=lion, times_limit=LIONS)
 
 
 @pytest.mark.parametrize("name", ["adam", pytest.param("rmsprop", marks=pytest.mark.slow)])

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import warpfit as wf
-from support.one_launch import ADAPTIVE, MakeOptimizer, activated, assert_follows_numpy, data, fit
+from support.one_launch import (
+    ADAPTIVE,
+    LIONS,
+    MakeOptimizer,
+    activated,
+    assert_follows_numpy,
+    data,
+    fit,
+    lion,
+)
 from support.training import assert_same_weights, mlp
 from warpfit import nn, optim
 from warpfit.backends import Activation
@@ -68,6 +78,12 @@ def test_it_follows_numpy(cuda: str, only_card: Callable[[int, int, int], None],
         precision=case.precision,
         **settings,
     )
+
+
+def test_lion(cuda: str, only_card: Callable[[int, int, int], None]) -> None:
+    only_card(2, 2, 2)
+    make = partial(activated, (20, 40, 33, 5), ("tanh",))
+    assert_follows_numpy((20, 40, 33, 5), make=make, optimizer=lion, times_limit=LIONS, num_rows=70)
 
 
 # A sigmoid of 0 is not 0: what lies between a layer's units and the end of its tile must be. Rows of zeros train what

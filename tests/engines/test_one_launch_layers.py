@@ -20,6 +20,7 @@ from support.one_launch import (
     ADAPTIVE,
     BATCH,
     LIMITS,
+    LIONS,
     NUM_ROWS,
     MakeOptimizer,
     activated,
@@ -27,6 +28,7 @@ from support.one_launch import (
     data,
     fit,
     flat,
+    lion,
 )
 from support.training import assert_same_weights, blobs, mlp
 from warpfit import backends, losses, nn, optim
@@ -136,6 +138,13 @@ def test_it_follows_numpy_with_wide_layers(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings", [{}, {"precision": "bfloat16", "batch_size": 60, "num_rows": 130}], ids=str
+)
+def test_lion(cuda: str, settings: dict[str, Any]) -> None:
+    assert_follows_numpy((6, 20, 9, 3), activation=nn.Tanh, optimizer=lion, times_limit=LIONS, **settings)
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers(cuda: str, name: str) -> None:
     assert_follows_numpy((6, 20, 9, 3), activation=nn.Tanh, optimizer=OPTIMIZERS[name], epochs=4)

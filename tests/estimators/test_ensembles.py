@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.datasets import make_classification, make_multilabel_classification
 
 from warpfit.errors import ConfigError
-from warpfit.estimators import MLPClassifier, MLPRegressor
+from warpfit.estimators import MLPClassifier, MLPRegressor, fitting
 from warpfit.training import Callback
 from warpfit.training.run import Run
 
@@ -89,6 +89,15 @@ def test_one_network_draws_as_before_with_a_random_state_to_go_on_with(data: Dat
     )
     assert_same_networks(one, three.estimators_[0])
     assert not hasattr(one, "estimators_")
+
+
+def test_only_several_networks_go_through_a_sweep(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[int] = []
+    run_here = fitting.run_here
+    monkeypatch.setattr(fitting, "run_here", lambda tasks: trained.append(len(tasks)) or run_here(tasks))
+    one, two = (MLPClassifier(n_ensemble=n, **FEW).fit(*data) for n in (1, 2))
+    assert trained == [2]
+    assert_same_networks(one, two)
 
 
 def test_probabilities_are_means(data: Data) -> None:

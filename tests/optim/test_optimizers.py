@@ -11,7 +11,7 @@ from warpfit import Tensor
 from warpfit.backends import NumpyBackend
 from warpfit.errors import ConfigError, DTypeError, ShapeError
 from warpfit.nn import Parameter
-from warpfit.optim import SGD, Adam, AdamW, Cosine, Optimizer, RMSprop
+from warpfit.optim import SGD, Adam, AdamW, Cosine, Lion, Optimizer, RMSprop
 
 NAN = float("nan")
 SHAPES = ((3, 4), (4,))
@@ -28,6 +28,7 @@ OPTIMIZERS: dict[str, Make] = {
     "adamw": lambda p: AdamW(p, 0.1, weight_decay=1e-4),
     "rmsprop": lambda p: RMSprop(p, 0.005),
     "rmsprop, momentum": lambda p: RMSprop(p, 0.001, momentum=0.9),
+    "lion": lambda p: Lion(p, 0.01),
     "clipped": lambda p: SGD(p, 0.1, clip_norm=5.0),
 }
 

@@ -39,6 +39,14 @@ ADAPTIVE: dict[str, MakeOptimizer] = {
     "rmsprop, momentum": lambda model: optim.RMSprop(model.parameters(), 0.003, eps=0.05, momentum=0.9),
 }
 
+# Its steps are signs: one that rounding turns moves a weight two steps away.
+LIONS = 40.0
+
+
+def lion(model: nn.Module) -> wf.optim.Optimizer:
+    """Return Lion, with decay."""
+    return optim.Lion(model.parameters(), 0.002, weight_decay=0.1)
+
 
 def fit(model: nn.Module, x: Any, y: Any, optimizer: Any = None, **settings: Any) -> wf.History:
     """Train by the one_launch engine, unless `device` is the CPU."""

@@ -9,7 +9,7 @@ def npz_files(folder: Path) -> Feed:
 """
 
 from fuzzing import arguments, data_files, model_files, texts
-from fuzzing.harness import FAMILIES, Counts, Family, failure_of, run_family
+from fuzzing.harness import FAMILIES, Counts, Family, failure_of, feed_inputs, run_family
 
 __all__ = [
     "FAMILIES",
@@ -18,6 +18,7 @@ __all__ = [
     "arguments",
     "data_files",
     "failure_of",
+    "feed_inputs",
     "model_files",
     "run_family",
     "texts",

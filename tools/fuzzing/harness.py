@@ -16,7 +16,18 @@ import numpy as np
 
 from warpfit.errors import WarpfitError
 
-__all__ = ["FAMILIES", "Counts", "Family", "Feed", "Rng", "failure_of", "family", "must_work", "run_family"]
+__all__ = [
+    "FAMILIES",
+    "Counts",
+    "Family",
+    "Feed",
+    "Rng",
+    "failure_of",
+    "family",
+    "feed_inputs",
+    "must_work",
+    "run_family",
+]
 
 Rng = np.random.Generator
 Feed = Callable[[Rng], object]
@@ -80,8 +91,12 @@ class Counts:
 
 
 def run_family(family: Family, folder: Path, numbers: Iterable[int]) -> Counts:
-    """Feed the inputs of these numbers, and count what comes of them."""
-    feed = family.prepare(folder)
+    """Prepare a family, feed it the inputs of these numbers, and count what comes of them."""
+    return feed_inputs(family, family.prepare(folder), numbers)
+
+
+def feed_inputs(family: Family, feed: Feed, numbers: Iterable[int]) -> Counts:
+    """Feed the inputs of these numbers to what a family has prepared; count what comes of them."""
     accepted, refused = 0, 0
     raw: dict[int, str] = {}
     hangs: dict[int, str] = {}

@@ -28,7 +28,21 @@ def minimum(a: Any, b: Any) -> Tensor:
 
 
 def where(condition: Array, a: Any, b: Any) -> Tensor:
-    """Return a where the condition, an array of bool, holds, else b; all three broadcast."""
+    """Return a where the condition holds, else b; all three broadcast.
+
+    Parameters
+    ----------
+    condition : array of bool
+    a, b : Tensor, array or number
+        At least one a tensor.
+
+    Raises
+    ------
+    DTypeError
+        If the condition is not of bool, or neither a nor b is a tensor.
+    ShapeError
+        If the three do not broadcast.
+    """
     return apply(formulas.where, a, b, condition=condition)
 
 

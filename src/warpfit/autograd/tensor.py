@@ -385,7 +385,22 @@ class Tensor:
 
 
 def record(result: Array, inputs: Sequence[Tensor], pullback: Pullback) -> Tensor:
-    """Return `result` as a tensor whose gradient flows to `inputs` through `pullback`."""
+    """Return `result` as a tensor whose gradient flows to `inputs` through `pullback`.
+
+    Parameters
+    ----------
+    result : array
+        Of a float dtype.
+    inputs : sequence of Tensor
+        That it was computed from.
+    pullback : function
+        From the result's gradient to a gradient for each input, None for one that needs none.
+
+    Raises
+    ------
+    DTypeError
+        If `result` holds no numbers.
+    """
     output = Tensor(result)
     if _recording.get() and any(source.requires_grad for source in inputs):
         output.requires_grad = True
@@ -396,6 +411,16 @@ def record(result: Array, inputs: Sequence[Tensor], pullback: Pullback) -> Tenso
 
 def apply(formula: Formula, *operands: Any, **settings: Any) -> Tensor:
     """Return a formula of `warpfit.autograd.formulas` of tensors, arrays and numbers, at least one a tensor.
+
+    Parameters
+    ----------
+    formula : function
+        Of a backend and arrays; it returns the result, and the function from the result's gradient to
+        those of the arrays.
+    *operands : Tensor, array or number
+        At least one a tensor; they broadcast as the formula says.
+    **settings
+        Handed on to the formula.
 
     Raises
     ------
@@ -416,7 +441,22 @@ def tensor(
 ) -> Tensor:
     """Return a tensor of a float dtype from anything array-like; uint8 is divided by 255.
 
-    It lives on `device`, or where `data` does if None.
+    Parameters
+    ----------
+    data : array_like
+        Of any shape and numeric dtype.
+    dtype : {'float32', 'float64'}
+    requires_grad : bool
+        Whether `Tensor.backward` leaves a gradient in ``grad``.
+    device : str, optional
+        Where it lives; where `data` does if None.
+
+    Raises
+    ------
+    DTypeError
+        If `data` holds no numbers, or the dtype is another.
+    ConfigError, DeviceError
+        If there is no such device.
     """
     if not isinstance(dtype, str) or dtype not in (*FLOAT_DTYPES, *HALF_DTYPES):
         raise DTypeError(f"expected dtype {' or '.join(FLOAT_DTYPES)}, got {brief(dtype)}")

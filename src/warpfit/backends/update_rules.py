@@ -159,10 +159,25 @@ def _rmsprop(w: Array, g: Array, slots: Sequence[Array], n: UpdateNumbers, empty
     w -= n.rate * direction
 
 
+def _lion(w: Array, g: Array, slots: Sequence[Array], n: UpdateNumbers, empty: Empty) -> None:
+    """w ← kept · w - rate · sign(momentum · m + (1 - momentum) · g), then m ← of_mean · m + (1 - of_mean) · g."""
+    (m,) = slots
+    direction = np.multiply(m, n.momentum, out=empty(m.shape, m.dtype))
+    direction += (1 - n.momentum) * g
+    np.sign(direction, out=direction)
+    direction *= n.rate
+    if n.kept != 1:
+        w *= n.kept
+    w -= direction
+    m *= n.of_mean
+    m += (1 - n.of_mean) * g
+
+
 UPDATE_RULES: dict[str, UpdateRule] = {
     "sgd": UpdateRule(
         _sgd, ("rate", "momentum", "decay", "nesterov", "rate_in_velocity"), slots=(0, 1), is_linear=True
     ),
     "adam": UpdateRule(_adam, ("rate", "eps", "kept", "of_mean", "of_square", "decay"), slots=(2,)),
     "rmsprop": UpdateRule(_rmsprop, ("rate", "of_square", "eps", "decay", "momentum"), slots=(1, 2)),
+    "lion": UpdateRule(_lion, ("rate", "kept", "momentum", "of_mean"), slots=(1,)),
 }

@@ -67,7 +67,26 @@ def order_at(positions: npt.ArrayLike, num_rows: int, seed: int, epoch: int) -> 
 
 
 def epoch_order(num_rows: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-    """Return the whole order of an epoch: a permutation (num_rows,) int64 of 0..num_rows-1."""
+    """Return the whole order of an epoch: a permutation (num_rows,) int64 of 0..num_rows-1.
+
+    Parameters
+    ----------
+    num_rows : int
+        At least 0.
+    seed : int
+        In [0, 2**64).
+    epoch : int
+        From 0.
+
+    Raises
+    ------
+    ConfigError
+        If one of them is something else.
+
+    References
+    ----------
+    Black, Rogaway: Ciphers with Arbitrary Finite Domains (2002), of cycle walking.
+    """
     _check_rows(num_rows)
     return order_at(np.arange(num_rows), num_rows, seed, epoch)
 

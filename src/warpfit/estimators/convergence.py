@@ -1,4 +1,4 @@
-"""What scikit-learn does between two epochs: its curves, its adaptive rate, and when it is done."""
+"""scikit-learn's work between two epochs: curves, adaptive learning rate, convergence."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class EpochLog(Callback):
             self.estimator.validation_loss_curve_.append(report.val_loss)
 
     def record(self, loss: float) -> None:
-        """Take down an epoch that is done."""
+        """Record an epoch that is done."""
         estimator = self.estimator
         estimator.n_iter_ += 1
         estimator.t_ += self.num_rows
@@ -131,7 +131,7 @@ class Convergence(Callback):
             self._act(run)
 
     def record_score(self, score: float, run: Run | None = None) -> None:
-        """Take down a score, and, with early stopping, what follows from it; the run's weights if it is the best."""
+        """Record a score and, with early stopping, its effect; the run's weights if it is the best."""
         estimator = self.estimator
         estimator.validation_scores_.append(score)
         if estimator.verbose:

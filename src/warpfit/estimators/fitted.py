@@ -1,4 +1,4 @@
-"""What an estimator is once it is fitted: the attributes of its network, and the networks of an ensemble.
+"""The fitted state of an estimator: the attributes of its network, and the networks of an ensemble.
 
 All are NumPy's arrays and Python's numbers, so that an estimator pickles without its device. They live
 in the estimator itself, where scikit-learn has them, and warm starts and partial fits go on from them.
@@ -66,7 +66,7 @@ def initial_values(rng: np.random.RandomState, sizes: Sequence[int], activation:
 
 
 def begin(holder: Any, sizes: Sequence[int], rng: np.random.RandomState, dtype: Any) -> None:
-    """Set the attributes of a network of these sizes as they are before its first epoch."""
+    """Set the attributes of a network of these sizes before its first epoch."""
     holder.n_iter_ = holder.t_ = 0
     holder.n_layers_ = len(sizes)
     holder.out_activation_ = holder._targets.out_activation
@@ -82,14 +82,14 @@ def begin(holder: Any, sizes: Sequence[int], rng: np.random.RandomState, dtype: 
 
 
 def begin_validation(holder: Any) -> None:
-    """Set the attributes that tell of validation rows, unless there have been some."""
+    """Set the attributes about validation rows, unless they exist."""
     if holder.validation_scores_ is None:
         holder.validation_scores_, holder.validation_loss_curve_ = [], []
         holder.best_validation_score_ = -np.inf
 
 
 def hold(holder: Any, model: Any, optimizer: Any = None) -> None:
-    """Keep on the host what a run has left: the best weights, with early stopping, else the last."""
+    """Keep a run's result on the host: the best weights with early stopping, else the last."""
     arrays = {name: array.data for name, array in model.named_arrays().items()}
     last = weights_of(arrays, holder.coefs_[0].dtype)
     if optimizer is not None:

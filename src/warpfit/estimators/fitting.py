@@ -44,7 +44,7 @@ INTERRUPT, EPOCHS = "interrupt", "epochs"
 
 @dataclass(frozen=True)
 class Network:
-    """A network with its initial values, and the estimator that is to hold what it learns."""
+    """A network with its initial values, and the estimator that will hold the fitted ones."""
 
     holder: Any
     model: Sequential
@@ -124,7 +124,7 @@ def _check_validation(estimator: Any, split: Split, *, incremental: bool) -> Non
 
 
 def _set_aside(holder: Any, rows: Rows, rng: np.random.RandomState) -> tuple[Indices, Indices]:
-    """Return which rows to train on, and which are the share that is set aside for validation."""
+    """Return the training rows, and those held out for validation."""
     is_stratified = holder._targets.are_stratified and rows.y.shape[1] == 1
     train, test = train_test_split(
         np.arange(len(rows.X)),
@@ -232,7 +232,7 @@ def ending_of(outcome: Outcome) -> Ending:
 
 
 def finish(prepared: Prepared, endings: Sequence[Ending]) -> None:
-    """Let the estimator have what its networks have learned; those of L-BFGS learn it here.
+    """Copy the trained networks into the estimator; L-BFGS trains here.
 
     Endings are fewer than the networks if Ctrl-C came. One that is an error is raised, as is ValueError
     if weights are not finite.
@@ -249,7 +249,7 @@ def finish(prepared: Prepared, endings: Sequence[Ending]) -> None:
 
 
 def _take_over(network: Network, ending: Ending, *, incremental: bool) -> None:
-    """Take over what a network has learned, and warn if its rule did not end it."""
+    """Copy a trained network into its estimator, and warn if it did not converge."""
     holder = network.holder
     if isinstance(ending, DivergedError):
         _give_up(network, ending)
@@ -269,7 +269,7 @@ def _take_over(network: Network, ending: Ending, *, incremental: bool) -> None:
 
 
 def _give_up(network: Network, error: DivergedError) -> None:
-    """End a run whose loss is no number: with early stopping the best weights remain."""
+    """End a run whose loss is not finite: with early stopping the best weights remain."""
     holder = network.holder
     if not holder.early_stopping:
         raise _not_finite() from error

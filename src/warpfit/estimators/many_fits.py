@@ -280,7 +280,7 @@ def _check_worker(fits: Fits, error: Exception, kind: str, dumps: Callable[[Any]
 
 
 def fit_by_executor(fits: Fits, executor: Executor, num_shards: int) -> list[Result]:
-    """Fit and score where an executor's workers are, a shard of the fits on each; -1 is one shard a worker."""
+    """Fit and score on an executor's workers, a shard of the fits each; -1 is one shard a worker."""
     num_shards = min(len(fits), num_shards if num_shards > 0 else workers_of(executor))
     positions = [range(first, len(fits), num_shards) for first in range(num_shards)]
     futures: dict[Future[list[Result]], range] = {}

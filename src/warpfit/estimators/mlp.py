@@ -1,4 +1,4 @@
-"""What classifier and regressor share: methods that other modules carry out."""
+"""The base of classifier and regressor: methods that other modules implement."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class BaseMLP(BaseEstimator, ABC):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all parameters and fitted attributes to a safetensors file, from which `load` makes an equal estimator.
 
-        The optimizer's memory is among them: partial fits go on. Reading the file runs no code, unlike unpickling.
+        The optimizer state is among them: partial fits continue. Reading the file runs no code, unlike unpickling.
 
         Parameters
         ----------

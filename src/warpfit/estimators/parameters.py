@@ -1,4 +1,4 @@
-"""The parameters that both estimators have: what each may be, and what follows from some."""
+"""The parameters of both estimators: their allowed values, and values derived from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fitted estimators predict: their networks' outputs, some rows at a time, and the mean of them."""
+"""Predictions of fitted estimators: their networks' outputs, in batches, and the mean of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From scikit-learn's names to this package's things: layers, losses, optimizers, schedules."""
+"""From scikit-learn's names to this package's objects: layers, losses, optimizers, schedules."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Split:
-    """Rows to train on, and rows to validate on: given ones, or some of the same that are set aside."""
+    """Training rows and validation rows: given ones, or some that are held out."""
 
     rows: Rows
     aside: tuple[Indices, Indices] | None = None  # of rows to train on, and of those set aside

@@ -35,7 +35,7 @@ Candidate = dict[str, Any]
 
 
 class _Sweep:
-    """How both searches fit: what scikit-learn's do, with all fits at once in the midst of it."""
+    """The base of both searches: scikit-learn's fit, with all fits trained together."""
 
     executor: Executor | None
 
@@ -43,7 +43,7 @@ class _Sweep:
         raise NotImplementedError
 
     def __sklearn_clone__(self) -> Any:
-        """Return a clone that has its work done by the same executor."""
+        """Return a clone with the same executor."""
         found = _clone_parametrized(copy.copy(self))
         return found.set_params(executor=self.executor)
 

@@ -1,4 +1,4 @@
-"""scikit-learn's fitted perceptrons as ours, as `as_sklearn` has the way back."""
+"""scikit-learn's fitted perceptrons as ours; `as_sklearn` converts back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS: dict[type, type[BaseMLP]] = {
 
 
 def from_sklearn(fitted: Any) -> Any:
-    """Return our estimator for one that scikit-learn has fitted: it predicts the same, and goes on from there.
+    """Return our estimator for a fitted one of scikit-learn: it predicts the same, and can train on.
 
     All parameters and fitted attributes are taken over, those that ours has besides have their defaults. Partial fits
     go on with the state of scikit-learn's optimizer, and warm starts with the counts and bests of early stopping.
@@ -81,7 +81,7 @@ def from_sklearn(fitted: Any) -> Any:
 
 
 def _take_optimizer(ours: Any, optimizer: Any) -> None:
-    """Let ours go on with the state of scikit-learn's optimizer."""
+    """Continue with the state of scikit-learn's optimizer."""
     if type(optimizer) not in SLOTS:
         known = ", ".join(kind.__name__ for kind in SLOTS)
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""What y and the network's outputs mean to each of the two estimators: encoding, loss, score."""
+"""The meaning of y and of the outputs for each of the two estimators: encoding, loss, score."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Labels:
         self.estimator = estimator
 
     def learn(self, y: Array, *, goes_on: bool) -> None:
-        """Let the estimator know which classes there are in checked y, or raise if it knows others."""
+        """Set the estimator's classes from checked y, or raise if it has others."""
         estimator = self.estimator
         if hasattr(estimator, "classes_") and goes_on:
             self._check_classes(unique_labels(y))

@@ -130,6 +130,13 @@ class Conv2d(Layer):
     weight : Parameter, (kernel height, kernel width, in_channels, out_channels)
     bias : Parameter, (out_channels,), only if `bias`
 
+    Raises
+    ------
+    ConfigError, DTypeError
+        If an argument is not what is described here.
+    DeviceError
+        If there is no such device.
+
     References
     ----------
     Dumoulin, Visin: A guide to convolution arithmetic for deep learning (2016).

@@ -45,6 +45,13 @@ class Layer(Module):
         Initialiser of the weights, see `warpfit.nn.init`.
     seed : int, optional
         Fixes the initial values; drawn from `warpfit.manual_seed`'s sequence if None.
+
+    Raises
+    ------
+    ConfigError, DTypeError
+        If an argument is not what is described here.
+    DeviceError
+        If there is no such device.
     """
 
     spec: Any

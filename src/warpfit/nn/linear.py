@@ -117,6 +117,13 @@ class Linear(Layer):
     ----------
     weight : Parameter, (in_features, out_features)
     bias : Parameter, (out_features,), only if `bias`
+
+    Raises
+    ------
+    ConfigError, DTypeError
+        If an argument is not what is described here.
+    DeviceError
+        If there is no such device.
     """
 
     spec_type = LinearSpec

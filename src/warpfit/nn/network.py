@@ -108,7 +108,24 @@ class NetworkSpec:
     def vjp(
         self, ops: Backend, arrays: Mapping[str, Array], x: Array, call: Call
     ) -> tuple[Array, NetworkPullback]:
-        """Return the outputs for a batch x (M, ...), and the function from dy to the parameters' gradients."""
+        """Return the outputs (M, ...) of a batch, and the function from dy to the parameters' gradients.
+
+        Parameters
+        ----------
+        ops : Backend
+            That the arrays belong to.
+        arrays : mapping of str to array
+            Parameters and buffers by their names in the network; buffers are written to in training.
+        x : array (M, ...)
+            A batch, in the dtype of the parameters.
+        call : Call
+            Whether it trains, the number of the step, and the seed.
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            If x does not fit the network.
+        """
         pullbacks = []
         for idx, ((_, spec), names) in enumerate(zip(self.layers, self._names, strict=True)):
             own = {name: arrays[full] for name, full in names.items()}
@@ -250,6 +267,14 @@ class Sequential(Module):
     @staticmethod
     def from_spec(network: NetworkSpec, arrays: Mapping[str, Array], *, dtype: str = "float32") -> Sequential:
         """Return the chain that a spec describes with the given arrays, as one flat `Sequential`.
+
+        Parameters
+        ----------
+        network : NetworkSpec
+        arrays : mapping of str to array
+            Parameters and buffers by their names in the network, taken without a copy.
+        dtype : {'float32', 'float64'}
+            Of the parameters.
 
         Raises
         ------

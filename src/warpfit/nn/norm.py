@@ -241,6 +241,13 @@ class BatchNorm1d(BatchNormLayer):
     weight, bias : Parameter, (num_features,), only if `affine`
     running_mean, running_var : Buffer, (num_features,)
 
+    Raises
+    ------
+    ConfigError, DTypeError
+        If an argument is not what is described here.
+    DeviceError
+        If there is no such device.
+
     References
     ----------
     Ioffe, Szegedy: Batch Normalization (2015).
@@ -252,7 +259,21 @@ class BatchNorm1d(BatchNormLayer):
 class BatchNorm2d(BatchNormLayer):
     """y = (x - mean) / √(variance + eps) · weight + bias, per channel of images (M, H, W, C).
 
-    Parameters and attributes as `BatchNorm1d`.
+    Parameters
+    ----------
+    num_features, eps, momentum, affine, device, dtype
+        As `BatchNorm1d`'s, and so are the attributes.
+
+    Raises
+    ------
+    ConfigError, DTypeError
+        If an argument is not what is described here.
+    DeviceError
+        If there is no such device.
+
+    References
+    ----------
+    Ioffe, Szegedy: Batch Normalization (2015).
     """
 
     num_dims = 2
@@ -277,6 +298,13 @@ class LayerNorm(Layer):
     Attributes
     ----------
     weight, bias : Parameter, of `normalized_shape`
+
+    Raises
+    ------
+    ConfigError, DTypeError
+        If an argument is not what is described here.
+    DeviceError
+        If there is no such device.
 
     References
     ----------

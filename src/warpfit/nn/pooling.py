@@ -121,6 +121,11 @@ class MaxPool2d(PoolingLayer):
         Pixels from one window to the next; the kernel's size if None.
     padding : int or (int, int)
         Pixels of -inf added on either side, at most half the kernel.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is not what is described here.
     """
 
     spec_type = MaxPool2dSpec
@@ -137,6 +142,11 @@ class AvgPool2d(PoolingLayer):
         Pixels from one window to the next; the kernel's size if None.
     padding : int or (int, int)
         Zeros added on either side, at most half the kernel; they count in the mean.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is not what is described here.
     """
 
     spec_type = AvgPool2dSpec

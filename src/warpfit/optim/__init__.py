@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from warpfit.optim.adam import Adam, AdamW
 from warpfit.optim.base import Optimizer, OptimizerSpec
+from warpfit.optim.lion import Lion
 from warpfit.optim.rmsprop import RMSprop
 from warpfit.optim.schedules import (
     Constant,
@@ -25,6 +26,7 @@ __all__ = [
     "Cosine",
     "Exponential",
     "InverseScaling",
+    "Lion",
     "OneCycle",
     "Optimizer",
     "OptimizerSpec",

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
 
 from warpfit.autograd import Tensor
 from warpfit.backends.update_rules import UpdateNumbers
-from warpfit.checks import as_tuple
 from warpfit.optim.base import Optimizer, OptimizerSpec
 from warpfit.optim.schedules import Schedule, as_schedule
 
@@ -32,10 +30,7 @@ class AdamSpec(OptimizerSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        betas = as_tuple(self.betas, Real)
-        self.require(betas is not None and len(betas) == 2, "betas as two numbers", self.betas)
-        object.__setattr__(self, "betas", tuple(map(float, betas or ())))
-        self.require(all(0 <= beta < 1 for beta in self.betas), "betas in [0, 1)", self.betas)
+        object.__setattr__(self, "betas", self.checked_betas(self.betas))
         self.require(self.eps > 0, "eps above 0", self.eps)
         self.require(self.weight_decay >= 0, "weight_decay of at least 0", self.weight_decay)
 
@@ -78,6 +73,11 @@ class Adam(Optimizer):
     eps_before_correction : bool
         scikit-learn's form: eps is added before the bias correction.
 
+    Raises
+    ------
+    ConfigError
+        If there are no parameters, or a number is out of range.
+
     References
     ----------
     Kingma, Ba: Adam (2015); torch.optim.Adam, whose formulas these are.
@@ -117,7 +117,17 @@ class Adam(Optimizer):
 class AdamW(Adam):
     """Adam whose weight decay shrinks the weights instead of joining the gradients.
 
-    Parameters as `Adam`'s, with a weight decay of 0.01.
+    Parameters
+    ----------
+    parameters, lr, betas, eps, clip_norm
+        As `Adam`'s.
+    weight_decay : float
+        Shrinks every parameter by lr · weight_decay before the update.
+
+    Raises
+    ------
+    ConfigError
+        If there are no parameters, or a number is out of range.
 
     References
     ----------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +15,7 @@ from warpfit.backends import Array, Backend
 from warpfit.backends.base import Number
 from warpfit.backends.transfer import device_of, moved, to_host
 from warpfit.backends.update_rules import UPDATE_RULES, UpdateNumbers
-from warpfit.checks import brief, check_count, check_fields, check_number, register
+from warpfit.checks import as_tuple, brief, check_count, check_fields, check_number, register
 from warpfit.errors import ConfigError, ShapeError
 from warpfit.optim.schedules import Constant, Schedule
 
@@ -37,6 +38,11 @@ class OptimizerSpec:
         scikit-learn's alpha: l2 / (2 n) · Σ w² joins the loss, n the rows of the batch, biases left out.
     l2_by_weight : bool
         Whether n is the sum of the sample weights, as scikit-learn's is.
+
+    Raises
+    ------
+    ConfigError
+        If a number is out of range.
     """
 
     kind: ClassVar[str] = ""
@@ -60,9 +66,31 @@ class OptimizerSpec:
         self.require(self.l2 >= 0, "l2 of at least 0", self.l2)
 
     def require(self, condition: bool, what: str, came: Any) -> None:
-        """Raise ConfigError unless `condition` holds."""
+        """Raise ConfigError unless `condition` holds.
+
+        Parameters
+        ----------
+        condition : bool
+        what : str
+            What was expected.
+        came : Any
+            What came in its place.
+
+        Raises
+        ------
+        ConfigError
+            Which says both, and of which optimizer.
+        """
         if not condition:
             raise ConfigError(f"{self.kind}: expected {what}, got {came!r}")
+
+    def checked_betas(self, came: Any) -> tuple[float, float]:
+        """Return two shares of averages as floats, or raise ConfigError unless each is in [0, 1)."""
+        betas = as_tuple(came, Real)
+        if betas is None or len(betas) != 2:
+            raise ConfigError(f"{self.kind}: expected betas as two numbers, got {came!r}")
+        self.require(all(0 <= beta < 1 for beta in betas), "betas in [0, 1)", came)
+        return float(betas[0]), float(betas[1])
 
     @property
     def slot_names(self) -> tuple[str, ...]:
@@ -94,9 +122,27 @@ class OptimizerSpec:
         lr: float,
         numbers: Array | None = None,
     ) -> None:
-        """Update parameters and slots in place; `step` counts from 1.
+        """Update parameters and slots in place.
 
-        `numbers`, float64 on the device, are those of `self.numbers`, in place of step and learning rate.
+        Parameters
+        ----------
+        ops : Backend
+            That all arrays belong to.
+        parameters, gradients : sequence of array
+            Gradients have their parameters' shapes.
+        slots : mapping of str to sequence of array
+            The optimizer state: for each of `slot_names` an array for every parameter.
+        step : int
+            From 1.
+        lr : float
+            The learning rate of this step.
+        numbers : array (n,) float64, optional
+            Those of `self.numbers`, on the device, in place of step and learning rate.
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            If arrays that belong together differ.
         """
         if numbers is None:
             found = self.update_numbers(step, lr)
@@ -111,7 +157,19 @@ class OptimizerSpec:
     ) -> Array | None:
         """Add the penalty's gradient to the gradients, and return the penalty that joins the loss, if any.
 
-        `num_rows` is the sum of the sample weights with `l2_by_weight`: an array of shape (), which stays where it is.
+        Parameters
+        ----------
+        ops : Backend
+            That all arrays belong to.
+        parameters, gradients : sequence of array
+            Gradients have their parameters' shapes, and are added to in place.
+        num_rows : int or array ()
+            Rows of the batch; with `l2_by_weight` the sum of the sample weights, which stays on the device.
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            If a gradient does not fit its parameter.
         """
         if not self.l2:
             return None
@@ -133,7 +191,18 @@ class OptimizerSpec:
         lr: float,
         numbers: Array | None = None,
     ) -> None:
-        """Clip the gradients, and apply them; see `apply`."""
+        """Clip the gradients to `clip_norm`, and apply them.
+
+        Parameters
+        ----------
+        ops, parameters, gradients, slots, step, lr, numbers
+            As `apply` takes them.
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            As `apply` raises them.
+        """
         if self.clip_norm is not None:
             ops.clip_by_norm(gradients, self.clip_norm)
         self.apply(ops, parameters, gradients, slots, step=step, lr=lr, numbers=numbers)

@@ -54,6 +54,11 @@ class RMSprop(Optimizer):
     eps, weight_decay, momentum, clip_norm
         As `torch.optim.RMSprop`'s and `SGD`'s.
 
+    Raises
+    ------
+    ConfigError
+        If there are no parameters, or a number is out of range.
+
     References
     ----------
     Tieleman, Hinton: Lecture 6.5, COURSERA (2012); torch.optim.RMSprop, whose formulas these are.

@@ -131,7 +131,22 @@ class Constant(Schedule):
 
 @dataclass(frozen=True)
 class Step(Schedule):
-    """lr · factor^(epoch // every): a drop after every `every` epochs."""
+    """lr · factor^(epoch // every): a drop after every `every` epochs.
+
+    Parameters
+    ----------
+    lr : float
+        Of the first epochs.
+    every : int
+        Epochs from one drop to the next.
+    factor : float
+        In (0, 1].
+
+    Raises
+    ------
+    ConfigError
+        If a number is out of range.
+    """
 
     name: ClassVar[str] = "step"
     is_by_epoch: ClassVar[bool] = True
@@ -167,6 +182,25 @@ class InverseScaling(Schedule):
     """lr / (1 + n)^power, where n = before + per_epoch · epoch; the first epoch of a run has lr itself.
 
     scikit-learn's ``'invscaling'`` counts rows in n: `before` are those of earlier runs.
+
+    Parameters
+    ----------
+    lr : float
+        Of the first epoch.
+    power : float
+    per_epoch : int
+        What an epoch adds to n.
+    before : int
+        n of the first epoch.
+
+    Raises
+    ------
+    ConfigError
+        If a number is out of range.
+
+    References
+    ----------
+    sklearn.neural_network.MLPClassifier, ``learning_rate='invscaling'``.
     """
 
     name: ClassVar[str] = "inverse_scaling"
@@ -204,6 +238,20 @@ def _cosine(start: float, end: float, share: Rates) -> Rates:
 class Cosine(Schedule):
     """Half a cosine from lr down to final_lr, after a linear rise over the first epochs.
 
+    Parameters
+    ----------
+    lr : float
+        After the rise.
+    final_lr : float
+        At the end of the run.
+    warmup_epochs : float
+        Epochs of the rise.
+
+    Raises
+    ------
+    ConfigError
+        If a number is out of range.
+
     References
     ----------
     Loshchilov, Hutter: SGDR (2017), without restarts.
@@ -237,6 +285,20 @@ class Cosine(Schedule):
 @dataclass(frozen=True)
 class OneCycle(Schedule):
     """A cosine rise from lr / start_divisor to lr, then a cosine fall to lr / (start_divisor · final_divisor).
+
+    Parameters
+    ----------
+    lr : float
+        The largest.
+    rise : float
+        Share of the run's steps that rise, in (0, 1).
+    start_divisor, final_divisor : float
+        At least 1.
+
+    Raises
+    ------
+    ConfigError
+        If a number is out of range.
 
     References
     ----------
@@ -272,6 +334,26 @@ class ReduceOnPlateau(Schedule):
 
     The loss is the validation loss where there is one, else the training loss. It has fallen if it is below
     (1 - threshold) times the best so far.
+
+    Parameters
+    ----------
+    lr : float
+        At first.
+    factor : float
+        In (0, 1).
+    patience : int
+        Epochs without a fall that are let pass.
+    threshold : float
+        Share by which the loss has to fall.
+    cooldown : int
+        Epochs after a drop that do not count.
+    min_lr : float
+        The rate does not drop below it.
+
+    Raises
+    ------
+    ConfigError
+        If a number is out of range.
 
     References
     ----------

@@ -67,6 +67,11 @@ class SGD(Optimizer):
     lr_in_velocity : bool
         scikit-learn's form: the velocity holds the learning rates of its steps.
 
+    Raises
+    ------
+    ConfigError
+        If there are no parameters, or a number is out of range.
+
     References
     ----------
     Sutskever, Martens, Dahl, Hinton: On the importance of initialization and momentum in deep learning (2013);

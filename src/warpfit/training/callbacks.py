@@ -134,6 +134,11 @@ class EarlyStopping(Callback):
         What counts as an improvement, in the column's unit.
     restore_best : bool
         Whether the model ends with the weights of its best epoch.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such column, or a number is out of range.
     """
 
     def __init__(

@@ -44,7 +44,16 @@ PREDICTIONS = ("outputs", "probabilities", "labels", "values")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Mean loss over all rows, accuracy (None for losses without one) and the number of rows."""
+    """What `evaluate` finds: mean loss, accuracy, and the number of rows.
+
+    Attributes
+    ----------
+    loss : float
+        The mean over all rows, or the mean weighted by sample and class weights.
+    accuracy : float or None
+        Share of rows that are right, in [0, 1]; None for losses without one.
+    num_rows : int
+    """
 
     loss: float
     accuracy: float | None

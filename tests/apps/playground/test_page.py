@@ -288,7 +288,7 @@ def test_the_keyboard_is_enough(page: Browser) -> None:
     page.wait("document.getElementById('guess-share').textContent === 'nothing drawn'", "an empty drawing")
     page.keys("depth", Keys.ARROW_RIGHT)
     page.wait("document.getElementById('fact-parameters').textContent === '26,122'", "another layer")
-    page.wait(TRAINED, "the training")
+    stop_early(page)
     page.keys("tab-digits", Keys.ARROW_RIGHT)
     stop_early(page)
     assert page.script("return document.activeElement.id") == "tab-points"
@@ -427,9 +427,9 @@ def test_a_reload_keeps_settings_and_drawing(page: Browser, tmp_path: Path) -> N
 def test_a_reload_keeps_the_tab(page: Browser) -> None:
     page.click("tab-points")
     page.choose("points", "spirals")
-    page.wait(TRAINED, "the first training of points")
+    stop_early(page)
     page.driver.refresh()
-    page.wait(TRAINED, "the training after the reload")
+    stop_early(page)
     assert page.script("return document.querySelector('main').dataset.task") == "points"
     assert page.script("return document.getElementById('points').value") == "spirals"
 

@@ -1,4 +1,4 @@
-"""A kernel's one parameter: where C has each member, what the compiler refuses, and what the host does."""
+"""A kernel's one parameter: where C has each member, and what compiler and host refuse."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ VALUES = {"count": 3, "place": None, "factor": 0.5, "loss": (1.0, 2.0, 3.0), "la
 SOURCE = """#include <arguments>  // struct Arguments
 extern "C" __global__ void probe(const __grid_constant__ Arguments arguments) {}
 """
-STRUCT = "struct LossNumbers {\n    double setting, of_term, of_slope;\n};\n"
+STRUCT = "struct LossNumbers {\n    double setting, of_term, of_derivative;\n};\n"
 
 
 @pytest.mark.parametrize("kind", [*ARGUMENTS.values(), Probe], ids=lambda kind: kind.__name__)

@@ -97,6 +97,19 @@ def test_there_are_kernels() -> None:
     assert len({path.name for path in here}) == len(here)
 
 
+@each([*SOURCES, *HEADERS])
+def test_a_file_has_less_than_500_lines(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) < 500
+
+
+def test_the_page_on_kernels_names_all_parts_of_resident_kernels() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "kernels.md").read_text(encoding="utf-8")
+    parts = [path for path in HEADERS if "resident" in path.parts]
+    table = page.partition("## How a resident kernel is put together")[2].partition("**The parts.**")[0]
+    named = set(re.findall(r"`(?:[a-z]+/)?(\w+)`", table)) | {"network_defines"}
+    assert {path.stem for path in parts} <= named
+
+
 def test_folders_are_named_for_concepts_and_small() -> None:
     of_folder = Counter(path.parent for path in (*SOURCES, *HEADERS))
     assert max(of_folder.values()) <= 15
@@ -213,7 +226,7 @@ def chosen_by_define() -> set[str]:
     activations = {f"{name}_{way}" for name in ACTIVATIONS for way in ("forward", "derivative")}
     epilogues = {f"epilogue_{name}" for name in ("store", "activation", "mask")}
     rules = {f"{name}_{part}" for name in UPDATE_RULES for part in ("rule", "fade", "quotient", "take")}
-    losses = {f"{name}_{part}" for name in ELEMENT_LOSSES for part in ("term", "slope")}
+    losses = {f"{name}_{part}" for name in ELEMENT_LOSSES for part in ("term", "derivative")}
     return elementwise | activations | epilogues | rules | losses
 
 

@@ -60,11 +60,11 @@ class LossTerms:
         ``'binary_cross_entropy'``, as sums over outputs.
     setting : float
         The share of label smoothing, or Huber's delta.
-    of_term, of_slope : float
+    of_term, of_derivative : float
         What a row's sum and its derivatives are multiplied by; the derivative of a square comes as half of it.
     """
 
     name: str
     setting: float = 0.0
     of_term: float = 1.0
-    of_slope: float = 1.0
+    of_derivative: float = 1.0

@@ -1,4 +1,4 @@
-"""The one parameter of a kernel: a struct, declared here, that the host packs and the compiler holds the kernel to."""
+"""A kernel's one parameter: a struct that the host declares and packs, and the compiler checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from warpfit.errors import CompileError
 
 __all__ = ["FORMATS", "Arguments", "Float", "Int", "Place", "Unsigned", "format_of"]
 
-# How `struct` packs each type of C that is no pointer: some structs as their numbers, others as bytes.
+# How `struct` packs each type of C but pointers: some structs as numbers, others as bytes.
 FORMATS = {
     "int": "i",
     "unsigned": "I",
@@ -62,7 +62,7 @@ def format_of(kind: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
-    """What a kernel is handed over, by value. A subclass's fields are the members of ``struct Arguments``, in order.
+    """What a kernel is handed over by value: a subclass's fields are ``struct Arguments``, in order.
 
     Each field is `Annotated` with its type of C; several numbers in a tuple are a struct of theirs.
     """
@@ -99,7 +99,7 @@ class Arguments:
 
     @classmethod
     def _of_structs(cls) -> Iterator[tuple[str, str]]:
-        """Yield what the compiler checks of the structs whose addresses are handed over, and what is wrong if not."""
+        """Yield each check of a struct whose address is handed over, and what is wrong if it fails."""
         for kind in cls.members().values():
             for name, fields_of in STRUCTS.get(kind.removeprefix("const ").removesuffix("*"), {}).items():
                 yield f"sizeof({name}) == {fields_of.itemsize}", f"another size of {name}"

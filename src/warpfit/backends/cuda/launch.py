@@ -1,4 +1,4 @@
-"""The only place that launches: kernels by name, with their arguments packed as the compiler has checked them."""
+"""The only place that launches: kernels by name, their arguments packed as the compiler checked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Size = int | tuple[int, ...]
 
 @cache
 def parameter_formats(name: str) -> tuple[str, ...]:
-    """Return the `struct` format of each parameter of a kernel; of one that takes `Arguments`, of these."""
+    """Return the `struct` format of each parameter of a kernel, `Arguments` being one."""
     if name in ARGUMENTS:
         return (ARGUMENTS[name].layout().format.removeprefix("@"),)
     if name in SIGNATURES:
@@ -45,7 +45,7 @@ def scalar(number: float | DeviceArray) -> tuple[int, float]:
 
 
 class Kernel:
-    """A compiled kernel: call it with grid, block and its `Arguments`, or the arguments in the order of `SIGNATURES`.
+    """A compiled kernel: call it with grid, block and its `Arguments`, or as `SIGNATURES` has it.
 
     Arrays are passed as their address, None as a null pointer.
     """

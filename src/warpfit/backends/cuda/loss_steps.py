@@ -98,7 +98,7 @@ class LossStepOps(LossOps):
         sample_weight: Array | None = None,
         half: bool = False,
     ) -> Array | None:
-        term_scale, slope_divisor = (0.5, 1.0) if half else (1.0, num_outputs_of(prediction) / 2)
+        term_scale, derivative_divisor = (0.5, 1.0) if half else (1.0, num_outputs_of(prediction) / 2)
         return self._element_step(
             "mean_squared_error_step",
             "mse",
@@ -109,7 +109,7 @@ class LossStepOps(LossOps):
             scale,
             sample_weight,
             term_scale=term_scale,
-            slope_divisor=slope_divisor,
+            derivative_divisor=derivative_divisor,
         )
 
     def absolute_error_step(
@@ -163,7 +163,7 @@ class LossStepOps(LossOps):
             scale,
             sample_weight,
             divisor=divisor,
-            slope_divisor=divisor,
+            derivative_divisor=divisor,
         )
 
     def _element_step(
@@ -179,12 +179,12 @@ class LossStepOps(LossOps):
         *,
         term_scale: float = 1.0,
         divisor: float | None = None,
-        slope_divisor: float | None = None,
+        derivative_divisor: float | None = None,
         setting: float = 0.0,
     ) -> Array | None:
-        """Record term_scale · Σ s · term / (divisor · Σ s), and return scale · s · derivative / (slope_divisor · Σ s).
+        """Record term_scale · Σ s · term / (divisor · Σ s), and return the gradient.
 
-        Divisors are the number of outputs by default.
+        It is scale · s · derivative / (derivative_divisor · Σ s). Divisors are the number of outputs by default.
         """
         _check_element_step(op, prediction, target, sample_weight)
         check_record(op, record, row)
@@ -211,7 +211,7 @@ class LossStepOps(LossOps):
             *self._partials(grid, 2),
             term_scale,
             num_outputs if divisor is None else divisor,
-            num_outputs if slope_divisor is None else slope_divisor,
+            num_outputs if derivative_divisor is None else derivative_divisor,
             setting,
             scale,
             num_rows,

@@ -260,7 +260,7 @@ class NarrowOps(LossStepOps):
             *self._partials(grid, 2),
             loss.setting,
             loss.of_term,
-            loss.of_slope * self.loss_scale,
+            loss.of_derivative * self.loss_scale,
             num_rows,
             shared_bytes=step.shared_bytes,
         )

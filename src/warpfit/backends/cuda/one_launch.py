@@ -22,7 +22,6 @@ from warpfit.backends.cuda.trained_network import (
     CLUSTERS,
     TrainedNetwork,
     check_network,
-    microseconds,
     most_blocks,
     padded,
     replicas_with_rows,
@@ -55,23 +54,6 @@ AHEAD_UNITS, AHEAD_TILES = 32, 4
 # Replicas that partition a batch of so many tiles; threads have registers for what so many send, and no more.
 REPLICAS = ((32, 8), (12, 4), (0, 1))
 MOST_REPLICAS = 8
-# Nanoseconds of each of a step's costs on an H200, fitted to what benchmarks/launch_costs.py measures.
-NANOSECONDS = {
-    "step": 623.0,
-    "exchange": 262.0,
-    "tile of rows": 110.0,
-    "product": 43.3,
-    "product ahead": 31.3,
-    "tile of weights": 56.1,
-    "velocity": 1.0,
-    "tile of quotients": 165.0,
-    "unit tile": 35.2,
-    "byte fetched again": 0.00111,
-    "byte gathered": 0.000787,
-    "replicas": 1660.0,
-    "weights exchanged": 256.0,
-    "gradients exchanged": 5.5,
-}
 
 
 @dataclass(frozen=True)
@@ -311,7 +293,7 @@ class OneLaunch(ResidentLaunch):
 
     @property
     def costs(self) -> dict[str, float]:
-        """How often a step has each of `NANOSECONDS`, as far as warps and blocks wait for each other."""
+        """How often a step has each cost, as far as warps and blocks wait for each other."""
         tiles, rows, are_many = self.tiles_of_warp, self.row_tiles, self.replicas > 1
         return {
             "step": 1,
@@ -329,11 +311,6 @@ class OneLaunch(ResidentLaunch):
             "weights exchanged": tiles * are_many,
             "gradients exchanged": tiles * self.replicas * are_many,
         }
-
-    @property
-    def microseconds(self) -> float:
-        """What a step is expected to take on an H200."""
-        return microseconds(self.costs, NANOSECONDS)
 
     @property
     def defines(self) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from warpfit.backends.cuda.resident_launch import LaunchedRun, LaunchedSteps, Re
 from warpfit.backends.cuda.trained_network import (
     TrainedNetwork,
     check_network,
-    microseconds,
     padded,
     resident_clusters,
     up,
@@ -33,19 +32,6 @@ WARPS = 16
 CLUSTERS = (8, 4)
 MOST_ROWS = 128
 REGISTERS, MOST_REGISTERS = 65536, 255
-# Nanoseconds of each of a step's costs on an H200, fitted to single measurements of 55 layouts: within 0.83 and 1.10 of
-# them. See docs/log/wide-networks.md.
-NANOSECONDS = {
-    "step": 1252.0,
-    "layer": 1709.0,
-    "product": 38.9,
-    "gradient": 43.3,
-    "remembered": 48.3,
-    "byte of outputs": 0.0234,
-    "byte received": 0.0491,
-    "byte sent": 0.0765,
-    "far byte": 0.000119,
-}
 
 
 def share(size: int, sharers: int) -> int:
@@ -198,7 +184,7 @@ class CardLaunch(ResidentLaunch):
 
     @property
     def costs(self) -> dict[str, float]:
-        """How often a step has each of `NANOSECONDS`, as far as warps and blocks wait for each other."""
+        """How often a step has each cost, as far as warps and blocks wait for each other."""
         *hidden, last = self.tiles
         row_tiles, inner, to_others = self.rows // 16, hidden[:-1], (self.cluster - 1) / self.cluster
 
@@ -219,11 +205,6 @@ class CardLaunch(ResidentLaunch):
             "byte sent": (4 + 2) * self.rows * to_others * sum(tile.units for tile in hidden),
             "far byte": 2 * self.far_bytes,
         }
-
-    @property
-    def microseconds(self) -> float:
-        """What a step is expected to take on an H200."""
-        return microseconds(self.costs, NANOSECONDS)
 
     @property
     def defines(self) -> dict[str, Any]:

@@ -15,13 +15,13 @@ from typing import Any
 
 from warpfit.backends.base import ACTIVATIONS, HALF_DTYPES, Activation
 from warpfit.backends.cuda.driver import is_debugging
+from warpfit.backends.cuda.prices import expected_microseconds
 from warpfit.backends.cuda.resident_arguments import LayersArguments
 from warpfit.backends.cuda.resident_launch import LaunchedRun, LaunchedSteps, ResidentLaunch
 from warpfit.backends.cuda.trained_network import (
     CLUSTERS,
     TrainedNetwork,
     check_network,
-    microseconds,
     most_blocks,
     padded,
     replicas_with_rows,
@@ -40,29 +40,11 @@ WORKING_REGISTERS, UPDATING_REGISTERS = 80, 96
 STOPPING_STATE_BYTES, WATCHED_PART_BYTES = 112, 32
 # Units lie, and go from block to block, in chunks of 16 bytes.
 CHUNK = 8
-# Microseconds that blocks take to meet, when layouts are compared. Measured since: 0.7 to 1.0.
-MEETING = 0.3
 # Of two numbers of blocks that are expected to take as long, the larger one was the faster more often than not, without
 # replicas.
 LEANING = 0.98
 X_SLOTS, UNIT_COPIES = (2, 1), (2, 1)
 MOST_REPLICAS = 16
-# Nanoseconds of each of a step's costs on an H200, fitted to single measurements of many layouts; see
-# docs/log/layer-by-layer.md.
-NANOSECONDS = {
-    "matrix": 72.3,
-    "product": 63.0,
-    "sum": 42.8,
-    "byte sent": 0.0193,
-    "output tile": 646.0,
-    "remembered": 84.2,
-    "far": 174.0,
-    "byte awaited": 0.00399,
-    "replicas": 2550.0,
-    "replica": 55.1,
-    "quad exchanged": 41.8,
-    "quad in memory": 0.109,
-}
 
 
 @dataclass(frozen=True)
@@ -355,7 +337,7 @@ class LayersLaunch(ResidentLaunch):
 
     @property
     def costs(self) -> dict[str, float]:
-        """How often a step has each of `NANOSECONDS`, as far as warps and blocks wait for each other."""
+        """How often a step has each cost, as far as warps and blocks wait for each other."""
         network, layers = self.network, self.layers
         rows, groups = 16 * self.row_tiles, [self.groups(*matrix) for matrix in self.matrices]
         own_tiles = [
@@ -391,11 +373,6 @@ class LayersLaunch(ResidentLaunch):
         if self.replicas == 1:
             return 0
         return 2 * self.forward_tiles + self.own_quads * self.replicas + 2 * self.tiles_of_warp
-
-    @property
-    def microseconds(self) -> float:
-        """What a step is expected to take on an H200."""
-        return microseconds(self.costs, NANOSECONDS)
 
     @property
     def defines(self) -> dict[str, Any]:
@@ -538,7 +515,10 @@ def _numbers_of_replicas(batch: int, cluster: int, num_multiprocessors: int) -> 
 
 def _time(shape: LayersLaunch) -> float:
     """Return what is less for the faster of two shapes."""
-    expected = shape.microseconds + MEETING * (shape.unit_copies == 1)
+    # Only layouts of this kernel are compared by how often blocks meet: with that among `costs`, two of 6,000 random
+    # networks would go to another kernel, which no measurement has shown to be faster.
+    meetings = {"meeting": float(shape.unit_copies == 1)}
+    expected = expected_microseconds(shape.kernel, {**shape.costs, **meetings})
     return float(expected * (LEANING ** log2(shape.cluster) if shape.replicas == 1 else 1))
 
 

@@ -19,8 +19,6 @@ THREADS, VECTOR_BYTES = 256, 16
 # Places inside a launch's arrays are 32-bit integers, also those of the last block that nothing lies at.
 MOST_ELEMENTS = 2**31 - 1024
 
-KERNELS = ("max_pool2d_forward", "max_pool2d_backward", "avg_pool2d_forward", "avg_pool2d_backward")
-
 
 class PoolOps(ArrayOps):
     """The largest entry, or the mean, of every window."""
@@ -34,7 +32,7 @@ class PoolOps(ArrayOps):
         x = self.contiguous(x)
         y = self.empty((x.shape[0], *num_windows, x.shape[3]), x.dtype)
         indices = self.empty(y.shape, _index_dtype(op, kernel))
-        self._pool(op, y, (x, y, indices), (indices.itemsize,), x.shape, num_windows, kernel, stride, padding)
+        self._pool(op, x, y, indices, x.shape, num_windows, kernel, stride, padding)
         return y, indices
 
     def max_pool2d_backward(
@@ -53,8 +51,7 @@ class PoolOps(ArrayOps):
             raise DTypeError(f"{op}: expected indices of at most 32 bits, got {indices.dtype}")
         dy, indices = self.contiguous(dy), self.contiguous(indices)
         dx = self.empty(x_shape, dy.dtype)
-        arrays, settings = (dy, indices, dx), (indices.itemsize,)
-        self._pool(op, dx, arrays, settings, x_shape, num_windows, kernel, stride, padding)
+        self._pool(op, dy, dx, indices, x_shape, num_windows, kernel, stride, padding)
         return dx
 
     def avg_pool2d_forward(self, x: Array, *, kernel: Pair, stride: Pair, padding: Pair = (0, 0)) -> Array:
@@ -63,7 +60,7 @@ class PoolOps(ArrayOps):
         num_windows = check_pool2d(op, x.shape, kernel, stride, padding)
         x = self.contiguous(x)
         y = self.empty((x.shape[0], *num_windows, x.shape[3]), x.dtype)
-        self._pool(op, y, (x, y), (1 / prod(kernel),), x.shape, num_windows, kernel, stride, padding)
+        self._pool(op, x, y, None, x.shape, num_windows, kernel, stride, padding)
         return y
 
     def avg_pool2d_backward(
@@ -79,40 +76,43 @@ class PoolOps(ArrayOps):
         num_windows = check_pool2d_backward(op, dy, x_shape, kernel, stride, padding)
         dy = self.contiguous(dy)
         dx = self.empty(x_shape, dy.dtype)
-        self._pool(op, dx, (dy, dx), (1 / prod(kernel),), x_shape, num_windows, kernel, stride, padding)
+        self._pool(op, dy, dx, None, x_shape, num_windows, kernel, stride, padding)
         return dx
 
     def _pool(
         self,
         op: str,
+        source: Array,
         out: Array,
-        arrays: tuple[Array, ...],
-        settings: tuple[float, ...],
+        indices: Array | None,
         x_shape: tuple[int, ...],
         num_windows: Pair,
         kernel: Pair,
         stride: Pair,
         padding: Pair,
     ) -> None:
-        """Launch a kernel that gives every vector of `out` a thread."""
+        """Launch a kernel that gives every vector of `out` a thread; a maximum has indices, a mean none."""
         num_images, channels = x_shape[0], x_shape[3]
         per_image = prod(out.shape[1:])
         if not num_images * per_image:
             return
         in_vector = VECTOR_BYTES // out.itemsize
         rows, columns = zip(x_shape[1:3], num_windows, kernel, stride, padding, strict=True)
-        launch = self.kernel(op, DTYPE=out.dtype)
+        index_bytes = 0 if indices is None else indices.itemsize
+        launch = self.kernel(op.partition("_")[2], DTYPE=out.dtype, MAX=int(indices is not None))
         at_a_time = _images_at_a_time(op, x_shape, num_windows)
         for start in range(0, num_images, at_a_time):
             count = min(at_a_time, num_images - start)
-            part = arrays if count == num_images else [array[start : start + count] for array in arrays]
+            images = slice(start, start + count)
+            part = [None if array is None else array[images] for array in (source, out, indices)]
             pointers = 0
             for array in part:
-                pointers |= array.pointer
+                pointers |= 0 if array is None else array.pointer
             wide = not (channels % in_vector or pointers % VECTOR_BYTES)
             num_threads = count * per_image // (in_vector if wide else 1)
             grid = -(-num_threads // THREADS)
-            launch(grid, THREADS, *part, *settings, num_threads, channels, wide, *rows, *columns)
+            settings = (index_bytes, 1 / prod(kernel), num_threads, channels, wide)
+            launch(grid, THREADS, *part, *settings, *rows, *columns)
 
 
 def _index_dtype(op: str, kernel: Pair) -> Any:
@@ -132,4 +132,10 @@ def _images_at_a_time(op: str, x_shape: tuple[int, ...], num_windows: Pair) -> i
 
 def variants() -> list[tuple[str, dict[str, str]]]:
     """Return every kernel of this file with every set of defines that it is asked for."""
-    return [(name, {"DTYPE": dtype}) for name in KERNELS for dtype in DEVICE_FLOATS]
+    names = ("pool2d_forward", "pool2d_backward")
+    return [
+        (name, {"DTYPE": dtype, "MAX": is_max})
+        for name in names
+        for dtype in DEVICE_FLOATS
+        for is_max in "01"
+    ]

@@ -1,4 +1,4 @@
-"""What the kernels that train whole networks are handed over; their headers say what each field means."""
+"""What kernels of whole runs are handed over; the comments they open with explain each field."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol
 
 from warpfit.backends.base import Array
 from warpfit.backends.cuda.arguments import Arguments
+from warpfit.backends.cuda.prices import expected_microseconds
 from warpfit.backends.cuda.trained_network import TrainedNetwork
 
 __all__ = ["LaunchedRun", "LaunchedSteps", "ResidentLaunch"]
@@ -203,8 +204,13 @@ class ResidentLaunch(ABC):
 
     @property
     @abstractmethod
+    def costs(self) -> dict[str, float]:
+        """How often a step has each cost, as far as warps and blocks wait for each other; see `prices`."""
+
+    @property
     def microseconds(self) -> float:
         """What a step is expected to take on an H200."""
+        return expected_microseconds(self.kernel, self.costs)
 
     @property
     @abstractmethod

@@ -1,4 +1,4 @@
-"""The parameters of the kernels that take several: the host packs by these types, and the compiler checks them.
+"""The parameters of all other kernels: the host packs by these types, which the compiler checks.
 
 Kernels of whole runs take one struct instead: `resident_arguments.py`.
 """
@@ -22,8 +22,6 @@ SIGNATURES = {
         "Layout, Layout, int64, int64"
     ),
     "all_finite": "TensorList, bool*",
-    "avg_pool2d_backward": "const T*, T*, double" + ", int" * 13,
-    "avg_pool2d_forward": "const T*, T*, double" + ", int" * 13,
     "batch_norm_backward": (
         "const T*, const T*, const T*, const Acc*, const Acc*, const Acc*, T*, int64, int, "
         "int, int, int64, double, int"
@@ -78,8 +76,6 @@ SIGNATURES = {
     "matmul_naive": _MATMUL,
     "matmul_register": _MATMUL,
     "matmul_tiled": _MATMUL,
-    "max_pool2d_backward": "const T*, const uint8*, T*" + ", int" * 14,
-    "max_pool2d_forward": "const T*, T*, uint8*" + ", int" * 14,
     "narrow_step": (
         "const SOURCE*, const int64*, Scalar, int64, int64, NarrowNetwork, const Target*, "
         "float*, double*, Scalar, double*, unsigned*, double, double, double, int64"
@@ -90,6 +86,8 @@ SIGNATURES = {
         "const T*, const T*, const Acc*, Acc*, Acc*, double*, unsigned*, int64, int, int, "
         "int, int64, int, double"
     ),
+    "pool2d_backward": "const T*, T*, const uint8*, int, double" + ", int" * 13,
+    "pool2d_forward": "const T*, T*, uint8*, int, double" + ", int" * 13,
     "record_step": "double*, Scalar, const DTYPE*, const DTYPE*, const int64*, const double*",
     "reduce": (
         "const DTYPE*, DTYPE*, Acc*, unsigned*, double, Layout, Layout, Layout, int64, int64, int64, int"
@@ -125,7 +123,7 @@ def formats_of(name: str) -> tuple[str, ...]:
 
 
 def check_of(name: str) -> str:
-    """Return what follows a kernel's source, so that its entry takes what the host packs or it does not compile."""
+    """Return what follows a kernel's source: it compiles only if it takes what the host packs."""
     types = SIGNATURES[name]
     structs = sorted(kind for kind in {*types.split(", ")} & {*FORMATS} if kind[0].isupper())
     sizes = [f"sizeof({kind}) == {calcsize(format_of(kind))}" for kind in structs]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,6 @@ __all__ = [
     "CLUSTERS",
     "TrainedNetwork",
     "check_network",
-    "microseconds",
     "most_blocks",
     "padded",
     "replicas_with_rows",
@@ -237,8 +235,3 @@ def replicas_with_rows(batch: int, cluster: int, num_multiprocessors: int, wante
     resident, tiles = resident_clusters(cluster, num_multiprocessors), -(-batch // 16)
     tiles_of_replica = -(-tiles // min(wanted, resident, tiles))
     return -(-tiles // tiles_of_replica)
-
-
-def microseconds(costs: Mapping[str, float], nanoseconds: Mapping[str, float]) -> float:
-    """Return what a step takes that has to pay for `costs` at these prices."""
-    return sum(nanoseconds[name] * count for name, count in costs.items()) / 1000

@@ -34,11 +34,11 @@ __device__ constexpr int values_at(int i) {
     if (i == 0) return weights_at(LAYERS);
     return values_at(i - 1) + (i == 1 ? X_TILES * X_TILE_SIZE : ROWS * stride_of(i - 1));
 }
-__device__ constexpr int slopes_at(int layer) {
-    return layer == 0 ? values_at(LAYERS) : slopes_at(layer - 1) + ROWS * stride_of(layer);
+__device__ constexpr int dz_at(int layer) {
+    return layer == 0 ? values_at(LAYERS) : dz_at(layer - 1) + ROWS * stride_of(layer);
 }
 __device__ constexpr int biases_at(int layer) {
-    return layer == 0 ? slopes_at(LAYERS) : biases_at(layer - 1) + padded(layer);
+    return layer == 0 ? dz_at(LAYERS) : biases_at(layer - 1) + padded(layer);
 }
 
 __device__ constexpr int raw_at() { return biases_at(LAYERS) + GAP; }
@@ -146,8 +146,8 @@ __device__ inline void multiply_back(RowSums<INPUTS>& to, const RowFragments<OUT
 
 // Which part of which layer's gradient a piece is, and what it is the product of.
 struct Piece {
-    const T *values, *slopes;  // columns of all rows
-    int values_stride, slopes_stride;
+    const T *values, *dz;  // columns of all rows
+    int values_stride, dz_stride;
     int at, row, col;     // where the layer's gradients begin; the first input and output
     int inputs, outputs;  // of the layer
     int weights_at, biases_at;
@@ -163,7 +163,7 @@ __device__ inline Piece piece_of(const T* shared, int x_stage, int piece) {
     const int row = own / ACROSS * 16 * PIECE_M, col = own % ACROSS * 16 * PIECE_N;
     const int first = values_at(L) + (L == 0 ? x_stage * X_TILE_SIZE : 0);
     return {shared + first + row,
-            shared + slopes_at(L) + col,
+            shared + dz_at(L) + col,
             stride_of(L),
             stride_of(L + 1),
             gradients_at(L),
@@ -190,8 +190,8 @@ struct PieceSums {
             unsigned a[PIECE_M][4], low[PIECE_N][2], high[PIECE_N][2];
 #pragma unroll
             for (int n = 0; n < PIECE_N; ++n) {
-                load_b_pair_transposed(low[n], high[n], piece.slopes + k * piece.slopes_stride + 16 * n,
-                                       piece.slopes_stride);
+                load_b_pair_transposed(low[n], high[n], piece.dz + k * piece.dz_stride + 16 * n,
+                                       piece.dz_stride);
             }
 #pragma unroll
             for (int m = 0; m < PIECE_M; ++m) {

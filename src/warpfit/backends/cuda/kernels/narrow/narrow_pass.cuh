@@ -40,8 +40,9 @@ using Target =
 
 struct NarrowLoss {
     const Target* targets;
-    float setting, of_slope;  // slopes come times the scale, over the number of rows, or their weight
-    double sums[2];           // of losses, and of rows that are right
+    float setting,
+        of_derivative;  // derivatives come times the scale, over the number of rows, or their weight
+    double sums[2];     // of losses, and of rows that are right
     const float* class_weights = nullptr;  // and their mean
 
     // Of the warp's 16 rows, with these numbers; `weights` are those of all rows, or null if they are 1.
@@ -102,7 +103,7 @@ struct NarrowLoss {
                                    bool is_there) {
         OutputRows<OUT_WIDTH / 8, OUTPUTS> rows{outputs.sums};
         const int label = of_rows.labels[below];
-        const float weight = of_rows.weight(below), factor = is_there ? of_slope * weight : 0;
+        const float weight = of_rows.weight(below), factor = is_there ? of_derivative * weight : 0;
         const OutputRest rest = rows.replace_logits(below, label, factor, setting, classes());
         bool is_correct;
         const float loss = weight * cross_entropy(rest, label, setting, OUTPUTS, classes(), is_correct);
@@ -113,7 +114,7 @@ struct NarrowLoss {
 #else
     __device__ void replace_numbers(RowSums<OUT_WIDTH>& outputs, const RowTargets& of_rows, int below,
                                     bool is_there) {
-        const float weight = of_rows.weight(below), factor = of_slope * weight;
+        const float weight = of_rows.weight(below), factor = of_derivative * weight;
         float loss = 0;
         int wrong = !is_there;
 #pragma unroll
@@ -124,7 +125,7 @@ struct NarrowLoss {
             const bool counts = is_there && col < OUTPUTS;
             loss += counts ? ACTIVATION_NAME(LOSS, _term)(p, t, setting) : 0;
             if (COUNTS_ROWS) wrong |= col < OUTPUTS && !is_on_side(p, t);
-            value = counts ? ACTIVATION_NAME(LOSS, _slope)(p, t, setting) * factor : 0;
+            value = counts ? ACTIVATION_NAME(LOSS, _derivative)(p, t, setting) * factor : 0;
         }
         sums[0] += weight * loss;
         if (COUNTS_ROWS) {
@@ -169,15 +170,14 @@ __device__ inline float2 derivatives(const T* values, const T* kept) {
 
 // From gradients of what layer L gives, before its activation, to those of all layers below, all of which stay behind.
 template <int L>
-__device__ inline void go_back(T* shared, int own_rows, const RowFragments<padded(L + 1)>& slopes) {
+__device__ inline void go_back(T* shared, int own_rows, const RowFragments<padded(L + 1)>& dz) {
     constexpr int WIDTH = padded(L), STRIDE = stride_of(L);
-    store_fragments<padded(L + 1)>(shared + slopes_at(L) + own_rows * stride_of(L + 1), stride_of(L + 1),
-                                   slopes);
+    store_fragments<padded(L + 1)>(shared + dz_at(L) + own_rows * stride_of(L + 1), stride_of(L + 1), dz);
     if constexpr (L > 0) {
         RowSums<WIDTH> found;
-        multiply_back<WIDTH, padded(L + 1)>(found, slopes, shared + weights_at(L), stride_of(L + 1));
+        multiply_back<WIDTH, padded(L + 1)>(found, dz, shared + weights_at(L), stride_of(L + 1));
         const int own = own_rows * STRIDE + word_offset(STRIDE);
-        const T *values = shared + values_at(L) + own, *kept = shared + slopes_at(L - 1) + own;
+        const T *values = shared + values_at(L) + own, *kept = shared + dz_at(L - 1) + own;
 #pragma unroll
         for (int tile = 0; tile < RowSums<WIDTH>::TILES; ++tile) {
 #pragma unroll
@@ -222,8 +222,7 @@ __device__ inline void go_on(T* shared, int own_rows, const RowFragments<padded(
     if constexpr (TRAINS && HAS_DROPOUT[L]) dropout.template drop<L>(found, derivatives);
     if constexpr (L + 1 < LAYERS) {
         if constexpr (TRAINS && KEEPS_DERIVATIVES<L>) {
-            store_fragments<WIDTH>(shared + slopes_at(L) + own_rows * STRIDE, STRIDE,
-                                   derivatives.fragments());
+            store_fragments<WIDTH>(shared + dz_at(L) + own_rows * STRIDE, STRIDE, derivatives.fragments());
         }
         const RowFragments<WIDTH> next = found.fragments();
         if constexpr (TRAINS) {

@@ -90,12 +90,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     narrow_step(const SOURCE* x, const int64* order, Scalar first_step, int64 offset, int64 rows_per_step,
                 const __grid_constant__ NarrowNetwork network, const Target* targets, float* gradients,
                 double* record, Scalar record_row, double* partials, unsigned* arrivals, double setting,
-                double of_term, double of_slope, int64 num_rows) {
+                double of_term, double of_derivative, int64 num_rows) {
     take_turn();
     DYNAMIC_SHARED(T, shared);
     const int own_rows = 16 * own_warp();
-    const float slope_factor = static_cast<float>(of_slope) / static_cast<float>(num_rows);
-    NarrowLoss loss{targets, static_cast<float>(setting), slope_factor, {0, 0}};
+    const float derivative_factor = static_cast<float>(of_derivative) / static_cast<float>(num_rows);
+    NarrowLoss loss{targets, static_cast<float>(setting), derivative_factor, {0, 0}};
     if (GATHERS) order = order_of_step(order, first_step, offset, rows_per_step);
     SOURCE* raw = reinterpret_cast<SOURCE*>(shared + raw_at()) + own_rows * SIZES[0];
     const WarpRows rows{x, order, shared + values_at(0) + own_rows * stride_of(0), raw, num_rows};

@@ -29,7 +29,7 @@
 
 // What loss_settings of the host has, as this kernel takes it.
 struct LossNumbers {
-    double setting, of_term, of_slope;
+    double setting, of_term, of_derivative;
 };
 
 constexpr int TILES = (BATCH + ROWS - 1) / ROWS;
@@ -130,7 +130,7 @@ struct Copies {
     T* shared;
 
     __device__ void store_pair(const Piece& piece, int row, int col, float first, float second) const {
-        const int at = piece.weights_at + row * piece.slopes_stride + col;
+        const int at = piece.weights_at + row * piece.dz_stride + col;
         *reinterpret_cast<unsigned*>(shared + at) = packed<T>(first, col + 1 < piece.outputs ? second : 0);
     }
 
@@ -179,7 +179,7 @@ struct Data {
     const T* x;
     const Target* targets;
     const float* weights;  // of rows, with WEIGHTED
-    float setting, of_slope;
+    float setting, of_derivative;
     double of_term;
 
     // Of a row, in a network whose classes have these weights.
@@ -216,7 +216,7 @@ struct OwnRows {
         copy_async_commit();
     }
 
-    // Those in a stage through the network, to their losses and, to train on them, to all slopes.
+    // Those in a stage through the network, to their losses and, to train on them, to all gradients.
     template <bool TRAINS>
     __device__ void run(int idx, NarrowLoss& loss, const RowTargets& targets,
                         const RowDropout& dropout = {}) const {
@@ -300,7 +300,7 @@ __device__ inline void train(T* shared, float* held_shared, const Data& data, co
         const Place next = at.after(network);
         const RowTargets targets = loss.fetch(now, data.weights);
         if (!HAS_WEIGHTS || at.tile == 0) weight = at.weight(network, weight_of);
-        loss.of_slope = HAS_WEIGHTS && weight <= 0 ? 0 : data.of_slope * network.scale / weight;
+        loss.of_derivative = HAS_WEIGHTS && weight <= 0 ? 0 : data.of_derivative * network.scale / weight;
         copy_async_wait<0>();
         __syncwarp();
         now = next.row(network);
@@ -345,7 +345,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                     arguments.targets,
                     arguments.weights,
                     static_cast<float>(loss.setting),
-                    static_cast<float>(loss.of_slope),
+                    static_cast<float>(loss.of_derivative),
                     loss.of_term};
     const Network* networks = arguments.networks;
     Queue* queue = arguments.queue;

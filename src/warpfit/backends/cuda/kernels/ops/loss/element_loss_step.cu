@@ -139,7 +139,7 @@ struct Rule {
     Acc setting, scale;
 
     __device__ Acc take(Acc p, Acc t, Acc s, Acc& gradient) const {
-        gradient = ACTIVATION_NAME(LOSS, _slope)(p, t, setting) * (s * scale);
+        gradient = ACTIVATION_NAME(LOSS, _derivative)(p, t, setting) * (s * scale);
         return ACTIVATION_NAME(LOSS, _term)(p, t, setting) * s;
     }
 };
@@ -202,7 +202,7 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS_HELD)
     element_loss_step(const T* prediction, const Acc* target, const int64* order, Scalar first_step,
                       int64 offset, int64 rows_per_step, const Acc* sample_weight, T* gradient,
                       double* record, Scalar record_row, double* partials, unsigned* arrivals,
-                      double term_scale, double divisor, double slope_divisor, double setting,
+                      double term_scale, double divisor, double derivative_divisor, double setting,
                       double loss_scale, int64 num_rows, int64 num_columns, int lanes) {
     take_turn();
     const int64* own_order = order_of_step(order, first_step, offset, rows_per_step);
@@ -211,7 +211,8 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS_HELD)
     if (sample_weight) {
         total_weight = sum_of_rows(num_rows, [=](int64 row) { return sample_weight[row]; });
     }
-    const Acc inverse = inverse_or_zero(static_cast<Acc>(static_cast<Acc>(total_weight) * slope_divisor));
+    const Acc inverse =
+        inverse_or_zero(static_cast<Acc>(static_cast<Acc>(total_weight) * derivative_divisor));
     const Rule rule{static_cast<Acc>(setting), inverse * static_cast<Acc>(loss_scale)};
     double sums[2] = {0, 0};
 #if COUNTS_ROWS

@@ -27,7 +27,7 @@ __device__ inline A mse_term(A p, A t, A) {
 }
 
 template <class A>
-__device__ inline A mse_slope(A p, A t, A) {
+__device__ inline A mse_derivative(A p, A t, A) {
     return p - t;
 }
 
@@ -37,7 +37,7 @@ __device__ inline A absolute_error_term(A p, A t, A) {
 }
 
 template <class A>
-__device__ inline A absolute_error_slope(A p, A t, A) {
+__device__ inline A absolute_error_derivative(A p, A t, A) {
     const A error = p - t;
     return error > A(0) ? A(1) : error < A(0) ? A(-1) : error;
 }
@@ -50,7 +50,7 @@ __device__ inline A huber_term(A p, A t, A delta) {
 }
 
 template <class A>
-__device__ inline A huber_slope(A p, A t, A delta) {
+__device__ inline A huber_derivative(A p, A t, A delta) {
     return Max::join(Min::join(p - t, delta), -delta);
 }
 
@@ -61,7 +61,7 @@ __device__ inline A binary_cross_entropy_term(A z, A t, A) {
 }
 
 template <class A>
-__device__ inline A binary_cross_entropy_slope(A z, A t, A) {
+__device__ inline A binary_cross_entropy_derivative(A z, A t, A) {
     return sigmoid_forward(z, A(0)) - t;
 }
 

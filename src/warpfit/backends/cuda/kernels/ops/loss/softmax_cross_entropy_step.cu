@@ -20,13 +20,13 @@
 constexpr int BLOCKS_HELD = LONG_ROWS ? 1 : blocks_held(ITEMS > 12 ? 2 : 3);
 
 // The gradient with respect to a row's logits, from its softmax.
-struct Slopes {
+struct Gradients {
     // What is taken off at the label and at each class before class weights, and joins the softmax's factor.
     Acc on_label, on_each, on_all;
     Acc scale;  // over the weight of all rows
 
     // By all threads of a block.
-    __device__ Slopes(const Targets<Acc>& targets, double total_weight, double loss_scale)
+    __device__ Gradients(const Targets<Acc>& targets, double total_weight, double loss_scale)
         : on_label(Acc(1) - targets.smoothing),
           on_each(targets.smoothing / targets.num_columns),
           on_all(0),
@@ -38,17 +38,18 @@ struct Slopes {
     }
 };
 
-struct RowSlopes {
+struct RowGradients {
     const Acc* class_weight;
     Acc on_label, on_each, share, scale;
     int label;
 
-    __device__ RowSlopes(const Slopes& slopes, const Targets<Acc>& targets, int64 row, int label_of_row)
+    __device__ RowGradients(const Gradients& gradients, const Targets<Acc>& targets, int64 row,
+                            int label_of_row)
         : class_weight(targets.class_weight),
-          on_label(slopes.on_label * targets.weight_of(label_of_row)),
-          on_each(slopes.on_each),
-          share(class_weight ? on_label + slopes.on_all : Acc(1)),
-          scale(targets.sample_weight ? slopes.scale * targets.sample_weight[row] : slopes.scale),
+          on_label(gradients.on_label * targets.weight_of(label_of_row)),
+          on_each(gradients.on_each),
+          share(class_weight ? on_label + gradients.on_all : Acc(1)),
+          scale(targets.sample_weight ? gradients.scale * targets.sample_weight[row] : gradients.scale),
           label(label_of_row) {}
 
     __device__ Acc at(int column, Acc probability) const {
@@ -58,8 +59,9 @@ struct RowSlopes {
     }
 };
 
-__device__ inline void short_rows(const ShortRows& rows, const Targets<Acc>& targets, const Slopes& slopes,
-                                  const T* logits, T* gradient, double (&sums)[2]) {
+__device__ inline void short_rows(const ShortRows& rows, const Targets<Acc>& targets,
+                                  const Gradients& gradients, const T* logits, T* gradient,
+                                  double (&sums)[2]) {
     rows.wait();
     for (int row = rows.row(); row < rows.capacity; row += rows.step()) {
         const bool is_there = row < rows.num_rows;
@@ -84,7 +86,7 @@ __device__ inline void short_rows(const ShortRows& rows, const Targets<Acc>& tar
             spread = reduce_lanes<Sum>(spread, rows.lanes);
         }
         int beaten = label < 0;
-        const RowSlopes of_row(slopes, targets, number, label);
+        const RowGradients of_row(gradients, targets, number, label);
         each_item([&](int j) {
             const int c = rows.column(j);
             if (c >= rows.num_columns) return;
@@ -105,14 +107,14 @@ __device__ inline void short_rows(const ShortRows& rows, const Targets<Acc>& tar
 }
 
 __device__ inline void long_row(int64 number, const LongRow& row, const Targets<Acc>& targets,
-                                const Slopes& slopes, const T* logits, T* gradient, Vec<T>* kept, Acc* shared,
-                                double (&sums)[2]) {
+                                const Gradients& gradients, const T* logits, T* gradient, Vec<T>* kept,
+                                Acc* shared, double (&sums)[2]) {
     Acc values[ITEMS], terms[ITEMS], factor;
     const ExpSum exp_sum(row, logits, kept, shared, values, terms, factor);
     const Acc log_sum = logarithm(exp_sum.sum), scale = Acc(1) / exp_sum.sum;
     const int label = column_of(targets.labels[targets.place_of(number)], row.num_columns);
     const Acc of_label = label < 0 ? minus_infinity() : load(logits[row.start + label]);
-    const RowSlopes of_row(slopes, targets, number, label);
+    const RowGradients of_row(gradients, targets, number, label);
     factor *= scale;
     each_item([&](int j) { terms[j] *= factor; });
     Acc spread = 0;
@@ -159,16 +161,16 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS_HELD)
     if (class_weight || sample_weight) {
         total_weight = sum_of_rows(num_rows, [&](int64 row) { return targets.weight_of_row(row); });
     }
-    const Slopes slopes(targets, total_weight, scale);
+    const Gradients gradients(targets, total_weight, scale);
     double sums[2] = {0, 0};
 #if LONG_ROWS
     __shared__ Acc shared[WARP];
     for (int64 row = blockIdx.x; row < num_rows; row += gridDim.x) {
-        long_row(row, LongRow(row, num_columns, capacity), targets, slopes, logits, gradient, kept, shared,
+        long_row(row, LongRow(row, num_columns, capacity), targets, gradients, logits, gradient, kept, shared,
                  sums);
     }
 #else
-    short_rows(rows, targets, slopes, logits, gradient, sums);
+    short_rows(rows, targets, gradients, logits, gradient, sums);
 #endif
     if (sum_over_grid(sums, partials, arrivals) && threadIdx.x == 0) {
         write_record(record, record_row, sums[0], 1.0, total_weight, sums[1]);

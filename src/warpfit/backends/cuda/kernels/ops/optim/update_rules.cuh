@@ -101,6 +101,33 @@ struct RmspropStep {
     }
 };
 
+// -1, 0 or 1, and NaN of NaN.
+template <class Acc>
+__device__ inline Acc sign_or_nan(Acc x) {
+    return x > 0 ? Acc(1) : x < 0 ? Acc(-1) : x;
+}
+
+// w ← kept w - rate sign(c), c = beta1 m + (1 - beta1) g; then m ← beta2 m + (1 - beta2) g.
+template <class Acc>
+struct LionStep {
+    Acc rate, kept, keep1, take1, keep2, take2;
+
+    __device__ LionStep(const Scalar& lr, const Scalar& left, const Scalar& beta1, const Scalar& beta2,
+                        const Scalar&, const Scalar&)
+        : rate(static_cast<Acc>(read(lr))),
+          kept(static_cast<Acc>(read(left))),
+          keep1(static_cast<Acc>(read(beta1))),
+          take1(static_cast<Acc>(1 - read(beta1))),
+          keep2(static_cast<Acc>(read(beta2))),
+          take2(static_cast<Acc>(1 - read(beta2))) {}
+
+    __device__ void apply(Acc& w, Acc g, Acc* slots) const {
+        Acc& m = slots[0];
+        w = w * kept - rate * sign_or_nan(m * keep1 + g * take1);
+        m = m * keep2 + g * take2;
+    }
+};
+
 // -- of parameters in registers ---------------------------------------------------------------------------------------
 
 #ifdef OPTIMIZER
@@ -141,7 +168,7 @@ __device__ inline void sgd_rule(float& w, float (&slots)[SLOT_PLACES], float sum
     }
 }
 
-// The other rules divide by a root, and have three parts: `NAME_fade`, which need not wait for the gradient, is what averages
+// The other rules divide, as a rule by a root, and have three parts: `NAME_fade`, which need not wait for the gradient, is what averages
 // keep, rounded, wherever it is found; `NAME_quotient` takes the gradient in, and returns what is to be divided; `NAME_take`
 // changes the parameter.
 struct Quotient {
@@ -180,6 +207,21 @@ __device__ inline void rmsprop_take(float& w, float (&slots)[SLOT_PLACES], float
                                     const StepSettings& step, const RuleSettings& rule) {
     if (MOMENTUM) quotient = slots[SLOT_PLACES - 1] = rule.momentum * slots[SLOT_PLACES - 1] + quotient;
     w -= step.rate * quotient;
+}
+
+// Its average does not fade ahead: the direction needs it whole.
+__device__ inline void lion_fade(float (&)[SLOT_PLACES], const RuleSettings&) {}
+
+__device__ inline Quotient lion_quotient(float g, float (&slots)[SLOT_PLACES], const StepSettings&,
+                                         const RuleSettings& rule) {
+    const float direction = __fmul_rn(slots[0], rule.momentum) + (1 - rule.momentum) * g;
+    slots[0] = __fmul_rn(slots[0], rule.of_mean) + (1 - rule.of_mean) * g;
+    return {sign_or_nan(direction), 1};
+}
+
+__device__ inline void lion_take(float& w, float (&)[SLOT_PLACES], float quotient, const StepSettings& step,
+                                 const RuleSettings&) {
+    w = step.kept * w - step.rate * quotient;
 }
 
 #if ADAPTIVE

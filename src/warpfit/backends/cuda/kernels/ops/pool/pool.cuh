@@ -1,8 +1,7 @@
 // Windows that slide over images (M, H, W, C): which pixels a window covers, and which windows cover a pixel.
 // Images of one launch have less than 2^31 elements in all, so that places fit 32 bits.
 // Places only: each thread writes numbers that no other writes.
-// Users: avg_pool2d_backward.cu, avg_pool2d_forward.cu, max_pool2d_backward.cu,
-// max_pool2d_forward.cu.
+// Users: pool2d_backward.cu, pool2d_forward.cu.
 #pragma once
 
 #include "base/group.cuh"

@@ -16,9 +16,9 @@
 
 #include "base/permutation.cuh"
 #include "base/reduce.cuh"
+#include "ops/optim/update_rules.cuh"
 #include "resident/loss/output_losses.cuh"
 #include "resident/record/stopping.cuh"
-#include "ops/optim/update_rules.cuh"
 
 // The mean loss of some rows, and how many of them are right.
 struct EpochSums {

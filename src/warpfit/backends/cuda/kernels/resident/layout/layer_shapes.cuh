@@ -5,6 +5,7 @@
 #pragma once
 
 #include "ops/dropout/dropout.cuh"
+#include "ops/optim/update_rules.cuh"
 #include "ptx/barriers.cuh"
 #include "ptx/cluster.cuh"
 #include "resident/layout/layer_stack.cuh"
@@ -12,7 +13,6 @@
 #include "resident/products/held_weights.cuh"
 #include "resident/record/early_stopping.cuh"
 #include "resident/record/progress.cuh"
-#include "ops/optim/update_rules.cuh"
 
 using T = DTYPE;
 

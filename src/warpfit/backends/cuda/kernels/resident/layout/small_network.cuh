@@ -74,7 +74,7 @@ struct GroupRun {
     int idx;      // of the network among all, -1 for none
     int batches;  // of an epoch
     int verdicts[2], ends_rung;
-    float unscale, factors[2];  // of slopes: of a whole batch, and of an epoch's last
+    float unscale, factors[2];  // of gradients: of a whole batch, and of an epoch's last
     EpochSums trained, validated;
 };
 

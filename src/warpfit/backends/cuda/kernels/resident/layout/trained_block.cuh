@@ -4,13 +4,13 @@
 // Users: one_launch.cu.
 #pragma once
 
+#include "ops/optim/update_rules.cuh"
 #include "ptx/barriers.cuh"
 #include "ptx/cluster.cuh"
 #include "resident/loss/output_losses.cuh"
 #include "resident/products/held_weights.cuh"
 #include "resident/record/steps.cuh"
 #include "resident/update/forecast.cuh"
-#include "ops/optim/update_rules.cuh"
 
 using T = DTYPE;
 

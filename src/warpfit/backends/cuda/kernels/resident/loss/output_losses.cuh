@@ -67,9 +67,9 @@ __device__ inline auto classes_of([[maybe_unused]] const float* weights, [[maybe
 }
 
 // What a loss is beside its formula: `setting` is the share of label smoothing or Huber's delta; terms that are
-// added up over outputs, and slopes, come times a factor each.
+// added up over outputs, and gradients, come times a factor each.
 struct LossSettings {
-    float setting, of_term, of_slope;
+    float setting, of_term, of_derivative;
 };
 
 // The label that a target is for cross-entropy.
@@ -128,7 +128,7 @@ struct OutputRows {
             const float t = is_there ? target[col] : 0, p = value;
             rest.sum += is_there ? ACTIVATION_NAME(LOSS, _term)(p, t, setting) : 0;
             if (COUNTS_ROWS) rest.before += is_there && !is_on_side(p, t);
-            value = is_there ? ACTIVATION_NAME(LOSS, _slope)(p, t, setting) * factor : 0;
+            value = is_there ? ACTIVATION_NAME(LOSS, _derivative)(p, t, setting) * factor : 0;
         });
         return rest;
     }
@@ -141,7 +141,7 @@ struct OutputRows {
 #if CROSS_ENTROPY
         return replace_logits(below, label_of(target), factor, loss.setting, classes);
 #else
-        return replace_numbers(below, target, factor * loss.of_slope, loss.setting);
+        return replace_numbers(below, target, factor * loss.of_derivative, loss.setting);
 #endif
     }
 };

@@ -56,7 +56,7 @@ __device__ inline void find_logits(GroupShared& shared, const Parameters& own_pa
 #if CROSS_ENTROPY
 constexpr float LOG_2 = 0.6931471805599453f;
 
-// Logits become `factor` times the slopes of their cross-entropy; returns that of the row.
+// Logits become `factor` times the gradients of their cross-entropy; returns that of the row.
 __device__ inline RowLoss replace_outputs(float (&values)[8 * OUT_TILES], const float* target, float factor,
                                           const LossSettings& loss) {
     const int label = label_of(target);
@@ -81,7 +81,7 @@ __device__ inline RowLoss replace_outputs(float (&values)[8 * OUT_TILES], const 
     return {SMOOTHED ? whole - on_each * all : whole, !is_before && of_label == largest};
 }
 #else
-// Outputs become `factor` times the slopes of their loss; returns the row's.
+// Outputs become `factor` times the gradients of their loss; returns the row's.
 __device__ inline RowLoss replace_outputs(float (&values)[8 * OUT_TILES], const float* target, float factor,
                                           const LossSettings& loss) {
     float sum = 0;
@@ -91,13 +91,14 @@ __device__ inline RowLoss replace_outputs(float (&values)[8 * OUT_TILES], const 
         const float t = target[i], p = values[i];
         sum += ACTIVATION_NAME(LOSS, _term)(p, t, loss.setting);
         if (COUNTS_ROWS) is_wrong |= !is_on_side(p, t);
-        values[i] = ACTIVATION_NAME(LOSS, _slope)(p, t, loss.setting) * (factor * loss.of_slope);
+        values[i] = ACTIVATION_NAME(LOSS, _derivative)(p, t, loss.setting) * (factor * loss.of_derivative);
     }
     return {sum * loss.of_term, !is_wrong};
 }
 #endif
 
-// Of the batch's rows, of which so many are there: the lane's loss, and to all the slopes of its outputs, times `factor`.
+// Of the batch's rows, of which so many are there: the lane's loss, and to all the gradients of its outputs, times
+// `factor`.
 __device__ inline RowLoss find_losses(GroupShared& shared, const Parameters& parameters,
                                       const LossSettings& loss, int num_rows, float factor, int stage) {
     find_logits(shared, parameters);
@@ -122,8 +123,8 @@ __device__ inline RowLoss find_losses(GroupShared& shared, const Parameters& par
     return {is_there ? found.loss : 0, is_there && found.is_correct};
 }
 
-// From the slopes of the outputs, which all have: those of the last hidden layer's z, in place of what it gives; and an update
-// of the outputs.
+// From the gradients of the outputs, which all have: those of the last hidden layer's z, in place of what it gives;
+// and an update of the outputs.
 __device__ inline void back_from_outputs(Words& words, GroupShared& shared, Parameters& own_parameters,
                                          const NetworkStep& step) {
     const Thread own;
@@ -137,28 +138,28 @@ __device__ inline void back_from_outputs(Words& words, GroupShared& shared, Para
     for (int first = 0; first < ROW_SLICES; first += AT_ONCE) {
 #pragma unroll
         for (int tile = 0; tile < OUT_TILES; ++tile) {
-            unsigned slopes[2][2];  // of 16 rows each
-            ldmatrix_x4_trans(slopes[0][0], slopes[0][1], slopes[1][0], slopes[1][1],
+            unsigned gradients[2][2];  // of 16 rows each
+            ldmatrix_x4_trans(gradients[0][0], gradients[0][1], gradients[1][0], gradients[1][1],
                               shared.dz[tile][16 * first + own.lane() % (16 * AT_ONCE)]);
 #pragma unroll
             for (int i = 0; i < AT_ONCE; ++i) {
-                TensorCore<T>::multiply(of_weights[tile], words.slices[first + i], slopes[i]);
-                TensorCore<T>::multiply(of_biases[tile], ones, slopes[i]);
+                TensorCore<T>::multiply(of_weights[tile], words.slices[first + i], gradients[i]);
+                TensorCore<T>::multiply(of_biases[tile], ones, gradients[i]);
             }
         }
     }
 #pragma unroll
     for (int first = 0; first < ROW_SLICES; first += AT_ONCE) {
-        unsigned slopes[OUT_TILES][4];  // of eight rows each
+        unsigned gradients[OUT_TILES][4];  // of eight rows each
 #pragma unroll
         for (int tile = 0; tile < OUT_TILES; ++tile)
-            ldmatrix_x4(slopes[tile][0], slopes[tile][1], slopes[tile][2], slopes[tile][3],
+            ldmatrix_x4(gradients[tile][0], gradients[tile][1], gradients[tile][2], gradients[tile][3],
                         shared.dz[tile][16 * first + own.lane() % (16 * AT_ONCE)]);
 #pragma unroll
         for (int eight = 0; eight < 2 * AT_ONCE; ++eight) {
             unsigned of_rows[OUT_TILES];
 #pragma unroll
-            for (int tile = 0; tile < OUT_TILES; ++tile) of_rows[tile] = slopes[tile][eight];
+            for (int tile = 0; tile < OUT_TILES; ++tile) of_rows[tile] = gradients[tile][eight];
             float dh[4] = {};
             TensorCore<T>::multiply(dh, weights, of_rows);
             unsigned (&h)[4] = words.slices[first + eight / 2];

@@ -13,7 +13,7 @@ struct Words {
     unsigned slices[ROW_SLICES][4];
 };
 
-// Which of a thread's words of a tile are positive, from which relu's slopes follow: a bit for either number of each.
+// Which of a thread's words of a tile are positive, from which relu's derivatives follow: a bit for either number of each.
 struct Signs {
     static constexpr int OF_BITS = 16;
 
@@ -56,7 +56,7 @@ __device__ inline unsigned activated_pair(float first, float second, float bias,
     return packed<T>(activated<OF>(first + bias, slope).value, activated<OF>(second + bias, slope).value);
 }
 
-// Of slopes along f(z) those along z.
+// Of gradients of f(z) those of z.
 template <int L>
 __device__ inline unsigned chained_pair(float first, float second, unsigned values) {
     constexpr Activation OF = ACTIVATION_OF[L];
@@ -191,7 +191,7 @@ __device__ inline void go_forward(GroupShared& shared, Words& last, AllSigns& si
     }
 }
 
-// dwᵀ and, for each of its two units, the sum of slopes, for an update of a hidden layer.
+// dwᵀ and, for each of its two units, the sum of gradients, for an update of a hidden layer.
 template <int L>
 __device__ inline void update_layer(Parameters& own, const Words& dz, const Operand& inputs,
                                     const NetworkStep& step) {
@@ -214,7 +214,7 @@ __device__ inline void update_layer(Parameters& own, const Words& dz, const Oper
 // dz of a hidden layer, which all have in its tile, becomes that of the one before.
 template <int L>
 __device__ inline void multiply_backward(Words& dz, const AllSigns& signs, const GroupShared& shared) {
-    const Operand weights(shared.weights[L - 1]), slopes(shared.h[L]);
+    const Operand weights(shared.weights[L - 1]), gradients(shared.h[L]);
 #pragma unroll
     for (int part = 0; part < ROWS / PART_ROWS; ++part) {
         Sums dh = {};
@@ -222,7 +222,7 @@ __device__ inline void multiply_backward(Words& dz, const AllSigns& signs, const
 #pragma unroll
         for (int i = 0; i < padded(L + 1) / 16; ++i)
             SliceProduct<T, true, false>::add_to(dh, weights.at(i * 16 * LINE_BYTES),
-                                                 slopes.at(part * PART_BYTES + i * SLICE_BYTES), i > 0);
+                                                 gradients.at(part * PART_BYTES + i * SLICE_BYTES), i > 0);
         wgmma_commit();
         unsigned values[PART_SLICES][4];
 #pragma unroll

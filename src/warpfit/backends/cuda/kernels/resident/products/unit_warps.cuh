@@ -196,10 +196,10 @@ struct UnitWarps {
     // -- backward
 
     // dh of the warp's 16 units, slice by slice of all rows, as the operand of the product with x.
-    using Slopes = unsigned[ROWS / 16][4];
+    using Gradients = unsigned[ROWS / 16][4];
 
     // Of the own rows, from the derivatives of h; to all parts.
-    __device__ void go_back(Slopes& dh, const float (&derivatives)[4 * OWN_TILES]) {
+    __device__ void go_back(Gradients& dh, const float (&derivatives)[4 * OWN_TILES]) {
         const Thread own;
         unsigned a[4];
         load_a(a, &shared.w2[units_of(own) * 16][0], OUT_STRIDE);
@@ -217,8 +217,9 @@ struct UnitWarps {
                 TensorCore<T>::multiply(of_tile, a, b[half]);
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
-                    const float* slopes = &derivatives[4 * j + 2 * h];
-                    words[half][h] = packed<T>(of_tile[2 * h] * slopes[0], of_tile[2 * h + 1] * slopes[1]);
+                    const float* of_words = &derivatives[4 * j + 2 * h];
+                    words[half][h] =
+                        packed<T>(of_tile[2 * h] * of_words[0], of_tile[2 * h + 1] * of_words[1]);
                 }
                 if (OWN_DH_STAYS) {
                     dh[pair][2 * half] = words[half][0];
@@ -254,7 +255,7 @@ struct UnitWarps {
     }
 
     // What comes from other warps of dh.
-    __device__ void take_dh(Slopes& dh) {
+    __device__ void take_dh(Gradients& dh) {
         if (SENT_TILES == 0) return;
         const Thread own;
         wait(shared.dh_full[units_of(own)], batches);
@@ -266,7 +267,7 @@ struct UnitWarps {
     }
 
     // Adds dhᵀ x to the weights, box by box.
-    __device__ void multiply_backward(const Slopes& dh, unsigned stage, const NetworkStep& step,
+    __device__ void multiply_backward(const Gradients& dh, unsigned stage, const NetworkStep& step,
                                       int num_rows) {
         const uint64 whole = descriptor(stage, 0, BOX_BYTES), tail = descriptor(stage, WHOLE, BOX_BYTES);
         const auto place = [&](int slice) {
@@ -288,7 +289,8 @@ struct UnitWarps {
     }
 
     template <int COUNT>
-    __device__ void add_slices(const NetworkStep& step, int num_rows, const Slopes& dh, uint64 x, int first) {
+    __device__ void add_slices(const NetworkStep& step, int num_rows, const Gradients& dh, uint64 x,
+                               int first) {
         float sums[8 * COUNT];
         wgmma_fence();
 #pragma unroll
@@ -358,7 +360,7 @@ struct UnitWarps {
 
     // `derivatives` are those of the own rows' h.
     __device__ void take_step(const float (&derivatives)[4 * OWN_TILES], unsigned stage, int num_rows) {
-        Slopes dh;
+        Gradients dh;
         go_back(dh, derivatives);
         take_dh(dh);
         const NetworkStep step{shared.settings[stage], shared.network.rule, shared.run.unscale};

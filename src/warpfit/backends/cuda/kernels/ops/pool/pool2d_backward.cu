@@ -1,19 +1,20 @@
-// Computes: dx = the sum of dy over the windows that took their value from this pixel.
-// Layout:   dy and indices (M, OH, OW, C), dx (M, H, W, C), contiguous, below 2^31 elements; indices of
+// Computes: dx = the sum of share · dy over the windows that cover this pixel, share = 1 / (KH · KW); with MAX of dy over
+//           those that took their value from it.
+// Layout:   dy and, with MAX, indices (M, OH, OW, C), dx (M, H, W, C), contiguous, below 2^31 elements; indices of
 //           index_bytes bytes each. Where wide, C is a multiple of a vector's elements and all arrays are
 //           aligned.
 // Launch:   1-D blocks of 256 threads, a thread for every pixel and vector of channels (num_threads, without
-//           vectors a channel); no shared memory; define DTYPE.
+//           vectors a channel); no shared memory; defines DTYPE, MAX.
 // Numerics: sums in accumulator<DTYPE>, by growing tap.
-// Cost:     sizeof DTYPE · (pixels + windows) + index_bytes · windows bytes; an addition for every window.
-// Reference: max_pool2d_backward of backends/numpy/pool.py.
+// Cost:     sizeof DTYPE · (pixels + windows) bytes, with MAX index_bytes · windows more; an addition for every window.
+// Reference: avg_pool2d_backward and max_pool2d_backward of backends/numpy/pool.py.
 #include "ops/pool/pool.cuh"
 
 using T = DTYPE;
 using Acc = accumulator<T>;
 
 template <int W>
-__device__ inline void gather(const T* dy, const void* indices, int index_bytes, T* dx, int thread,
+__device__ inline void spread(const T* dy, T* dx, const void* indices, int index_bytes, Acc share, int thread,
                               int channels, const Axis& rows, const Axis& columns) {
     const Spot spot = spot_of<W>(thread, rows.size, columns.size, channels);
     const Range over_rows = windows_over(rows, spot.row);
@@ -30,10 +31,14 @@ __device__ inline void gather(const T* dy, const void* indices, int index_bytes,
             const int at = (line + column) * channels + spot.channel;
             const auto group = *reinterpret_cast<const Group<T, W>*>(dy + at);
             int index[W];
-            load_indices<W>(indices, index_bytes, at, index);
+            if (MAX) load_indices<W>(indices, index_bytes, at, index);
 #pragma unroll
             for (int e = 0; e < W; ++e) {
-                if (index[e] == tap) sum[e] += load(group.element[e]);
+                if (!MAX) {
+                    sum[e] += load(group.element[e]) * share;
+                } else if (index[e] == tap) {
+                    sum[e] += load(group.element[e]);
+                }
             }
         }
     }
@@ -43,19 +48,20 @@ __device__ inline void gather(const T* dy, const void* indices, int index_bytes,
     *reinterpret_cast<Group<T, W>*>(dx + thread * W) = result;
 }
 
-extern "C" __global__ void __launch_bounds__(256, 4)
-    max_pool2d_backward(const T* __restrict__ dy, const uint8* __restrict__ indices, T* __restrict__ dx,
-                        int index_bytes, int num_threads, int channels, int wide, int height, int out_height,
-                        int kernel_height, int stride_height, int padding_height, int width, int out_width,
-                        int kernel_width, int stride_width, int padding_width) {
+extern "C" __global__ void __launch_bounds__(256, MAX ? 4 : 1)
+    pool2d_backward(const T* __restrict__ dy, T* __restrict__ dx, const uint8* __restrict__ indices,
+                    int index_bytes, double share, int num_threads, int channels, int wide, int height,
+                    int out_height, int kernel_height, int stride_height, int padding_height, int width,
+                    int out_width, int kernel_width, int stride_width, int padding_width) {
     take_turn();
     const int thread = blockIdx.x * POOL_THREADS + threadIdx.x;
     if (thread >= num_threads) return;
     const Axis rows{height, out_height, kernel_height, stride_height, padding_height};
     const Axis columns{width, out_width, kernel_width, stride_width, padding_width};
+    const Acc factor = static_cast<Acc>(share);
     if (wide) {
-        gather<Vec<T>::SIZE>(dy, indices, index_bytes, dx, thread, channels, rows, columns);
+        spread<Vec<T>::SIZE>(dy, dx, indices, index_bytes, factor, thread, channels, rows, columns);
     } else {
-        gather<1>(dy, indices, index_bytes, dx, thread, channels, rows, columns);
+        spread<1>(dy, dx, indices, index_bytes, factor, thread, channels, rows, columns);
     }
 }

@@ -1,0 +1,75 @@
+"""Prices of a step's costs: a file for each card, by which plans choose, and the script that fits it."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from warpfit.backends.base import Activation
+from warpfit.backends.cuda.cards import CARDS
+from warpfit.backends.cuda.prices import CARD, expected_microseconds, read_prices
+from warpfit.backends.cuda.resident_launch import ResidentLaunch
+from warpfit.backends.cuda.trained_network import TrainedNetwork
+from warpfit.engines.launch_plan import _chosen
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+KERNELS = {"one_launch": 1, "one_launch_layers": 2, "one_launch_card": 3}
+
+
+def launch_of(hidden: int) -> ResidentLaunch:
+    """Return the launch of a network on an H200; with three wide layers it takes the card."""
+    width = 512 if hidden == 3 else 64
+    relu = (Activation("relu"),) * hidden
+    network = TrainedNetwork(
+        "float16", (784, *(width,) * hidden, 10), relu, (False,) * hidden, 32, "cross_entropy"
+    )
+    found = _chosen(network, CARDS["h200"], False)
+    assert isinstance(found, ResidentLaunch)
+    return found
+
+
+def test_the_file_says_of_which_card_and_when() -> None:
+    found = read_prices(CARD)
+    assert found["card"] == "NVIDIA H200"
+    assert (BENCHMARKS.parent / found["script"].split()[0]).is_file()
+    assert found["kernels"].keys() == KERNELS.keys()
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d", own["date"]) for own in found["kernels"].values())
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_each_cost_has_a_price(kernel: str) -> None:
+    launch = launch_of(KERNELS[kernel])
+    assert launch.kernel == kernel
+    known = read_prices()["kernels"][kernel]["nanoseconds"]
+    assert launch.costs.keys() | ({"meeting"} if kernel == "one_launch_layers" else set()) == known.keys()
+    expected = sum(known[name] * count for name, count in launch.costs.items()) / 1000
+    assert launch.microseconds == expected_microseconds(kernel, launch.costs) == pytest.approx(expected)
+
+
+def test_the_script_finds_the_prices_that_steps_were_made_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    script, path = import_module("launch_costs"), tmp_path / "h200.json"
+    prices, rng, rows = {"step": 600.0, "product": 40.0, "byte": 0.25}, np.random.default_rng(0), []
+    for _ in range(12):
+        costs = {"step": 1.0, "product": float(rng.integers(1, 99)), "byte": float(rng.integers(1, 9999))}
+        least = sum(prices[name] * count for name, count in costs.items()) / 1000
+        rows.append({"kernel": "one_launch", "costs": costs, "microseconds": {"min": least}})
+    other = {"date": "2026-11-22", "nanoseconds": {"matrix": 72.3}}
+    before: dict[str, Any] = {"one_launch": {"nanoseconds": {"meeting": 3.0}}, "one_launch_layers": other}
+    path.write_text(json.dumps({"kernels": before}))
+    environment = {"gpu": "NVIDIA H200", "date": "2026-12-01 10:00 UTC"}
+    script.write_prices({"environment": environment, "rows": rows}, path)
+    found = json.loads(path.read_text())
+    assert found["card"] == "NVIDIA H200"
+    assert found["kernels"]["one_launch_layers"] == other
+    own = found["kernels"]["one_launch"]
+    assert own["date"] == "2026-12-01"
+    assert own["nanoseconds"] == pytest.approx({"meeting": 3.0, **prices})
