@@ -114,25 +114,14 @@ struct NarrowLoss {
 #else
     __device__ void replace_numbers(RowSums<OUT_WIDTH>& outputs, const RowTargets& of_rows, int below,
                                     bool is_there) {
-        const float weight = of_rows.weight(below), factor = of_derivative * weight;
-        float loss = 0;
-        int wrong = !is_there;
-#pragma unroll
-        for (int part = 0; part < OUT_WIDTH / 4; ++part) {
-            const int col = part / 2 * 8 + own_lane() % 4 * 2 + part % 2, idx = 2 * below + part % 2;
-            float& value = outputs.sums[part / 2][idx];
-            const float t = of_rows.numbers[part / 2][idx], p = value;
-            const bool counts = is_there && col < OUTPUTS;
-            loss += counts ? ACTIVATION_NAME(LOSS, _term)(p, t, setting) : 0;
-            if (COUNTS_ROWS) wrong |= col < OUTPUTS && !is_on_side(p, t);
-            value = counts ? ACTIVATION_NAME(LOSS, _derivative)(p, t, setting) * factor : 0;
-        }
-        sums[0] += weight * loss;
-        if (COUNTS_ROWS) {
-            wrong |= __shfl_xor_sync(FULL_WARP, wrong, 1);
-            wrong |= __shfl_xor_sync(FULL_WARP, wrong, 2);
-            sums[1] += own_lane() % 4 == 0 && !wrong;
-        }
+        OutputRows<OUT_WIDTH / 8, OUTPUTS> rows{outputs.sums};
+        const float weight = of_rows.weight(below), factor = is_there ? of_derivative * weight : 0;
+        const auto number = [&](int part, int) { return of_rows.numbers[part / 2][2 * below + part % 2]; };
+        const OutputRest rest = rows.replace_numbers(below, number, factor, setting);
+        const bool is_correct = COUNTS_ROWS && reduce_row<Sum>(rest.before) == 0;
+        if (!is_there) return;
+        sums[0] += weight * rest.sum;
+        sums[1] += own_lane() % 4 == 0 && is_correct;
     }
 #endif
 };

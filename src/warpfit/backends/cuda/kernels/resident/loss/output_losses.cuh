@@ -120,16 +120,20 @@ struct OutputRows {
     }
 
 #if !CROSS_ENTROPY
-    // Likewise of outputs and a loss that is a sum of terms.
-    __device__ OutputRest replace_numbers(int below, const float* target, float factor, float setting) {
+    // Likewise of outputs and a loss that is a sum of terms; target(part, column) is an output's.
+    template <class Targets>
+    __device__ OutputRest replace_numbers(int below, Targets target, float factor, float setting) {
         OutputRest rest = {};
-        each(below, [&](int col, float& value) {
+#pragma unroll
+        for (int part = 0; part < 2 * TILES; ++part) {
+            const int col = column(part);
+            float& value = values[part / 2][2 * below + part % 2];
             const bool is_there = col < COLUMNS;
-            const float t = is_there ? target[col] : 0, p = value;
+            const float t = is_there ? target(part, col) : 0, p = value;
             rest.sum += is_there ? ACTIVATION_NAME(LOSS, _term)(p, t, setting) : 0;
             if (COUNTS_ROWS) rest.before += is_there && !is_on_side(p, t);
             value = is_there ? ACTIVATION_NAME(LOSS, _derivative)(p, t, setting) * factor : 0;
-        });
+        }
         return rest;
     }
 #endif
@@ -141,7 +145,8 @@ struct OutputRows {
 #if CROSS_ENTROPY
         return replace_logits(below, label_of(target), factor, loss.setting, classes);
 #else
-        return replace_numbers(below, target, factor * loss.of_derivative, loss.setting);
+        const auto number = [&](int, int col) { return target[col]; };
+        return replace_numbers(below, number, factor * loss.of_derivative, loss.setting);
 #endif
     }
 };
