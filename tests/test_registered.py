@@ -28,7 +28,7 @@ from warpfit.backends.cuda.trained_network import TrainedNetwork
 from warpfit.engines import at_once, launch_network, launch_settings
 from warpfit.engines.base import Plan, TrainingData
 from warpfit.engines.graph import _in_the_way as in_the_way_of_graphs
-from warpfit.errors import CompileError, ConfigError, WarpfitError
+from warpfit.errors import CompileError, ConfigError, WarpfitError, required
 from warpfit.estimators import MLPRegressor, onnx_graph, sklearn_models
 from warpfit.estimators import recipes as of_estimators
 from warpfit.losses import Loss
@@ -150,7 +150,7 @@ def in_onnx(activation: Activation) -> None:
 
 def in_small_networks(activation: Activation) -> None:
     network = TrainedNetwork("float16", (32, 64, 2), (activation,), (False,), 128, "mse")
-    many_small_networks_sm90.choose_small(network, "sm_90a", 227 << 10)
+    required(many_small_networks_sm90.choose_small(network, "sm_90a", 227 << 10))
 
 
 PLACES_OF_ACTIVATIONS = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 __all__ = [
     "CompileError",
@@ -32,6 +32,9 @@ __all__ = [
 ]
 
 
+Found = TypeVar("Found")
+
+
 def __dir__() -> list[str]:
     """Return what is public."""
     return __all__
@@ -45,6 +48,13 @@ class Obstacle:
 
     def __str__(self) -> str:
         return self.sentence
+
+
+def required(found: Found | Obstacle) -> Found:
+    """Return what was found, or raise ConfigError with what was in the way."""
+    if isinstance(found, Obstacle):
+        raise ConfigError(str(found))
+    return found
 
 
 class WarpfitError(Exception):

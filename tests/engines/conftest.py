@@ -14,15 +14,15 @@ from warpfit.backends.cuda.one_launch_card import CardLaunch, choose_card
 from warpfit.backends.cuda.one_launch_layers import choose_layers
 from warpfit.backends.cuda.trained_network import replicas_with_rows
 from warpfit.engines import launch_plan, launch_run, pace
-from warpfit.errors import ConfigError
+from warpfit.errors import Obstacle
 
 
 @pytest.fixture
 def without_card(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets no network run by all clusters of a card."""
 
-    def refused(*_: Any) -> None:
-        raise ConfigError("expected a network for a cluster in this test, got one for a card")
+    def refused(*_: Any) -> Obstacle:
+        return Obstacle("expected a network for a cluster in this test, got one for a card")
 
     monkeypatch.setattr(one_launch_card, "choose_card", refused)
 

@@ -21,7 +21,7 @@ from warpfit.backends.cuda import one_launch
 from warpfit.backends.cuda.one_launch import choose
 from warpfit.data.order import epoch_order
 from warpfit.engines import launch_plan, launch_run, launch_settings, pace
-from warpfit.errors import ConfigError, DivergedError
+from warpfit.errors import ConfigError, DivergedError, Obstacle
 
 # In every run at least every third case of each test.
 pytestmark = [pytest.mark.usefixtures("without_card"), pytest.mark.in_turns(4)]
@@ -636,9 +636,8 @@ def limit_that_keeps_no_tile(case: Case, least: bool) -> int:
     plan = fit(model, x, y, optimizer, batch_size=case.batch_size, loss=case.loss, epochs=0).plan
     network, found = plan.prepared.launch.network, []
     for limit in range(100_000, 0, -1024):
-        try:
-            launch = choose(network, backends.get("cuda").runtime.arch, limit, 1)
-        except ConfigError:
+        launch = choose(network, backends.get("cuda").runtime.arch, limit, 1)
+        if isinstance(launch, Obstacle):
             break
         if launch.kept == 0:
             assert launch.x_slots < launch.row_tiles >= 5

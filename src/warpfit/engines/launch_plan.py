@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -13,7 +12,7 @@ from warpfit.engines.launch_network import trained_network
 from warpfit.engines.pace import LAUNCH_SECONDS
 from warpfit.engines.scaling import AUTO
 from warpfit.engines.streaming import BUFFERS, Cut, cut_of
-from warpfit.errors import ConfigError, Obstacle
+from warpfit.errors import Obstacle
 
 if TYPE_CHECKING:
     from warpfit.backends.cuda.cards import Card
@@ -186,19 +185,12 @@ def _chosen(network: TrainedNetwork, card: Card, by_layers: bool) -> ResidentLau
     from warpfit.backends.cuda.one_launch_layers import choose_layers
 
     limits = card.arch, card.max_shared_bytes, card.num_multiprocessors
-
-    def tried(kind: Callable[..., ResidentLaunch]) -> ResidentLaunch | Obstacle:
-        try:
-            return kind(network, *limits)
-        except ConfigError as error:
-            return Obstacle(str(error))
-
     if by_layers:
-        return tried(choose_layers)
-    found = [tried(choose)] if suits(network) else []
+        return choose_layers(network, *limits)
+    found: list[ResidentLaunch | Obstacle] = [choose(network, *limits)] if suits(network) else []
     if not found or isinstance(found[0], Obstacle):
-        found.append(tried(choose_layers))
-    found.append(tried(choose_card))
+        found.append(choose_layers(network, *limits))
+    found.append(choose_card(network, *limits))
     launches = [launch for launch in found if not isinstance(launch, Obstacle)]
     if not launches:
         return found[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
@@ -28,7 +27,7 @@ from warpfit.engines.launch_settings import (
 )
 from warpfit.engines.reports import Reports
 from warpfit.engines.rungs import DeviceQueue, Halved, Rungs, halved_of
-from warpfit.errors import ConfigError, DivergedError, Obstacle
+from warpfit.errors import DivergedError, Obstacle
 from warpfit.nn.dropout import DropoutSpec
 from warpfit.nn.network import NetworkSpec
 from warpfit.optim.schedules import Constant
@@ -460,11 +459,7 @@ def launch_of_many(network: TrainedNetwork, runtime: Any) -> ManyLaunch | Obstac
     from warpfit.backends.cuda.many_small_networks_sm90 import choose_small
 
     limits = runtime.arch, runtime.max_shared_bytes
-    with suppress(ConfigError):
-        return choose_small(network, *limits)
-    try:
-        return choose(network, *limits)
-    except ConfigError as error:
-        with suppress(ConfigError):
-            return choose_clusters(network, *limits)
-        return Obstacle(str(error))
+    kinds: tuple[Callable[..., ManyLaunch | Obstacle], ...] = choose, choose_small, choose_clusters
+    in_block, *others = (kind(network, *limits) for kind in kinds)
+    fitting = [found for found in (others[0], in_block, others[1]) if not isinstance(found, Obstacle)]
+    return fitting[0] if fitting else in_block

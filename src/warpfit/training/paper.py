@@ -11,7 +11,7 @@ from warpfit import backends
 from warpfit.engines.base import Plan, TrainingData
 from warpfit.engines.launch_plan import LaunchDescription, describe, prepare_launch
 from warpfit.engines.scaling import resolve_loss_scale
-from warpfit.errors import ConfigError, Obstacle
+from warpfit.errors import ConfigError, required
 from warpfit.training.evaluate import network_of
 from warpfit.training.recipes import make_loss, make_model, make_optimizer
 from warpfit.training.settings import TrainSettings
@@ -55,9 +55,7 @@ def plan_on_paper(
         num_rows=num_rows,
     )
     data = _blank(num_rows, features, 0 if resolved.loss == "cross_entropy" else outputs)
-    prepared = prepare_launch(plan, data, card=found)
-    if isinstance(prepared, Obstacle):
-        raise ConfigError(str(prepared))
+    prepared = required(prepare_launch(plan, data, card=found))
     scale = resolve_loss_scale("auto", prepared.gradient_precision, resolved.batch_size, num_rows)
     plan = replace(plan, reason=prepared.reason, loss_scale=scale, prepared=prepared)
     return plan, describe(prepared, data)

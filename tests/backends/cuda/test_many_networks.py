@@ -10,7 +10,7 @@ import pytest
 from warpfit.backends.base import Activation
 from warpfit.backends.cuda import many_networks, many_networks_sm90, many_small_networks_sm90
 from warpfit.backends.cuda.trained_network import TrainedNetwork
-from warpfit.errors import ConfigError
+from warpfit.errors import ConfigError, required
 
 SHARED_BYTES = 227 << 10
 
@@ -54,7 +54,7 @@ def test_a_block_has_as_many_warps_as_rows_want() -> None:
 )
 def test_what_no_block_trains(wide: TrainedNetwork, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        many_networks.choose(wide, "sm_90a", SHARED_BYTES)
+        required(many_networks.choose(wide, "sm_90a", SHARED_BYTES))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_what_an_optimizer_remembers_needs_more_blocks() -> None:
 )
 def test_what_no_cluster_trains(wide: TrainedNetwork, arch: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        many_networks_sm90.choose_clusters(wide, arch, SHARED_BYTES)
+        required(many_networks_sm90.choose_clusters(wide, arch, SHARED_BYTES))
 
 
 def test_a_block_has_as_many_groups_as_registers_and_shared_memory_are_for() -> None:
@@ -130,4 +130,4 @@ def test_a_block_has_as_many_groups_as_registers_and_shared_memory_are_for() -> 
 )
 def test_what_no_group_trains(wide: TrainedNetwork, arch: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        many_small_networks_sm90.choose_small(wide, arch, SHARED_BYTES)
+        required(many_small_networks_sm90.choose_small(wide, arch, SHARED_BYTES))

@@ -13,14 +13,19 @@ from warpfit.backends.base import HALF_DTYPES
 from warpfit.backends.cuda import jit, one_launch
 from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.jit import generation
-from warpfit.backends.cuda.one_launch import CLUSTERS, OneLaunch, choose, variants
+from warpfit.backends.cuda.one_launch import CLUSTERS, OneLaunch, variants
 from warpfit.backends.cuda.trained_network import TrainedNetwork
-from warpfit.errors import ConfigError
+from warpfit.errors import ConfigError, required
 
 SHARED_BYTES = shared_bytes_of("sm_90a")
 MULTIPROCESSORS = 132
 SIZES = [(1, 1, 1), (6, 0, 3), (17, 33, 2), (64, 64, 10), (784, 0, 10), (129, 0, 128), (784, 256, 10)]
 BATCHES = (1, 16, 33, 64, 272, 512, 1024)
+
+
+def choose(*given: Any) -> OneLaunch:
+    """Return the launch of a network, or raise what is in the way."""
+    return required(one_launch.choose(*given))
 
 
 def network(**changes: Any) -> TrainedNetwork:
@@ -246,9 +251,9 @@ def test_a_shape_says_its_numbers(
     monkeypatch: pytest.MonkeyPatch, clusters: tuple[int, ...], batch: int, words: str
 ) -> None:
     monkeypatch.setattr(one_launch, "CLUSTERS", clusters)
-    choose.cache_clear()
+    one_launch.choose.cache_clear()
     launch = choose(network(batch=batch), "sm_90a", SHARED_BYTES, MULTIPROCESSORS)
-    choose.cache_clear()
+    one_launch.choose.cache_clear()
     assert str(launch) == (
         f"{words}{launch.warps_k}x{launch.warps_u} warps over features and units, {launch.x_slots} tiles of rows in "
         f"{launch.shared_bytes} bytes of shared memory"

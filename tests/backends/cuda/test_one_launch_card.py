@@ -13,7 +13,7 @@ from warpfit.backends import Activation
 from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.one_launch_card import CardLaunch, choose_card, share
 from warpfit.backends.cuda.trained_network import TrainedNetwork, resident_clusters
-from warpfit.errors import ConfigError
+from warpfit.errors import ConfigError, required
 
 SHARED_BYTES = shared_bytes_of("sm_90a")
 WIDTHS = [
@@ -37,7 +37,7 @@ def network(*widths: int, **changes: Any) -> TrainedNetwork:
 
 
 def chosen(wanted: TrainedNetwork, num_multiprocessors: int = 132) -> CardLaunch:
-    return choose_card(wanted, "sm_90a", SHARED_BYTES, num_multiprocessors)
+    return required(choose_card(wanted, "sm_90a", SHARED_BYTES, num_multiprocessors))
 
 
 def assert_can_be_launched(launch: CardLaunch, num_multiprocessors: int) -> None:
@@ -125,7 +125,7 @@ def test_what_is_not_run_says_so(changes: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize(("arch", "number"), [("sm_80", 108), ("sm_90a", 3)])
 def test_cards_without_enough_clusters_are_refused(arch: str, number: int) -> None:
     with pytest.raises(ConfigError, match=r"expected an architecture with clusters|multiprocessors or more"):
-        choose_card(network(5, 4, 3), arch, SHARED_BYTES, number)
+        required(choose_card(network(5, 4, 3), arch, SHARED_BYTES, number))
 
 
 def test_a_shape_says_its_numbers() -> None:

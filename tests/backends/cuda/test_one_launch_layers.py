@@ -13,9 +13,9 @@ from warpfit.backends.base import HALF_DTYPES
 from warpfit.backends.cuda import one_launch_layers
 from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.jit import generation
-from warpfit.backends.cuda.one_launch_layers import CLUSTERS, LayersLaunch, choose_layers, variants
+from warpfit.backends.cuda.one_launch_layers import CLUSTERS, LayersLaunch, variants
 from warpfit.backends.cuda.trained_network import TrainedNetwork
-from warpfit.errors import ConfigError
+from warpfit.errors import ConfigError, required
 
 SHARED_BYTES = shared_bytes_of("sm_90a")
 WIDTHS = [
@@ -34,6 +34,11 @@ OPTIMIZERS: list[dict[str, Any]] = [
     {"optimizer": "adam", "slots": 2},
     {"optimizer": "rmsprop", "slots": 1},
 ]
+
+
+def choose_layers(*given: Any) -> LayersLaunch:
+    """Return the launch of a network, or raise what is in the way."""
+    return required(one_launch_layers.choose_layers(*given))
 
 
 def network(*widths: int, **changes: Any) -> TrainedNetwork:
@@ -104,7 +109,7 @@ def test_blocks_meet_where_some_have_no_units_of_the_first_layer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(one_launch_layers, "CLUSTERS", (16,))
-    choose = choose_layers.__wrapped__
+    choose = one_launch_layers.choose_layers.__wrapped__
     one_each, none_for_some = (
         choose(network(64, units, 128, 10), "sm_90a", SHARED_BYTES, 132) for units in (128, 72)
     )

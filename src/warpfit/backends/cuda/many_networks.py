@@ -19,8 +19,8 @@ from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.many_launch import ManyLaunch
 from warpfit.backends.cuda.narrow_step import MOST_LAYERS, PIECES, SLACK, NarrowNetwork
 from warpfit.backends.cuda.resident_arguments import ManyArguments
-from warpfit.backends.cuda.trained_network import TrainedNetwork, check_network, padded
-from warpfit.errors import ConfigError
+from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, unsuited
+from warpfit.errors import Obstacle, required
 
 __all__ = ["ManyNetworks", "choose", "variants"]
 
@@ -162,22 +162,17 @@ def suits(network: TrainedNetwork) -> bool:
 
 
 @lru_cache(maxsize=256)
-def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> ManyNetworks:
-    """Return how blocks train networks of this shape.
-
-    Raises
-    ------
-    ConfigError
-        If one does not fit a block, or the kernel is not for it.
-    """
-    check_network(network, arch)
+def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> ManyNetworks | Obstacle:
+    """Return how blocks train networks of this shape, or what is in the way."""
+    if (obstacle := unsuited(network, arch)) is not None:
+        return obstacle
     if not suits(network):
-        raise ConfigError(
+        return Obstacle(
             f"expected at most {MOST_LAYERS} layers, without clipping, or a penalty with weights, got {network}"
         )
     shapes = list(_shapes(network, max_shared_bytes))
     if not shapes:
-        raise ConfigError(_too_large(network, max_shared_bytes))
+        return Obstacle(_too_large(network, max_shared_bytes))
     return max(shapes, key=_preference)
 
 
@@ -232,6 +227,6 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
         replace(small, widths=(20, 10), activations=(), drops=(), loss="mse", decays=True, penalized=True),
     ]
     for network in networks:
-        shape = choose(network, "sm_90a", shared_bytes_of("sm_90a"))
+        shape = required(choose(network, "sm_90a", shared_bytes_of("sm_90a")))
         halves = {"KEEPS_BEST": 1, "HALVES": 1} if network.optimizer == "adam" else {}
         yield "many_networks", {name: str(value) for name, value in {**shape.defines, **halves}.items()}

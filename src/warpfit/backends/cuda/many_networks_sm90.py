@@ -19,10 +19,10 @@ from warpfit.backends.cuda.many_launch import ManyLaunch
 from warpfit.backends.cuda.resident_arguments import ManyClustersArguments
 from warpfit.backends.cuda.trained_network import (
     TrainedNetwork,
-    check_network,
+    unsuited,
     up,
 )
-from warpfit.errors import ConfigError
+from warpfit.errors import Obstacle, required
 
 __all__ = ["ManyClusters", "choose_clusters", "variants"]
 
@@ -212,19 +212,14 @@ def with_shared_slices(shape: ManyClusters) -> ManyClusters:
 
 
 @lru_cache(maxsize=256)
-def choose_clusters(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> ManyClusters:
-    """Return how clusters, as small as they can be, train networks of this shape.
-
-    Raises
-    ------
-    ConfigError
-        If one does not fit, or the kernel is not for it.
-    """
-    check_network(network, arch)
+def choose_clusters(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> ManyClusters | Obstacle:
+    """Return how clusters, as small as they can be, train networks of this shape, or what is in the way."""
+    if (obstacle := unsuited(network, arch)) is not None:
+        return obstacle
     if arch != "sm_90a":
-        raise ConfigError(f"expected sm_90a, whose warpgroups multiply, got {arch}")
+        return Obstacle(f"expected sm_90a, whose warpgroups multiply, got {arch}")
     if not suits(network):
-        raise ConfigError(
+        return Obstacle(
             f"expected a hidden layer of at most {MOST_HIDDEN} units, batches of at most {ROWS} rows, at most "
             f"{MOST_OUTPUTS} outputs, and no clipping, or penalty with weights, got {network}"
         )
@@ -232,7 +227,7 @@ def choose_clusters(network: TrainedNetwork, arch: str, max_shared_bytes: int) -
     while shape.shared_bytes > max_shared_bytes and shape.parts < MOST_PARTS:
         shape = with_shared_slices(ManyClusters(network, 2 * shape.cluster))
     if shape.shared_bytes > max_shared_bytes:
-        raise ConfigError(
+        return Obstacle(
             f"expected at most {max_shared_bytes} bytes of shared memory, got {shape.shared_bytes} in each of "
             f"{shape.cluster} blocks"
         )
@@ -259,6 +254,6 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
         ),
     ]
     for network in networks:
-        shape = choose_clusters(network, "sm_90a", shared_bytes_of("sm_90a"))
+        shape = required(choose_clusters(network, "sm_90a", shared_bytes_of("sm_90a")))
         halves = {"KEEPS_BEST": 1, "HALVES": 1} if network.dtype == "bfloat16" else {}
         yield "many_networks_sm90", {name: str(value) for name, value in {**shape.defines, **halves}.items()}

@@ -18,8 +18,8 @@ from warpfit.backends.cuda.cards import shared_bytes_of
 from warpfit.backends.cuda.driver import is_debugging
 from warpfit.backends.cuda.many_launch import ManyLaunch
 from warpfit.backends.cuda.resident_arguments import ManySmallArguments
-from warpfit.backends.cuda.trained_network import TrainedNetwork, check_network, padded, up
-from warpfit.errors import ConfigError
+from warpfit.backends.cuda.trained_network import TrainedNetwork, padded, unsuited, up
+from warpfit.errors import Obstacle, required
 
 __all__ = ["ManySmallNetworks", "choose_small", "variants"]
 
@@ -203,19 +203,14 @@ def suits(network: TrainedNetwork) -> bool:
 
 
 @lru_cache(maxsize=256)
-def choose_small(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> ManySmallNetworks:
-    """Return how blocks of a warpgroup train networks of this shape.
-
-    Raises
-    ------
-    ConfigError
-        If one does not fit, or the kernel is not for it.
-    """
-    check_network(network, arch)
+def choose_small(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> ManySmallNetworks | Obstacle:
+    """Return how blocks of a warpgroup train networks of this shape, or what is in the way."""
+    if (obstacle := unsuited(network, arch)) is not None:
+        return obstacle
     if arch != "sm_90a":
-        raise ConfigError(f"expected sm_90a, whose warpgroups multiply, got {arch}")
+        return Obstacle(f"expected sm_90a, whose warpgroups multiply, got {arch}")
     if not suits(network):
-        raise ConfigError(
+        return Obstacle(
             f"expected at most {UNITS} features, a hidden layer of {LEAST_UNITS} to {UNITS} units and none of more, at "
             f"most {MOST_OUTPUTS} outputs, batches of at most {MOST_ROWS} rows, activations whose "
             f"derivatives follow from their values, and no dropout, sample weights, penalty or clipping, got {network}"
@@ -228,7 +223,7 @@ def choose_small(network: TrainedNetwork, arch: str, max_shared_bytes: int) -> M
     for shape in shapes:
         if shape.shared_bytes <= max_shared_bytes and shape.registers <= shape.group_registers:
             return shape
-    raise ConfigError(
+    return Obstacle(
         f"expected at most {max_shared_bytes} bytes of shared memory and {MOST_REGISTERS} registers of a thread for a "
         f"network in a group, got {shapes[-1].shared_bytes} and {shapes[-1].registers}"
     )
@@ -251,7 +246,7 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
         ),
     ]
     for network in networks:
-        shape = choose_small(network, "sm_90a", shared_bytes_of("sm_90a"))
+        shape = required(choose_small(network, "sm_90a", shared_bytes_of("sm_90a")))
         halves = {"KEEPS_BEST": 1, "HALVES": 1} if network.loss == "mse" else {}
         yield (
             "many_small_networks_sm90",

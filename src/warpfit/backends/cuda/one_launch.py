@@ -6,7 +6,6 @@ says how blocks and warps share them, or what is in the way.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -21,13 +20,13 @@ from warpfit.backends.cuda.resident_launch import LaunchedRun, LaunchedSteps, Re
 from warpfit.backends.cuda.trained_network import (
     CLUSTERS,
     TrainedNetwork,
-    check_network,
     most_blocks,
     padded,
     replicas_with_rows,
+    unsuited,
     up,
 )
-from warpfit.errors import ConfigError
+from warpfit.errors import Obstacle, required
 
 __all__ = ["OneLaunch", "choose", "suits", "variants"]
 
@@ -396,30 +395,28 @@ def _layer_arrays(run: LaunchedRun, layer: int) -> LayerPlaces:
 
 
 @lru_cache(maxsize=256)
-def choose(network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multiprocessors: int) -> OneLaunch:
-    """Return how to launch the training of a network with no hidden layer or one.
-
-    Raises
-    ------
-    ConfigError
-        If it does not fit; the message names what is in the way, with its bytes.
-    """
-    check_network(network, arch)
+def choose(
+    network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multiprocessors: int
+) -> OneLaunch | Obstacle:
+    """Return how to launch the training of a network with no hidden layer or one, or what is in the way."""
+    if (obstacle := unsuited(network, arch)) is not None:
+        return obstacle
     if not suits(network):
-        raise ConfigError(
+        return Obstacle(
             f"expected one or two layers, without dropout, sample weights and clipping, got {network}"
         )
     tiles = -(-network.batch // 16)
     wanted = next(count for least, count in REPLICAS if tiles >= least)
     if network.is_adaptive:
         if wanted > 1:
-            raise ConfigError(
+            return Obstacle(
                 f"expected {network.optimizer} with batches that replicas need not partition, got {network.batch} rows"
             )
         return _best(network, arch, max_shared_bytes, num_multiprocessors, 1)
     for replicas in range(wanted, MOST_REPLICAS):  # more need less each
-        with suppress(ConfigError):
-            return _best(network, arch, max_shared_bytes, num_multiprocessors, replicas)
+        found = _best(network, arch, max_shared_bytes, num_multiprocessors, replicas)
+        if isinstance(found, OneLaunch):
+            return found
     return _best(network, arch, max_shared_bytes, num_multiprocessors, MOST_REPLICAS)
 
 
@@ -435,8 +432,8 @@ def _hidden(network: TrainedNetwork) -> int:
 
 def _best(
     network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multiprocessors: int, replicas: int
-) -> OneLaunch:
-    """Return the best shape of so many replicas, or fewer, or raise ConfigError if none fits."""
+) -> OneLaunch | Obstacle:
+    """Return the best shape of so many replicas, or fewer, or what is in the way if none fits."""
     shapes = [
         shape
         for cluster in _clusters(network, arch)
@@ -449,7 +446,7 @@ def _best(
         least = min(shapes, key=lambda shape: shape.held + shape.working - shape.registers[0])
         threads = 32 * least.warps_k * least.warps_u
         most = 4 * max(0, least.registers[0] - least.working) * threads
-        raise ConfigError(
+        return Obstacle(
             f"expected at most {most} bytes of weights for the registers of a block, got "
             f"{4 * least.held * threads}"
         )
@@ -457,7 +454,7 @@ def _best(
     if any(filled):
         return max((shape for shape in filled if shape), key=_preference)
     least = min(held, key=lambda shape: shape.shared_bytes)
-    raise ConfigError(
+    return Obstacle(
         f"expected at most {max_shared_bytes} bytes of shared memory for a batch and its units, got "
         f"{least.shared_bytes}"
     )
@@ -618,12 +615,12 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         replace(base, widths=(64, 10), activations=(), drops=()),
         replace(base, batch=512),
     )
-    launches = [choose(network, "sm_90a", 227 << 10, 132) for network in dict.fromkeys(networks)]
-    launches += [choose(network, "sm_80", 163 << 10, 108) for network in single_blocks]
+    launches = [required(choose(network, "sm_90a", 227 << 10, 132)) for network in dict.fromkeys(networks)]
+    launches += [required(choose(network, "sm_80", 163 << 10, 108)) for network in single_blocks]
     found = [("one_launch", launch.defines) for launch in launches]
     found += [("gram_batches", launch.gram_defines) for launch in launches if launch.looks_ahead]
     found += [
-        ("gather_batches", choose(network, "sm_90a", 227 << 10, 132).gather_defines(source))
+        ("gather_batches", required(choose(network, "sm_90a", 227 << 10, 132)).gather_defines(source))
         for network in (*halves, linear)
         for source in ("uint8", "float16", "float32", "float64")
     ]

@@ -18,12 +18,12 @@ from warpfit.backends.cuda.resident_arguments import CardArguments
 from warpfit.backends.cuda.resident_launch import LaunchedRun, LaunchedSteps, ResidentLaunch
 from warpfit.backends.cuda.trained_network import (
     TrainedNetwork,
-    check_network,
     padded,
     resident_clusters,
+    unsuited,
     up,
 )
-from warpfit.errors import ConfigError
+from warpfit.errors import Obstacle, required
 
 __all__ = ["CardLaunch", "choose_card", "share", "variants"]
 
@@ -250,11 +250,12 @@ class CardLaunch(ResidentLaunch):
         )
 
 
-def _check(network: TrainedNetwork, arch: str) -> None:
-    """Raise ConfigError for what the kernel does not do."""
-    check_network(network, arch)
+def _in_the_way(network: TrainedNetwork, arch: str) -> Obstacle | None:
+    """Return what the kernel does not do."""
+    if (obstacle := unsuited(network, arch)) is not None:
+        return obstacle
     if generation(arch) < 90:
-        raise ConfigError(f"expected an architecture with clusters, sm_90 or later, got {arch}")
+        return Obstacle(f"expected an architecture with clusters, sm_90 or later, got {arch}")
     lacking = {
         "a hidden layer": len(network.widths) < 3,
         "products in half precision": network.terms > 1,
@@ -266,30 +267,26 @@ def _check(network: TrainedNetwork, arch: str) -> None:
     }
     for wanted, is_lacking in lacking.items():
         if is_lacking:
-            raise ConfigError(f"expected {wanted} for weights that all blocks partition")
+            return Obstacle(f"expected {wanted} for weights that all blocks partition")
+    return None
 
 
 @lru_cache(maxsize=256)
 def choose_card(
     network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multiprocessors: int
-) -> CardLaunch:
-    """Return how to launch a network's training on most of a card.
-
-    Raises
-    ------
-    ConfigError
-        If it does not fit; the message names what is in the way, with its bytes.
-    """
-    _check(network, arch)
+) -> CardLaunch | Obstacle:
+    """Return how to launch a network's training on most of a card, or what is in the way."""
+    if (obstacle := _in_the_way(network, arch)) is not None:
+        return obstacle
     sizes = [cluster for cluster in CLUSTERS if cluster <= num_multiprocessors]
     if not sizes:
-        raise ConfigError(f"expected {min(CLUSTERS)} multiprocessors or more, got {num_multiprocessors}")
+        return Obstacle(f"expected {min(CLUSTERS)} multiprocessors or more, got {num_multiprocessors}")
     shapes = [_shape(network, cluster, resident_clusters(cluster, num_multiprocessors)) for cluster in sizes]
     nearest = [_nearest(shape, max_shared_bytes) for shape in shapes]
     fitting = [shape for shape in nearest if shape.shared_bytes <= max_shared_bytes]
     if not fitting:
         least = min(shape.shared_bytes for shape in nearest)
-        raise ConfigError(
+        return Obstacle(
             f"expected at most {max_shared_bytes} bytes of shared memory for a tile of each layer, got {least}"
         )
     return min(fitting, key=lambda shape: shape.microseconds)
@@ -329,7 +326,7 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         replace(base, widths=(64, 300, 128), activations=(relu,), drops=(False,), batch=100, smoothed=True),
         replace(base, widths=(784, 1024, 1024, 1024, 10), activations=(relu,) * 3, drops=(False,) * 3),
     ]
-    launches = [choose_card(network, "sm_90a", 227 << 10, 132) for network in networks]
+    launches = [required(choose_card(network, "sm_90a", 227 << 10, 132)) for network in networks]
     return [
         (launch.kernel, {key: str(value) for key, value in launch.defines.items()}) for launch in launches
     ]

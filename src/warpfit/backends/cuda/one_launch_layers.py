@@ -21,13 +21,13 @@ from warpfit.backends.cuda.resident_launch import LaunchedRun, LaunchedSteps, Re
 from warpfit.backends.cuda.trained_network import (
     CLUSTERS,
     TrainedNetwork,
-    check_network,
     most_blocks,
     padded,
     replicas_with_rows,
+    unsuited,
     up,
 )
-from warpfit.errors import ConfigError
+from warpfit.errors import Obstacle, required
 
 __all__ = ["LayersLaunch", "choose_layers", "variants"]
 
@@ -464,15 +464,10 @@ class LayersLaunch(ResidentLaunch):
 @lru_cache(maxsize=256)
 def choose_layers(
     network: TrainedNetwork, arch: str, max_shared_bytes: int, num_multiprocessors: int
-) -> LayersLaunch:
-    """Return how to launch a network's training.
-
-    Raises
-    ------
-    ConfigError
-        If it does not fit; the message names what is in the way, with its bytes.
-    """
-    check_network(network, arch)
+) -> LayersLaunch | Obstacle:
+    """Return how to launch a network's training, or what is in the way, with its bytes."""
+    if (obstacle := unsuited(network, arch)) is not None:
+        return obstacle
     shapes = [
         LayersLaunch(network, cluster, 1, 1, replicas=replicas)
         for cluster in _clusters(network, arch)
@@ -481,7 +476,7 @@ def choose_layers(
     held = [shape for shape in shapes if shape.least_registers <= shape.registers]
     if not held:
         least = min(shapes, key=lambda shape: shape.least_registers * shape.threads)
-        raise ConfigError(
+        return Obstacle(
             f"expected at most {4 * (least.registers - WORKING_REGISTERS) * least.threads} bytes of weights for the "
             f"registers of a block, got {4 * (least.least_registers - WORKING_REGISTERS) * least.threads}"
         )
@@ -489,7 +484,7 @@ def choose_layers(
     filled = [_filled(shape, max_shared_bytes) for shape in wider if shape.shared_bytes <= max_shared_bytes]
     if not filled:
         least = min(held, key=lambda shape: shape.shared_bytes)
-        raise ConfigError(
+        return Obstacle(
             f"expected at most {max_shared_bytes} bytes of shared memory for a batch and its units, got "
             f"{least.shared_bytes}"
         )
@@ -568,10 +563,10 @@ def variants() -> list[tuple[str, dict[str, str]]]:
         replace(base, **adam, batch=512, terms=2),
     ]
     single_blocks = [replace(base, batch=16), replace(base, batch=16, **adam)]
-    launches = [choose_layers(network, "sm_90a", 227 << 10, 132) for network in networks]
+    launches = [required(choose_layers(network, "sm_90a", 227 << 10, 132)) for network in networks]
     launches += [replace(launch, validates=True) for launch in launches[: len(validating)]]
     launches += [replace(launch, validates=True, stops=True) for launch in launches[: len(stopping)]]
-    launches += [choose_layers(network, "sm_80", 163 << 10, 108) for network in single_blocks]
+    launches += [required(choose_layers(network, "sm_80", 163 << 10, 108)) for network in single_blocks]
     return [
         (launch.kernel, {key: str(value) for key, value in launch.defines.items()}) for launch in launches
     ]

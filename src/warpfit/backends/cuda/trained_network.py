@@ -10,16 +10,16 @@ from warpfit.backends.cuda.jit import generation
 from warpfit.backends.cuda.loss import COUNTING_LOSSES
 from warpfit.backends.cuda.matmul_mma_config import supports
 from warpfit.backends.update_rules import UPDATE_RULES
-from warpfit.errors import ConfigError
+from warpfit.errors import Obstacle
 
 __all__ = [
     "CLUSTERS",
     "TrainedNetwork",
-    "check_network",
     "most_blocks",
     "padded",
     "replicas_with_rows",
     "resident_clusters",
+    "unsuited",
     "up",
 ]
 
@@ -210,12 +210,13 @@ def padded(size: int) -> int:
     return up(size, 16)
 
 
-def check_network(network: TrainedNetwork, arch: str) -> None:
-    """Raise ConfigError for a dtype that the tensor cores do not multiply, or more outputs than a warp has room for."""
+def unsuited(network: TrainedNetwork, arch: str) -> Obstacle | None:
+    """Return that tensor cores do not multiply a dtype, or that a warp has no room for the outputs, if so."""
     if not supports(arch, network.dtype):
-        raise ConfigError(f"expected an architecture whose tensor cores multiply {network.dtype}, got {arch}")
+        return Obstacle(f"expected an architecture whose tensor cores multiply {network.dtype}, got {arch}")
     if network.outputs > MOST_OUTPUTS:
-        raise ConfigError(f"expected at most {MOST_OUTPUTS} outputs, got {network.outputs}")
+        return Obstacle(f"expected at most {MOST_OUTPUTS} outputs, got {network.outputs}")
+    return None
 
 
 def most_blocks(arch: str) -> int:
