@@ -33,7 +33,7 @@ from warpfit.estimators import MLPRegressor, onnx_graph, sklearn_models
 from warpfit.estimators import recipes as of_estimators
 from warpfit.losses import Loss
 from warpfit.nn import Layer
-from warpfit.nn.activations import ActivationSpec
+from warpfit.nn.activations import ActivationLayer, ActivationSpec
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.spec import LayerSpec
 from warpfit.optim.base import OptimizerSpec
@@ -43,7 +43,10 @@ from warpfit.training.evaluate import network_of
 from warpfit.training.settings import LOSSES, OPTIMIZERS, TrainSettings
 
 MADE_UP = "made_up"
-API = (Path(__file__).resolve().parents[1] / "docs" / "api.md").read_text()
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+API = (DOCS / "api.md").read_text()
+# What scikit-learn has; its logistic is the sigmoid.
+SKLEARNS = {"identity", "relu", "tanh", "sigmoid"}
 OPS = backends.get("cpu")
 
 
@@ -168,6 +171,14 @@ PLACES_OF_ACTIVATIONS = [
 def test_all_activations_of_the_table_are_known(place: Callable[[Activation], None]) -> None:
     for name in ACTIVATIONS:
         place(Activation(name))
+
+
+def test_pages_have_all_activations_and_optimizers() -> None:
+    """Coming from a framework one looks here; identities and approximations need no line."""
+    known = {kind.__name__ for kind in (*ActivationLayer.by_name.values(), *optim.Optimizer.by_name.values())}
+    keras, sklearn = ((DOCS / page).read_text() for page in ("from-keras.md", "scikit-learn.md"))
+    assert {name for name in known - {"Identity"} if f".{name}`" not in keras} == set()
+    assert {name for name in set(ACTIVATIONS) - SKLEARNS if f"`'{name}'`" not in sklearn} == set()
 
 
 def test_other_activations_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import argparse
 import inspect
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from warpfit import nn
+from warpfit.losses import Loss
 from warpfit.nn import activations
 from warpfit.optim import Optimizer
 
@@ -55,6 +58,17 @@ MODULES = (
     "warpfit.autograd",
     "warpfit.errors",
 )
+
+
+def is_layer(thing: Any) -> bool:
+    """Return whether a public name is a layer of the package."""
+    return isinstance(thing, type) and issubclass(thing, nn.Layer) and thing is not nn.Layer
+
+
+def ours(registry: Mapping[str, type]) -> dict[str, str]:
+    """Return the names of the package's classes of a registry, by the names that users give."""
+    return {name: kind.__name__ for name, kind in registry.items() if kind.__module__.startswith("warpfit.")}
+
 
 SECTIONS = (
     Section(
@@ -128,17 +142,7 @@ SECTIONS = (
     Section(
         "Layers",
         "warpfit.nn",
-        (
-            "Linear",
-            "Conv2d",
-            "MaxPool2d",
-            "AvgPool2d",
-            "BatchNorm1d",
-            "BatchNorm2d",
-            "LayerNorm",
-            "Dropout",
-            "Flatten",
-        ),
+        tuple(name for name in nn.__all__ if is_layer(getattr(nn, name)) and name not in activations.__all__),
     ),
     Section(
         "Activations",
@@ -148,23 +152,13 @@ SECTIONS = (
     Section(
         "Losses",
         "warpfit.losses",
-        (
-            "SoftmaxCrossEntropy",
-            "MeanSquaredError",
-            "AbsoluteError",
-            "Huber",
-            "BinaryCrossEntropy",
-            "Poisson",
-            "Loss",
-            "resolve",
-        ),
-        "By name in `fit(loss=...)`: `'cross_entropy'`, `'mse'`, `'absolute_error'`, `'huber'`, "
-        "`'binary_cross_entropy'`, `'poisson'`.",
+        (*ours(Loss.by_name).values(), "Loss", "resolve"),
+        f"By name in `fit(loss=...)`: {', '.join(f'`{name!r}`' for name in ours(Loss.by_name))}.",
     ),
     Section(
         "Optimizers",
         "warpfit.optim",
-        (*(kind.__name__ for kind in Optimizer.by_name.values()), "Optimizer", "OptimizerSpec"),
+        (*ours(Optimizer.by_name).values(), "Optimizer", "OptimizerSpec"),
         members=tuple(f"Optimizer.{name}" for name in ("step", "zero_grad", "state_dict", "load_state_dict")),
     ),
     Section(

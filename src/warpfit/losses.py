@@ -17,7 +17,7 @@ import numpy.typing as npt
 from warpfit import backends
 from warpfit.autograd import Tensor, record
 from warpfit.backends import Activation, Array, Backend
-from warpfit.backends.base import FLOAT_DTYPES, Number
+from warpfit.backends.base import FLOAT_DTYPES, LossTerms, Number
 from warpfit.backends.transfer import moved, to_host
 from warpfit.checks import as_tuple, brief, check_fields, register
 from warpfit.errors import ConfigError, DataError, DTypeError, ShapeError
@@ -149,6 +149,15 @@ class Loss:
             If arrays that belong together differ.
         """
         return None
+
+    @property
+    def has_terms(self) -> bool:
+        """Whether kernels of whole steps compute it: its class itself, and no base of it, has `terms`."""
+        return "terms" in vars(type(self))
+
+    def terms(self, outputs: int) -> LossTerms:
+        """Return what kernels of whole steps compute it by, for so many outputs; only if it `has_terms`."""
+        raise NotImplementedError
 
     def prepare_targets(self, y: Any, output_shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
         """Return the targets as this loss needs them, checked against the shape of one sample's output.
@@ -307,6 +316,9 @@ class SoftmaxCrossEntropy(Loss):
     counts_correct: ClassVar[bool] = True
     label_smoothing: float = 0.0
     class_weight: tuple[float, ...] | None = None
+
+    def terms(self, outputs: int) -> LossTerms:
+        return LossTerms(self.name, self.label_smoothing)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -476,6 +488,11 @@ class MeanSquaredError(_ElementLoss):
     operation: ClassVar[str] = "mean_squared_error"
     half: bool = False
 
+    def terms(self, outputs: int) -> LossTerms:
+        # scikit-learn's form sums its derivatives over the outputs.
+        factors = (0.5 / outputs, 1.0) if self.half else (1.0 / outputs, 2.0 / outputs)
+        return LossTerms(self.name, 0.0, *factors)
+
     def largest_derivative(self, distance: float) -> float:
         return max(1.0, distance if self.half else 2 * distance)
 
@@ -490,6 +507,9 @@ class AbsoluteError(_ElementLoss):
     name: ClassVar[str] = "absolute_error"
     operation: ClassVar[str] = "absolute_error"
 
+    def terms(self, outputs: int) -> LossTerms:
+        return LossTerms(self.name, 0.0, 1.0 / outputs, 1.0 / outputs)
+
 
 @dataclass(frozen=True)
 class Huber(_ElementLoss):
@@ -503,6 +523,9 @@ class Huber(_ElementLoss):
     name: ClassVar[str] = "huber"
     operation: ClassVar[str] = "huber"
     delta: float = 1.0
+
+    def terms(self, outputs: int) -> LossTerms:
+        return LossTerms(self.name, self.delta, 1.0 / outputs, 1.0 / outputs)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -533,6 +556,10 @@ class BinaryCrossEntropy(_ElementLoss):
     operation: ClassVar[str] = "binary_cross_entropy"
     counts_correct: ClassVar[bool] = True
     sum_outputs: bool = False
+
+    def terms(self, outputs: int) -> LossTerms:
+        factor = 1.0 if self.sum_outputs else 1.0 / outputs
+        return LossTerms(self.name, 0.0, factor, factor)
 
     def _settings(self) -> dict[str, Any]:
         return {"sum_outputs": self.sum_outputs}

@@ -7,7 +7,6 @@ from math import prod
 from warpfit import backends
 from warpfit.backends.base import HALF_DTYPES, LossTerms
 from warpfit.engines.base import Plan, TrainingData
-from warpfit.engines.launch_settings import LOSSES, loss_settings
 from warpfit.engines.scaling import DYNAMIC
 from warpfit.nn.linear import LinearSpec
 from warpfit.nn.network import NetworkSpec
@@ -42,7 +41,7 @@ def joins_updates(plan: Plan) -> bool:
 
 def finds_targets(plan: Plan, data: TrainingData) -> bool:
     """Whether the loss of a step is one operation, which a device may let find targets by the epoch's order."""
-    if type(plan.loss) not in LOSSES or plan.optimizer.l2 or not isinstance(plan.network, NetworkSpec):
+    if not plan.loss.has_terms or plan.optimizer.l2 or not isinstance(plan.network, NetworkSpec):
         return False
     # With class weights every block reads all labels.
     return data.class_weight is None and prod(plan.network.fused.output_shape) > 0
@@ -50,7 +49,7 @@ def finds_targets(plan: Plan, data: TrainingData) -> bool:
 
 def narrow_loss(plan: Plan, data: TrainingData) -> LossTerms | None:
     """Return the loss of a plan whose steps `Backend.narrow_step` may take; None for others."""
-    if not joins_updates(plan) or not isinstance(plan.network, NetworkSpec) or type(plan.loss) not in LOSSES:
+    if not joins_updates(plan) or not isinstance(plan.network, NetworkSpec) or not plan.loss.has_terms:
         return None
     network = plan.network.fused
     if not network.layers or not all(type(spec) is LinearSpec for _, spec in network.layers):
@@ -58,7 +57,7 @@ def narrow_loss(plan: Plan, data: TrainingData) -> LossTerms | None:
     if not (data.class_weight is None and data.sample_weight is None):
         return None
     (outputs,) = network.output_shape
-    return LossTerms(plan.loss.name, *loss_settings(plan.loss, outputs)) if outputs else None
+    return plan.loss.terms(outputs) if outputs else None
 
 
 def narrow_step(plan: Plan, data: TrainingData, num_rows: int) -> object | None:

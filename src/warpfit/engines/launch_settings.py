@@ -14,19 +14,13 @@ from warpfit.backends.update_rules import UPDATE_RULES
 from warpfit.engines.base import Plan, Stopping
 from warpfit.errors import ConfigError
 from warpfit.losses import (
-    AbsoluteError,
-    BinaryCrossEntropy,
-    Huber,
     Loss,
-    MeanSquaredError,
-    SoftmaxCrossEntropy,
 )
 from warpfit.nn.dropout import DropoutSpec
 from warpfit.optim.base import OptimizerSpec
 from warpfit.random import DROPOUT, stream_key
 
 __all__ = [
-    "LOSSES",
     "dropout_settings",
     "loss_settings",
     "network_dropout_settings",
@@ -38,14 +32,6 @@ __all__ = [
     "unknown_optimizer",
 ]
 
-# What kernels know, and no class that derives from one of them: it may compute something else.
-LOSSES: tuple[type[Loss], ...] = (
-    SoftmaxCrossEntropy,
-    BinaryCrossEntropy,
-    MeanSquaredError,
-    AbsoluteError,
-    Huber,
-)
 LARGEST_SCALE = 2.0**60
 # Of an eps: what two denominators share is the reciprocal of their product, which must not be 0.
 LEAST_EPS = 2.0**-60
@@ -55,9 +41,10 @@ RATE, EPS, KEPT, PENALTY = 0, 1, 2, 3
 
 def unknown_loss(loss: Loss) -> tuple[str, object] | None:
     """Return what is expected, and the loss, if no kernel of whole steps knows it."""
-    if type(loss) in LOSSES:
+    if loss.has_terms:
         return None
-    return f"a loss among {', '.join(known.name for known in LOSSES)}", loss
+    known = (name for name, kind in Loss.by_name.items() if "terms" in vars(kind))
+    return f"a loss among {', '.join(known)}", loss
 
 
 def unknown_optimizer(optimizer: OptimizerSpec) -> tuple[str, object] | None:
@@ -75,14 +62,8 @@ def _check(unknown: tuple[str, object] | None) -> None:
 def loss_settings(loss: Loss, outputs: int) -> tuple[float, float, float]:
     """Return a loss's setting, and what its terms and gradients are multiplied by: see `LossSettings` of the kernel."""
     _check(unknown_loss(loss))
-    if isinstance(loss, SoftmaxCrossEntropy):
-        return loss.label_smoothing, 1.0, 1.0
-    if isinstance(loss, MeanSquaredError):
-        # scikit-learn's form sums its derivatives over the outputs.
-        return (0.0, 0.5 / outputs, 1.0) if loss.half else (0.0, 1.0 / outputs, 2.0 / outputs)
-    sums = isinstance(loss, BinaryCrossEntropy) and loss.sum_outputs
-    factor = 1.0 if sums else 1.0 / outputs
-    return loss.delta if isinstance(loss, Huber) else 0.0, factor, factor
+    terms = loss.terms(outputs)
+    return terms.setting, terms.of_term, terms.of_derivative
 
 
 def stopping_settings(rule: Stopping) -> npt.NDArray[Any]:

@@ -35,7 +35,7 @@ class MLPClassifier(ClassifierMixin, BaseMLP):
         Units of each hidden layer.
     activation : str
         Of the hidden layers: ``'identity'``, ``'logistic'``, ``'tanh'``, ``'relu'``, and, beyond scikit-learn,
-        ``'leaky_relu'``, ``'gelu'``, ``'silu'``.
+        the other names of ``warpfit.backends.activations.ACTIVATIONS``, such as ``'gelu'``.
     solver : str
         ``'sgd'``, ``'adam'``, ``'lbfgs'`` (SciPy's, over all rows at once), and, beyond scikit-learn, ``'adamw'``.
     alpha : float
