@@ -348,6 +348,17 @@ def test_validation_data_that_has_no_room_is_evaluated_all_the_same(
     assert found[0] == found[1]
 
 
+def test_rows_that_have_been_brought_to_a_device_have_room_there(left: Callable[[int], None]) -> None:
+    x, y = blobs(1000)
+    plan, rows = fit(mlp(6, 3), x, y, epochs=0).plan, TrainingData(x, y)
+    left(x.nbytes)
+    assert launch_plan.has_room(plan, rows, 0)
+    assert not launch_plan.has_room(plan, rows, 1)
+    assert rows.on(plan.device) is rows.on(plan.device)
+    left(0)
+    assert launch_plan.has_room(plan, rows, 1)
+
+
 # -- cuts ------------------------------------------------------------------------------------------------------
 
 

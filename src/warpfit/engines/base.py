@@ -243,6 +243,10 @@ class TrainingData:
     def __len__(self) -> int:
         return len(self.x)
 
+    def is_on(self, device: str) -> bool:
+        """Return whether the rows are on a device, or have been brought there."""
+        return device in self._on or backends.is_device_array(self.x)
+
     def on(self, device: str) -> TrainingData:
         """Return the data with its rows on a device, where they are brought once."""
         if device not in self._on:

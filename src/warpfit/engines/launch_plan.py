@@ -271,7 +271,7 @@ def _can_stop(stopping: Stopping, draft: Plan, validates: bool) -> bool:
 
 def has_room(plan: Plan, rows: TrainingData, reserved_bytes: int) -> bool:
     """Return whether rows are on the plan's device, or it has room for them beside what is reserved."""
-    if backends.is_device_array(rows.x):
+    if rows.is_on(plan.device):
         return True
     runtime = getattr(backends.get(plan.device), "runtime", None)  # a device's
     return runtime is None or rows.x.nbytes <= runtime.memory_left() - reserved_bytes
