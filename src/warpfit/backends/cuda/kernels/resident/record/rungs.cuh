@@ -9,12 +9,11 @@
 // Users: many_networks.cu, many_networks_sm90.cu, many_small_networks_sm90.cu.
 #pragma once
 
+#include "base/math.cuh"
+#include "ptx/barriers.cuh"
 #include "resident/feed/many_rows.cuh"
 
 #if HALVES
-
-#include "base/math.cuh"
-#include "ptx/barriers.cuh"
 
 constexpr int NO_RUNG = 0x7fffffff;
 constexpr int64 LONGEST_RUNG = 200 * LONGEST_WAIT;
