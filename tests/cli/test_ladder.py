@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from support.commands import Invoke
 from warpfit.apps.ladder import RUNGS, Record
 from warpfit.cli.console import Printer
 from warpfit.cli.ladder import _Screen
+from warpfit.training.plots import NO_PICTURES
 
 QUICK = ("--data", "digits", "--limit", "300", "--epochs", "2")
 
@@ -48,11 +50,9 @@ def test_results_go_to_a_folder_of_their_own_by_default(invoke: Invoke, tmp_path
 def test_without_matplotlib_there_is_no_picture(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("warpfit.apps.ladder.chart.has_matplotlib", lambda: False)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     outcome = invoke("ladder", *QUICK, "--rungs", "numpy", "--out", tmp_path / "here")
-    assert outcome.out.endswith(
-        "matplotlib is not installed, so there is no picture: pip install 'warpfit[plot]'\n"
-    )
+    assert outcome.out.endswith(NO_PICTURES + "\n")
     assert [path.name for path in (tmp_path / "here").iterdir()] == ["ladder.json"]
 
 

@@ -63,8 +63,9 @@ def ladder(
     ] = None,
 ) -> None:
     """Train one network once per rung, from NumPy to one launch, and show what each gains."""
-    from warpfit.apps.ladder import bars, chart, climb, parse_names
+    from warpfit.apps.ladder import bars, climb, parse_names
     from warpfit.apps.ladder.table import notes, table
+    from warpfit.training.plots import NO_PICTURES, has_matplotlib
     from warpfit.training.settings import default_folder
 
     names = None if rungs is None else parse_names(rungs)
@@ -97,8 +98,8 @@ def ladder(
     printer.line(f"{result.seconds:.1f} s in all")
     for path in result.files:
         printer.line(str(path))
-    if not chart.has_matplotlib():
-        printer.line("matplotlib is not installed, so there is no picture: pip install 'warpfit[plot]'")
+    if not has_matplotlib():
+        printer.line(NO_PICTURES)
 
 
 class _Screen:

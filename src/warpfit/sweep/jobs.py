@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from warpfit.sweep.records import Record, Sweep
 from warpfit.sweep.settings import SweepSettings
 from warpfit.training.callbacks import EarlyStopping
 from warpfit.training.jobs import hold_out, model_card, num_outputs, opened, resolved_for
+from warpfit.training.plots import NO_PICTURES, has_matplotlib, save_figure
 from warpfit.training.recipes import make_loss, make_model, make_optimizer
 from warpfit.training.settings import TrainSettings
 from warpfit.training.trained import ModelCard, Score, TrainedModel
@@ -140,15 +140,12 @@ class SweepJob:
         _write_csv(outcome.files[-1], sweep.rows())
         if any(record["rank"] == 1 for record in sweep):
             self._write_best(folder, outcome)
-        if find_spec("matplotlib") is None:
-            outcome.missing = (
-                "matplotlib is not installed, so there is no picture: pip install 'warpfit[plot]'"
-            )
+        if not has_matplotlib():
+            outcome.missing = NO_PICTURES
             return
         outcome.files.append(folder / PICTURE)
         figure = plot_sweep(sweep, f"{self.dataset.name}, {len(sweep):,} networks")
-        with atomic_path(outcome.files[-1]) as temporary:
-            figure.savefig(temporary, format="png", dpi=120)
+        save_figure(figure, outcome.files[-1])
 
     def _write_best(self, folder: Path, outcome: SweepOutcome) -> None:
         """Write the best candidate's settings, for ``warpfit train``, and without folds its model."""

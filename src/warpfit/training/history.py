@@ -11,8 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from warpfit.engines.base import EpochReport
-from warpfit.errors import ConfigError
-from warpfit.files import atomic_path
 
 __all__ = ["History"]
 
@@ -69,15 +67,11 @@ class History:
         ConfigError
             If matplotlib is not installed, or the picture cannot be written.
         """
-        from warpfit.training.plots import plot_history
+        from warpfit.training.plots import plot_history, save_figure
 
         figure = plot_history(self.to_dict(), title)
         if path is not None:
-            form = Path(path).suffix.lstrip(".") or "png"
-            if form.lower() not in figure.canvas.get_supported_filetypes():
-                raise ConfigError(f"expected a picture's name to end like .png, .svg or .pdf, got {path}")
-            with atomic_path(path) as temporary:
-                figure.savefig(temporary, format=form, dpi=120)
+            save_figure(figure, path)
         return figure
 
     def __repr__(self) -> str:

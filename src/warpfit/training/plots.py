@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from warpfit.errors import ConfigError
 from warpfit.extras import needs
+from warpfit.files import atomic_path
 
-__all__ = ["new_figure", "plot_confusion_matrix", "plot_history"]
+__all__ = [
+    "NO_PICTURES",
+    "has_matplotlib",
+    "new_figure",
+    "plot_confusion_matrix",
+    "plot_history",
+    "save_figure",
+]
+
+NO_PICTURES = "matplotlib is not installed, so there are no pictures: pip install 'warpfit[plot]'"
+
+
+def has_matplotlib() -> bool:
+    """Return whether pictures can be drawn; `NO_PICTURES` says what is missing."""
+    return find_spec("matplotlib") is not None
 
 
 def new_figure(width: float, height: float) -> Any:
@@ -18,6 +36,21 @@ def new_figure(width: float, height: float) -> Any:
     with needs("plot", "pictures need"):
         from matplotlib.figure import Figure
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def save_figure(figure: Any, path: str | Path) -> None:
+    """Write a matplotlib Figure to a file, whole or not at all, in the format that its name ends with.
+
+    Raises
+    ------
+    ConfigError
+        If the name ends otherwise, or the file cannot be written.
+    """
+    form = Path(path).suffix.lstrip(".") or "png"
+    if form.lower() not in figure.canvas.get_supported_filetypes():
+        raise ConfigError(f"expected a picture's name to end like .png, .svg or .pdf, got {path}")
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format=form, dpi=120)
 
 
 def plot_history(columns: Mapping[str, Sequence[Any]], title: str = "") -> Any:

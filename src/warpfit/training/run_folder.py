@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from warpfit.engines.base import Plan
 from warpfit.files import ResultsFolder, atomic_path
 from warpfit.training.callbacks import Callback, CSVLog
 from warpfit.training.history import History
-from warpfit.training.plots import plot_confusion_matrix
+from warpfit.training.plots import NO_PICTURES, has_matplotlib, plot_confusion_matrix, save_figure
 from warpfit.training.run import Run
 from warpfit.training.settings import CHECKPOINT_NAME, CONFIG_NAME, TrainSettings
 from warpfit.training.trained import Score, TrainedModel
@@ -75,17 +74,14 @@ class RunFolder(Callback):
         trained.save(self._new("model.safetensors"))
         self._write_text("history.json", json.dumps(_report(history, test)) + "\n")
         self._write_settings(history.plan)
-        if find_spec("matplotlib") is None:
-            self.missing = (
-                "matplotlib is not installed, so there are no pictures: pip install 'warpfit[plot]'"
-            )
+        if not has_matplotlib():
+            self.missing = NO_PICTURES
             return
         title = title if test is None else f"{title}\n{_in_words(test)}"
         history.plot(self._new("curves.png"), title=title)
         if test is not None and test.labels is not None and test.predicted is not None:
             figure = plot_confusion_matrix(test.labels, test.predicted, trained.card.class_names, title)
-            with atomic_path(self._new("confusion.png")) as temporary:
-                figure.savefig(temporary, format="png", dpi=120)
+            save_figure(figure, self._new("confusion.png"))
 
     def _write_settings(self, plan: Plan) -> None:
         settings = replace(self.settings, precision=plan.precision, device=plan.device, engine=plan.engine)

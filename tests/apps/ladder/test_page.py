@@ -15,6 +15,7 @@ from support.training import blobs
 from warpfit.apps.ladder import PEERS, RUNGS, Record, Result, bars, climb, draw
 from warpfit.apps.ladder.table import line_after, notes, table
 from warpfit.apps.ladder.words import milliseconds, times
+from warpfit.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -103,6 +104,11 @@ def test_the_picture_has_a_bar_for_each_that_ran(made_up: Result, tmp_path: Path
     assert axes.get_xscale() == "log"
     assert (tmp_path / "bars.png").read_bytes().startswith(b"\x89PNG")
     draw(replace(made_up, records=[]))  # nothing to draw is no error
+    with pytest.raises(
+        ConfigError, match=r"expected a picture's name to end like \.png, .*, got .*bars\.xyz"
+    ):
+        draw(made_up, tmp_path / "bars.xyz")
+    assert [path.name for path in tmp_path.iterdir()] == ["bars.png"]
 
 
 @pytest.mark.parametrize(

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from warpfit.apps.ladder.results import Result
 from warpfit.apps.ladder.words import milliseconds, times
-from warpfit.files import atomic_path
+from warpfit.training.plots import new_figure, save_figure
 
-__all__ = ["draw", "has_matplotlib"]
+__all__ = ["draw"]
 
 RUNG_COLOR, PEER_COLOR, DEVICE_COLOR = "#3b6fb6", "#b9bec6", "#f2a33a"
-
-
-def has_matplotlib() -> bool:
-    """Return whether pictures can be drawn."""
-    return find_spec("matplotlib") is not None
 
 
 def draw(result: Result, path: str | Path | None = None) -> Any:
@@ -28,8 +22,6 @@ def draw(result: Result, path: str | Path | None = None) -> Any:
     ConfigError
         If matplotlib is not installed, or the picture cannot be written.
     """
-    from warpfit.training.plots import new_figure
-
     records = [record for record in result if record.ran]
     gap = any(record.is_peer for record in records) and any(not record.is_peer for record in records)
     figure = new_figure(9.0, 1.6 + 0.34 * max(1, len(records) + gap))
@@ -67,6 +59,5 @@ def draw(result: Result, path: str | Path | None = None) -> Any:
     notes += ["* fewer steps, scaled"] if any(record.is_scaled for record in records) else []
     axes.set_xlabel("milliseconds per epoch, logarithmic\n" + "; ".join(notes), fontsize=9)
     if path is not None:
-        with atomic_path(path) as temporary:
-            figure.savefig(temporary, format=Path(path).suffix.lstrip(".") or "png", dpi=120)
+        save_figure(figure, path)
     return figure

@@ -24,6 +24,7 @@ from warpfit.backends.base import HALF_DTYPES
 from warpfit.checks import check_count
 from warpfit.errors import ConfigError, WarpfitError
 from warpfit.files import atomic_path, make_folder
+from warpfit.training.plots import has_matplotlib
 
 __all__ = ["climb", "parse_names", "save"]
 
@@ -49,7 +50,7 @@ def save(result: Result, folder: str | Path) -> None:
     with atomic_path(described) as temporary:
         temporary.write_text(json.dumps(result.to_dict(), indent=1) + "\n", encoding="utf-8")
     result.files.append(described)
-    if chart.has_matplotlib():
+    if has_matplotlib():
         chart.draw(result, picture)
         result.files.append(picture)
 
