@@ -1,7 +1,7 @@
 """The table of optimizers' updates: an entry is all that is known of a rule on the host.
 
-Kernels have the same formulas in ``cuda/kernels/ops/optim/update_rules.cuh``, under the same names. The optimizers of
-the package are in ``optim``, a file each. Everything else reads this table.
+Kernels have the same formulas in ``cuda/kernels/ops/optim/update_rules.cuh``, under the same names.
+The optimizers of the package are in ``optim``, a file each. Everything else reads this table.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ Empty = Callable[[tuple[int, ...], Any], Array]
 class UpdateNumbers(NamedTuple):
     """The numbers of an update, those that a rule does not name left as they are.
 
-    The first three may differ from step to step, and lie on a device; all may be arrays, of several steps.
+    The first three may differ from step to step. They may lie on a device, and be arrays of several
+    steps.
 
     Attributes
     ----------
@@ -37,7 +38,7 @@ class UpdateNumbers(NamedTuple):
     decay : float
         What part of a parameter joins its gradient.
     momentum : float
-        Share of the last velocity that is kept; of Lion, share of the average in the direction of a step.
+        Share of the last velocity that is kept; for Lion, the average's share of a step's direction.
     of_mean, of_square : float
         Shares of themselves that averages of gradients and of their squares keep.
     nesterov : bool
@@ -64,15 +65,15 @@ class UpdateRule:
     Attributes
     ----------
     apply : callable
-        ``apply(w, g, slots, n, empty)`` changes a parameter and its slots in place, by the gradient and the
-        `UpdateNumbers` n; ``empty(shape, dtype)`` gives memory to compute in.
+        ``apply(w, g, slots, n, empty)`` changes a parameter and its slots in place, by the gradient
+        and the `UpdateNumbers` n; ``empty(shape, dtype)`` gives memory to compute in.
     numbers : tuple of str
-        The fields of `UpdateNumbers` that it reads, in the order in which kernels take them; 6 at most.
+        The fields of `UpdateNumbers` that it reads, in the kernels' order; 6 at most.
     slots : tuple of int
         How many arrays it may keep for each parameter; the most of them with momentum.
     is_linear : bool
-        Whether an update by a sum of gradients is the sum of updates. Kernels of whole steps then may take parts of
-        a batch one after the other.
+        Whether an update by a sum of gradients is the sum of updates. Kernels of whole steps then may
+        take parts of a batch one after the other.
     """
 
     apply: Callable[[Array, Array, Sequence[Array], UpdateNumbers, Empty], None]
@@ -82,7 +83,7 @@ class UpdateRule:
 
 
 def rule_of(name: str, num_slots: int, momentum: float) -> UpdateRule:
-    """Return the rule of this name, or raise ConfigError if there is none or it does not keep so many slots."""
+    """Return the rule of this name that keeps so many slots, or raise ConfigError."""
     if name not in UPDATE_RULES:
         raise ConfigError(f"expected an update among {', '.join(UPDATE_RULES)}, got {name!r}")
     rule = UPDATE_RULES[name]
@@ -101,7 +102,9 @@ def _decayed(w: Array, g: Array, n: UpdateNumbers) -> Array:
 
 
 def _sgd(w: Array, g: Array, slots: Sequence[Array], n: UpdateNumbers, empty: Empty) -> None:
-    """w ← w - rate · d, with v ← momentum · v + g, and d = g without momentum, v with it, g + momentum · v ahead.
+    """w ← w - rate · d, with v ← momentum · v + g.
+
+    d is g without momentum, v with it, g + momentum · v with Nesterov's.
 
     With `rate_in_velocity`, scikit-learn's form, v ← momentum · v - rate · g, then w ← w + v, or
     w + momentum · v - rate · g.
@@ -126,7 +129,7 @@ def _sgd(w: Array, g: Array, slots: Sequence[Array], n: UpdateNumbers, empty: Em
 
 
 def _adam(w: Array, g: Array, slots: Sequence[Array], n: UpdateNumbers, empty: Empty) -> None:
-    """w ← kept · w - rate · m / (√v + eps), m and v the averages of gradients and of their squares."""
+    """w ← kept · w - rate · m / (√v + eps), m and v averages of gradients and their squares."""
     m, v = slots
     if n.kept != 1:
         w *= n.kept
@@ -146,7 +149,10 @@ def _adam(w: Array, g: Array, slots: Sequence[Array], n: UpdateNumbers, empty: E
 
 
 def _rmsprop(w: Array, g: Array, slots: Sequence[Array], n: UpdateNumbers, empty: Empty) -> None:
-    """w ← w - rate · d with s ← of_square · s + (1 - of_square) g² and d = g / (√s + eps), or the velocity of that."""
+    """w ← w - rate · d with s ← of_square · s + (1 - of_square) g².
+
+    d is g / (√s + eps), or with momentum the velocity of that.
+    """
     s, *velocity = slots
     g = _decayed(w, g, n)
     s *= n.of_square
@@ -160,7 +166,10 @@ def _rmsprop(w: Array, g: Array, slots: Sequence[Array], n: UpdateNumbers, empty
 
 
 def _lion(w: Array, g: Array, slots: Sequence[Array], n: UpdateNumbers, empty: Empty) -> None:
-    """w ← kept · w - rate · sign(momentum · m + (1 - momentum) · g), then m ← of_mean · m + (1 - of_mean) · g."""
+    """w ← kept · w - rate · sign(momentum · m + (1 - momentum) · g).
+
+    Then m ← of_mean · m + (1 - of_mean) · g.
+    """
     (m,) = slots
     direction = np.multiply(m, n.momentum, out=empty(m.shape, m.dtype))
     direction += (1 - n.momentum) * g

@@ -1,4 +1,4 @@
-"""Losses and optimizers of a user's own: whether a device runs them without the host, found by trying."""
+"""Whether losses and optimizers of a user's own run without the host, found by trying."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ TRIED = ((1, 0.5), (2, 0.25))
 
 
 def needs_host(plan: Plan, data: TrainingData, value: Any) -> str | None:
-    """Return why a step with this loss or optimizer of the plan needs the host; None if it does not.
+    """Return why a step with this loss or optimizer needs the host; None if it does not.
 
-    It is called once, as a step does, and then captured, which only operations of the backend's contract can be. An
-    optimizer must come to the same, too, by numbers that lie on the device.
+    It is called as a step does, and then captured, which only operations of the backend's contract
+    can be. An optimizer must also come to the same by numbers that lie on the device.
     """
     try:
         ops: Any = backends.create(plan.device, precision=plan.dtype)
         if isinstance(value, OptimizerSpec):
             return _why_not(ops, value)
         _capture(ops, _loss_call(ops, plan, data))
-    except Exception as error:  # whatever a class of the user's raises: the run itself tells it again
+    except Exception as error:  # whatever a user's class raises
         return str(error) or type(error).__name__
     return None
 
@@ -68,7 +68,7 @@ def _why_not(ops: Any, spec: OptimizerSpec) -> str | None:
 
 
 def _updated(ops: Any, spec: OptimizerSpec, is_on_device: bool) -> list[Any]:
-    """Return parameters and slots after some steps, by numbers of the host, or captured, by those of the device."""
+    """Return parameters and slots after some steps, by numbers of the host or of the device."""
     parameters, gradients = ([ops.asarray(_numbers(shape, seed)) for shape in SHAPES] for seed in (0, 1))
     slots = {name: [ops.zeros(shape, "float32") for shape in SHAPES] for name in spec.slot_names}
     numbers = ops.asarray(np.full(len(spec.numbers(*TRIED[0])), np.nan))

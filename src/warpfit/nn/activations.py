@@ -77,7 +77,7 @@ class SoftmaxSpec(LayerSpec):
 
 
 class ActivationLayer(Layer):
-    """Base of the activations; those of the table that are no argument of another's layer are classes in one line."""
+    """Base of the activations: a class names the table's entries that it stands for."""
 
     spec_type = ActivationSpec
     by_name: ClassVar[dict[str, type[ActivationLayer]]] = {}
@@ -157,7 +157,7 @@ class SiLU(ActivationLayer, names=("silu",)):
 
 
 class SELU(ActivationLayer, names=("selu",)):
-    """y = scale · x where x > 0, else scale · alpha · (exp(x) - 1), with the constants of its authors.
+    """y = scale · x where x > 0, else scale · alpha · (exp(x) - 1), with its authors' constants.
 
     References
     ----------

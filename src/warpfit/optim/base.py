@@ -99,16 +99,16 @@ class OptimizerSpec:
 
     @property
     def follows_its_rule(self) -> bool:
-        """Whether an update is that of the table, and not what a class that derives from one of the package does."""
+        """Whether an update is the table's, and not that of a class derived from the package's."""
         is_own = "rule" in vars(type(self)) and type(self).apply is OptimizerSpec.apply
         return is_own and self.rule in UPDATE_RULES
 
     def update_numbers(self, step: Any, lr: Any) -> UpdateNumbers:
-        """Return the rule's numbers in a step, counted from 1, with this learning rate; in several, of arrays."""
+        """Return the rule's numbers in a step, counted from 1, at this rate; of arrays, in several."""
         raise NotImplementedError
 
     def numbers(self, step: int, lr: float) -> tuple[float, ...]:
-        """Return what differs from step to step, in the order in which `apply` finds it on the device."""
+        """Return what differs from step to step, as `apply` finds it on the device."""
         return tuple(self.update_numbers(step, lr)[:NUMBERS_OF_STEP]) if self.rule else (lr,)
 
     def apply(
@@ -225,7 +225,7 @@ class Optimizer:
         Steps done so far.
     """
 
-    # What the command line, the playground and the demo call it, and what they set where nobody does.
+    # Its name on the command line, in the playground and the demo, and what they set by default.
     name: ClassVar[str] = ""
     by_name: ClassVar[dict[str, type[Optimizer]]] = {}
     suggested: ClassVar[Mapping[str, float]] = {}

@@ -16,7 +16,10 @@ __all__ = ["Lion", "LionSpec"]
 
 @dataclass(frozen=True)
 class LionSpec(OptimizerSpec):
-    """w ← (1 - lr · weight_decay) · w - lr · sign(beta1 · m + (1 - beta1) · g); m ← beta2 · m + (1 - beta2) · g."""
+    """w ← (1 - lr · weight_decay) · w - lr · sign(beta1 · m + (1 - beta1) · g).
+
+    Then m ← beta2 · m + (1 - beta2) · g.
+    """
 
     kind: ClassVar[str] = "lion"
     rule: ClassVar[str] = "lion"
@@ -38,7 +41,7 @@ class LionSpec(OptimizerSpec):
 
 
 class Lion(Optimizer):
-    """Lion: steps of the learning rate along the sign of an average of gradients, with decoupled weight decay.
+    """Lion: steps of one length along the sign of an average of gradients; decoupled weight decay.
 
     Parameters
     ----------
@@ -59,8 +62,8 @@ class Lion(Optimizer):
 
     References
     ----------
-    Chen, Liang, Huang, Real, Wang, Liu, Pham, Dong, Luong, Hsieh, Lu, Le: Symbolic Discovery of Optimization Algorithms
-    (2023).
+    Chen, Liang, Huang, Real, Wang, Liu, Pham, Dong, Luong, Hsieh, Lu, Le: Symbolic Discovery of
+    Optimization Algorithms (2023).
     """
 
     name: ClassVar[str] = "lion"

@@ -19,9 +19,10 @@
 #include "ops/activation/activation.cuh"
 #include "ptx/ptx.cuh"
 
-// -- of parameters in memory ------------------------------------------------------------------------------------------
+// -- of parameters in memory -----------------------------------------------------------------
 
-// w ← w - lr d, d the gradient, or with momentum the velocity v ← momentum v + g; with lr_in_velocity v has -lr in it.
+// w ← w - lr d, d the gradient, or with momentum the velocity v ← momentum v + g. With lr_in_velocity
+// v has -lr in it.
 template <class Acc>
 struct SgdStep {
     Acc lr, momentum, decay;
@@ -128,7 +129,7 @@ struct LionStep {
     }
 };
 
-// -- of parameters in registers ---------------------------------------------------------------------------------------
+// -- of parameters in registers --------------------------------------------------------------
 
 #ifdef OPTIMIZER
 // Without slots there is a place for one, which is not read.
@@ -168,9 +169,9 @@ __device__ inline void sgd_rule(float& w, float (&slots)[SLOT_PLACES], float sum
     }
 }
 
-// The other rules divide, as a rule by a root, and have three parts: `NAME_fade`, which need not wait for the gradient, is what averages
-// keep, rounded, wherever it is found; `NAME_quotient` takes the gradient in, and returns what is to be divided; `NAME_take`
-// changes the parameter.
+// The other rules have three parts. `NAME_fade`, which need not wait for the gradient, is what
+// averages keep, rounded, wherever it is found. `NAME_quotient` takes the gradient in, and returns
+// what is to be divided, mostly by a root. `NAME_take` changes the parameter.
 struct Quotient {
     float numerator, denominator;
 };
