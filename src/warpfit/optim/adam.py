@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any, ClassVar
 
 import numpy as np
@@ -40,7 +41,8 @@ class AdamSpec(OptimizerSpec):
 
     def update_numbers(self, step: Any, lr: Any) -> UpdateNumbers:
         beta1, beta2 = self.betas
-        correction1, correction2 = 1 - beta1**step, np.sqrt(1 - beta2**step)
+        root = np.sqrt if isinstance(step, np.ndarray) else sqrt
+        correction1, correction2 = 1 - beta1**step, root(1 - beta2**step)
         # m̂ / (√v̂ + eps) = (m / correction1) · correction2 / (√v + eps · correction2)
         return UpdateNumbers(
             rate=lr * correction2 / correction1,

@@ -41,8 +41,9 @@ class OptimOps(Backend):
         numbers: UpdateNumbers,
     ) -> None:
         apply = rule_of(rule, len(slots), numbers.momentum).apply
-        rate, eps, share = map(float, (numbers.rate, numbers.eps, numbers.kept))
-        numbers = numbers._replace(rate=rate, eps=eps, kept=share)
+        rate, eps, share = numbers[:3]
+        if not type(rate) is type(eps) is type(share) is float:  # arrays that a step finds
+            numbers = numbers._replace(rate=float(rate), eps=float(eps), kept=float(share))
         for w, g, *kept in _blocks("update_parameters", parameters, gradients, *slots):
             apply(w, g, kept, numbers, self.empty)
 
