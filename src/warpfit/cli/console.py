@@ -8,8 +8,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from warpfit.extras import needs
-
 if TYPE_CHECKING:
     from warpfit.training.trained import Score
 
@@ -24,8 +22,7 @@ class Printer:
     """Prints to standard output, unless it is quiet."""
 
     def __init__(self, *, quiet: bool = False) -> None:
-        with needs("cli", "the command line needs"):
-            from rich.console import Console
+        from rich.console import Console
 
         width = None if sys.stdout.isatty() else WIDTH_OF_A_LOG
         self.console = Console(quiet=quiet, width=width, highlight=False, markup=False, emoji=False)

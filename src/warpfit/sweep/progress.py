@@ -7,7 +7,6 @@ from collections import Counter
 from time import monotonic
 from typing import Any
 
-from warpfit.extras import needs
 from warpfit.sweep.metric import Metric
 from warpfit.sweep.records import Collector
 from warpfit.sweep.tasks import DONE, Outcome
@@ -59,10 +58,9 @@ class SweepProgress:
             self._bar = None
 
     def _start_bar(self) -> None:
-        with needs("cli", "a progress bar needs"):
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-            from rich.table import Column
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.table import Column
 
         one_line = Column(no_wrap=True, overflow="ellipsis")
         self._bar = Progress(

@@ -7,7 +7,6 @@ from time import monotonic
 from typing import Any
 
 from warpfit.engines.base import EpochReport
-from warpfit.extras import needs
 from warpfit.training.callbacks import Callback
 from warpfit.training.run import Run
 
@@ -45,9 +44,8 @@ class ProgressBar(Callback):
     def on_start(self, run: Run) -> None:
         if not sys.stderr.isatty():
             return
-        with needs("cli", "a progress bar needs"):
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         self._epoch, self._epochs = run.state.epoch, run.plan.epochs
         self._progress = Progress(

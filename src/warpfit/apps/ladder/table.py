@@ -9,7 +9,6 @@ from typing import Any
 from warpfit.apps.ladder.results import Record, Result
 from warpfit.apps.ladder.steps import Step
 from warpfit.apps.ladder.words import milliseconds, times
-from warpfit.extras import needs
 
 __all__ = ["bars", "line_after", "line_before", "notes", "table"]
 
@@ -22,11 +21,10 @@ HOST_BOUND = 0.7
 
 def table(records: Sequence[Record], running: Step | None = None) -> Any:
     """Return a rich table of what has run, with a spinner for what is running."""
-    with needs("cli", "the ladder's table needs"):
-        from rich import box
-        from rich.spinner import Spinner
-        from rich.table import Table
-        from rich.text import Text
+    from rich import box
+    from rich.spinner import Spinner
+    from rich.table import Table
+    from rich.text import Text
 
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), expand=False)
     shown.add_column("rung", no_wrap=True)
@@ -119,9 +117,8 @@ def _not_run(result: Result) -> dict[str, list[str]]:
 
 def bars(result: Result) -> Any:
     """Return the times as a rich table of bars, on a logarithmic scale."""
-    with needs("cli", "the ladder's bars need"):
-        from rich.table import Table
-        from rich.text import Text
+    from rich.table import Table
+    from rich.text import Text
 
     shown = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
     ran = [record for record in result if record.ran]
