@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections import Counter
 from typing import Any
 
@@ -54,6 +55,9 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
     """Let cases take turns, before any are deselected, and after what the folders' own conftest.py mark."""
+    nameless = [item.nodeid for item in items if re.search(r" at 0x[0-9a-f]{8}", item.nodeid)]
+    if nameless:  # xdist's processes would not agree on their names
+        raise pytest.UsageError(f"expected cases named the same in every process, got {nameless[0]}")
     mark_turns(items)
     config.stash[NEVER_RUN] = never_run(items)
 

@@ -668,7 +668,7 @@ def test_losses_and_optimizers_of_ones_own(cuda: str, runs: list[Any], precision
             "an optimizer of the backend's operations alone, got ReadingSpec: ",
         ),
     ],
-    ids=str,
+    ids=["a tape", "its own numbers", "reads the device"],
 )
 def test_what_needs_the_host_of_ones_own_is_refused(
     cuda: str, settings: dict[str, Any], message: str
